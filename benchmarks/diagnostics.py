@@ -41,7 +41,7 @@ def cost(name: str, steps: int) -> tuple[float, float]:
     )
     model = Model(experiment, make_environment(experiment.environment))
     layout = layout_of(experiment, model)
-    memory = SharedMemory(layout.for_cores(1, experiment.optimizer.shared))
+    memory = SharedMemory(layout.for_cores(1))
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
     core = SingleCore(0, experiment, memory, WorkerPipe(theirs, memory.stop, None), (1, 2, 3))

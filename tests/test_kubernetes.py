@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 import genkidama
-from genkidama.child import capacity, credentials
+from genkidama.child import capacity, transport
 from genkidama.child import child as child_module
 from genkidama.config.experiment import Experiment
 from genkidama.parent import parent as parent_module
@@ -306,7 +306,7 @@ def test_the_environment_is_what_somebody_reads(folder: Path) -> None:
     for role in ("parent", "child"):
         found = container(assembled(folder), role)
         read = set(re.findall(r"\$\((\w+)\)", " ".join(found["args"]))) | (
-            {credentials.TOKEN_VARIABLE} if role == "child" else set()
+            {transport.TOKEN_VARIABLE} if role == "child" else set()
         )
         assert {each["name"] for each in found.get("env", [])} == read
 
@@ -491,7 +491,7 @@ def test_what_it_starts_answers_its_probes_and_exchanges_weights(
         environment = {
             "POD_NAME": "genkidama-child-7d9f8b6c5d-abcde",
             "CORES": "1",
-            credentials.TOKEN_VARIABLE: TOKEN,
+            transport.TOKEN_VARIABLE: TOKEN,
         }
         for each in child["env"]:
             monkeypatch.setenv(each["name"], environment[each["name"]])

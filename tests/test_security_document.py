@@ -10,7 +10,7 @@ import pytest
 
 from genkidama.child import transport
 from genkidama.child.child import Child
-from genkidama.child.credentials import read_token
+from genkidama.child.transport import read_token
 from genkidama.config.role import Role
 from tests.certificates import needs_openssl
 from tests.helpers import Serving, command, constant, running

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from genkidama.child.child import Child
-from genkidama.child.forkservers import CORES
+from genkidama.child.orchestrator import CORES
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.runtime.forkserver import disable_resource_tracker

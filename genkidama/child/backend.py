@@ -1,28 +1,22 @@
-"""How a child turns weights into better weights: the plug `child.backend`."""
+"""Backend: the interface between a child and its training (`child.backend`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import find, load
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
 
 __all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "notify_reply"]
 
-#: The module and the class of each backend that has a name.
-_BUILT_IN = {
-    "hogwild": ("genkidama.child.orchestrator", "CoreOrchestrator"),
-    "ga3c": ("genkidama.plugins.ga3c.backend", "GA3C"),
-}
-
-#: What stands in for hogwild with `parent.rule = "experience"`.
-_ACTORS = ("genkidama.plugins.actors.backend", "Actors")
+#: The backend that is no plug-in.
+_HOGWILD = "genkidama.child.orchestrator:CoreOrchestrator"
 
 
 @dataclass
@@ -160,24 +154,36 @@ class NewsBackend(Backend, Protocol):
         ...
 
 
-def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
-    """The backend that `child.backend` names; nothing of the others is imported.
+def make_backend(experiment: Experiment, cores: int, child: str) -> Backend:
+    """The backend that `child.backend` names; no other one is imported.
+
+    Args:
+        experiment: with its settings.
+        cores: as `Backend` takes it.
+        child: the child's name.
 
     Raises:
         ConfigurationError: an import string that leads nowhere, or to a backend without gradients
             where these are pushed.
     """
+    name = experiment.child.backend
     kind: Any
-    if is_import_string(experiment.child.backend):
-        kind = load_object(experiment.child.backend, "child.backend")
+    if is_import_string(name):
+        kind = load_object(name, "child.backend")
         if not callable(kind):
-            raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
+            raise ConfigurationError(f"child.backend = {name!r}: is no class")
+    elif experiment.sends_experience:
+        kind = find("backends", "experience")
+    elif name == "hogwild":
+        kind = load(_HOGWILD)
     else:
-        module, name_there = (
-            _ACTORS if experiment.sends_experience else _BUILT_IN[experiment.child.backend]
+        kind = find("backends", name)
+    if kind is None:
+        raise ConfigurationError(
+            f"child.backend = {name!r}: no plug-in has this backend; install one, or set it to "
+            "'hogwild'"
         )
-        kind = getattr(import_module(module), name_there)
-    backend: Backend = kind(experiment, cores, name)
+    backend: Backend = kind(experiment, cores, child)
     if experiment.pushes == "gradient" and not hasattr(backend, "gradient"):
         raise ConfigurationError(
             f"child.backend = {experiment.child.backend!r}: gives no gradients, which the parent's "

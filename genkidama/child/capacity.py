@@ -1,4 +1,4 @@
-"""How many core processes fit into the memory that is free. Pure: others measure.
+"""Core processes that fit into the free memory. Pure: others measure.
 
 Before a child starts any core, it measures what one costs on its machine and with its experiment.
 The figures here stand in where nothing has been measured yet. They are LunarLander's with two
@@ -19,24 +19,24 @@ __all__ = [
     "allowance",
     "cores_that_fit",
     "expected_cores",
-    "refusal_of_replay",
+    "replay_refusal",
 ]
 
 #: What a child takes before its first core: 31 MB are its own process, the rest is torch's in the
-#: nursery. Pages of files are left out: the kernel can have them back.
+#: forkserver. Pages of files are left out: the kernel can have them back.
 CHILD_BYTES = 190_000_000
 
 #: What a core takes that it does not share.
 CORE_BYTES = 15_000_000
 
-#: A core that has grown by so much asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
+#: A core that has grown by this asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
 #: every LunarLander episode, which is gigabytes a day. All that was learned is in the shared
-#: memory, and a fork of the nursery takes milliseconds, so a replacement costs one unfinished
+#: memory, and a fork takes milliseconds, so a replacement costs one unfinished
 #: episode. Each core gets all of this room: cores start together, leak alike, and come to the limit
 #: together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
 GROWTH_BYTES = 24 << 20
 
-#: In its first seconds a core may grow by so much: libraries and environments fill their caches.
+#: In its first seconds a core may grow by this: libraries and environments fill their caches.
 SETTLING_BYTES = 8 * GROWTH_BYTES
 
 #: A process is never allowed less than this beside what it began with.
@@ -49,7 +49,7 @@ RESERVE_BYTES = 64 << 20
 
 
 def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: int = 0) -> int:
-    """How many cores to run: at least 1, since none would be no child.
+    """The number of cores to run, at least 1.
 
     Args:
         available: bytes that are still free, which may be less than 0; None if the system does not
@@ -71,29 +71,29 @@ def expected_cores(available: int | None, at_most: int) -> int:
 
 
 def allowance(available: int | None, among: int) -> int | None:
-    """How many bytes more a process may take before the kernel gives it none.
+    """Further bytes that a process may take before the kernel gives it none.
 
-    That is twice its share of what is free, and half of that at most. So one process that eats
-    memory at once, before it can notice that it leaks, takes nobody else's away.
+    That is twice its share of the free memory, and at most half of that. So a process that eats
+    memory at once, before it can notice that it leaks, does not take that of others.
 
     Args:
         available: bytes that are free; None if the system does not say, and then there is no limit.
-        among: how many such processes there are, at least 1.
+        among: the number of such processes, at least 1.
     """
     if available is None:
         return None
     return max(_LEAST_ALLOWED, min(available // 2, 2 * available // among))
 
 
-def refusal_of_replay(
+def replay_refusal(
     available: int | None, shape: tuple[int, int, int], size: int, steps: int, batch: int = 0
 ) -> str:
-    """Why a replay tensor is not made; empty if there is room for it.
+    """The reason not to make a replay tensor; empty if there is room for it.
 
     Args:
         available: bytes that are free; None if the system does not say.
         shape: C, N and M.
-        size: bytes of the tensor, and of what is kept beside it.
+        size: bytes of the tensor and of what is kept beside it.
         steps: `replay.steps`.
         batch: `algorithm.batch_size`; where `steps` is 0, the tensor holds one batch. A small one
             is never refused.

@@ -1,14 +1,15 @@
 """Child: keeps a backend training and exchanges its weights with the parent whenever it is ready.
 
 Laws of this file:
-- The first thing that a child needs is its parent, which tells it the experiment. Afterwards it
-  needs the parent no more: cut off, it keeps training, and reconnects.
+- A child first needs its parent, which gives it the experiment. Afterwards it needs the parent no
+  more: cut off, it keeps training, and reconnects.
 - Reconnected, it keeps its own weights and pushes them. A parent that has lost everything takes
   them.
 - In a search, a child trains one trial after another. It gives back a trial that it cannot train,
   and asks for the next one.
 
-`genkidama.protocol.session` decides what is said and what a reply means; `conversation.py` says it.
+`genkidama.protocol.session` decides what is said and what a reply means; `parent_connection` says
+it.
 """
 
 from __future__ import annotations
@@ -20,22 +21,28 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
-from genkidama.child.backend import Backend, make_backend, notify_reply
-from genkidama.child.credentials import read_token
+from genkidama.child.backend import (
+    Backend,
+    GradientBackend,
+    NewsBackend,
+    make_backend,
+    notify_reply,
+)
 from genkidama.child.local_checkpoint import LocalCheckpoint
-from genkidama.child.transport import FAILURES
+from genkidama.child.parent_connection import connect
+from genkidama.child.transport import FAILURES, read_token
 from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.gorila.sharded_connection import ShardedConnection
-from genkidama.protocol.session import Begin
-from genkidama.protocol.vector import Signature
+from genkidama.protocol.session import Begin, BlendReply, Decision, Reset
+from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.machine import available_cores, loop_factory, on_signals
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import begin
@@ -43,13 +50,16 @@ from genkidama.runtime.systemd import supervised
 
 __all__ = ["Child"]
 
-#: How long an exchange may go on when the child is told to stop.
+#: An exchange is logged this often.
+LOG_SECONDS = 10.0
+
+#: The longest that an exchange continues after `stop`.
 _LAST_REPLY_SECONDS = 1.0
 
-#: How long a last push and a goodbye may take after that.
+#: The longest that a last push and a goodbye take after that.
 _FAREWELL_SECONDS = 2.0
 
-#: After so many failed trials in a row, this machine is taken to be unable to train any.
+#: After this many failed trials in a row, this machine is taken to be unable to train any.
 _MOST_FAILURES = 3
 
 T = TypeVar("T")
@@ -61,8 +71,8 @@ class Child:
     """One machine that trains.
 
     Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; of a parent in parts all addresses, in their
-            order, with commas between them.
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; the addresses of all shards in their order,
+            with commas in between, if it has several.
         name: unique among the parent's children; empty means the machine's name, numbered if that
             is taken.
         cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has
@@ -94,17 +104,26 @@ class Child:
     ) -> None:
         begin("Child")
         self._stopping = asyncio.Event()
-        self._conversation = ShardedConnection.with_parent(
-            parent, name, role, self._stopping.set, token, ca_file, fingerprint
+        self._connection = connect(
+            parent,
+            self,
+            name=name,
+            role=role,
+            token=token,
+            ca_file=ca_file,
+            fingerprint=fingerprint,
         )
-        self._session = self._conversation.session
+        self._session = self._connection.session
         self._allow = tuple(allow)
-        self._own = LocalCheckpoint(Path(state) if state else None)
+        self._checkpoint = LocalCheckpoint(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
-        self._told_to_stop = False
+        self._stopped = False
         self._failure: BaseException | None = None
+        self._log = ExchangeLog()
+        #: When the last push was answered, by `time.monotonic`; NaN before the first.
+        self._exchanged = math.nan
         #: Set by `serve`.
         self.backend: Backend | None = None
 
@@ -134,31 +153,32 @@ class Child:
 
     @property
     def name(self) -> str:
-        """What this child is called; a number may be added when the parent is first met."""
+        """Its name; a number may be added when the parent is first met."""
         return self._session.name
 
     @property
     def experiment(self) -> Experiment | None:
-        """What the parent says is to be trained; None until it has said so."""
+        """The experiment of the parent; None until that has sent it."""
         return self._session.experiment
 
     @property
     def status(self) -> str:
-        """How training stands, in a few words for people who ask the service manager."""
-        talk, version = self._conversation, self._session.version
-        waiting = f"waiting for {talk.away}" + (f": {talk.problem}" if talk.problem else "")
+        """The state of training in a few words, for the service manager."""
+        connection, version = self._connection, self._session.version
+        problem = connection.problem
+        waiting = f"waiting for {connection.address}" + (f": {problem}" if problem else "")
         if self.experiment is None or self.backend is None:
             return waiting
         cores = f"{self._using} core{'s'[: self._using != 1]}"
         training = f"training {self.experiment.environment.id} on {cores}, version {version}"
-        if not talk.joined and (version or talk.problem):
+        if not connection.joined and (version or problem):
             return f"{training}, {waiting}"
-        seconds = time.monotonic() - talk.exchanged
+        seconds = time.monotonic() - self._exchanged
         return training if math.isnan(seconds) else f"{training}, last exchange {seconds:.0f} s ago"
 
     def run(self) -> None:
-        """`serve` in an event loop of its own. Blocks. In the main thread, SIGTERM and SIGINT mean
-        `stop`, and systemd is told how it goes.
+        """Runs `serve` in a new event loop, and blocks. In the main thread, SIGTERM and SIGINT mean
+        `stop`, and systemd is kept informed.
 
         Raises:
             GenkidamaError: as `serve`.
@@ -180,7 +200,11 @@ class Child:
 
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""
-        self._told_to_stop = True
+        self._stopped = True
+        self._stopping.set()
+
+    def run_ended(self) -> None:
+        """As `ConnectionOwner.run_ended`."""
         self._stopping.set()
 
     async def serve(self) -> None:
@@ -191,38 +215,38 @@ class Child:
                 training cannot go on.
         """
         try:
-            while await self._until_stopped(self._conversation.begin()) is not None:
+            while await self._until_stopped(self._connection.begin()) is not None:
                 another = await self._train_one()
-                if not another or self._told_to_stop:
+                if not another or self._stopped:
                     break
                 self._renew()
         finally:
-            await self._conversation.close()
-        over = self._conversation.over
+            await self._connection.close()
+        over = self._connection.over
         reason = over.reason if over else "stopped"
-        self._conversation.pulse.ended(self.name, self.parent, reason)
+        self._log.left(self.name, self.parent, reason)
 
     # One trial; a plain run is one.
 
     async def _train_one(self) -> bool:
-        """Trains what the parent has said, to its end.
+        """Trains the parent's experiment to its end.
 
         Returns:
             Whether there may be another trial.
         """
         session = self._session
         try:
-            if self._conversation.over is None:
+            if self._connection.over is None:
                 await self._build()
                 self._policy.worked()
-            over = self._conversation.over
+            over = self._connection.over
             return over is not None and over.next
         except (ConfigurationError, EnvironmentFailure) as error:
             if session.trial is None:
                 raise
             self._policy.died(time.monotonic())
             log.warning("trial failed", child=self.name, trial=session.trial, reason=str(error))
-            await self._conversation.give_back(str(error))
+            await self._connection.give_back(str(error))
             if self._policy.given_up:
                 raise
             return True
@@ -243,7 +267,7 @@ class Child:
     async def _build(self) -> None:
         assert self.experiment is not None
         check_imports(self.experiment.to_dict(), self._allow)
-        experiment = self._as_told(self.experiment)
+        experiment = self._with_cores(self.experiment)
         cores = experiment.child.cores
         self._using = available_cores() if cores == "auto" else cores
         self.backend = make_backend(experiment, self._using, self.name)
@@ -261,10 +285,12 @@ class Child:
         await self._train(signature, self.backend)
 
     async def _train(self, signature: Signature, backend: Backend) -> None:
-        talk = self._conversation
-        self._own.open(self.name, self._state_key(signature))
-        resumed = self._own.restore(backend)
-        begin = await self._until_stopped(talk.enter(signature, backend, self._using))
+        connection = self._connection
+        self._checkpoint.open(self.name, self._state_key(signature))
+        resumed = self._checkpoint.restore(backend)
+        begin = await self._until_stopped(
+            connection.enter(signature, self._using, backend.snapshot)
+        )
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
@@ -272,13 +298,13 @@ class Child:
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
-        works = (talk.keep(signature), self._own.keep(backend))
+        works = (connection.keep(signature), self._checkpoint.keep(backend))
         helpers = [self._in_background(work) for work in works]
         try:
-            while not (talk.over or self._stopping.is_set()) and await self._until_stopped(
+            while not (connection.over or self._stopping.is_set()) and await self._until_stopped(
                 _then_true(backend.due())
             ):
-                await self._until_stopped(talk.exchange(backend), _LAST_REPLY_SECONDS)
+                await self._until_stopped(self._exchange(backend), _LAST_REPLY_SECONDS)
                 backend.release()
         finally:
             for helper in helpers:
@@ -289,22 +315,96 @@ class Child:
 
     async def _farewell(self, backend: Backend) -> None:
         """The last push and a goodbye, as far as there is time; none if another trial follows."""
-        over = self._conversation.over
+        over = self._connection.over
         if over is None:
             log.info("stopping", child=self.name)
         elif over.next:
             return
         with suppress(*FAILURES):
             async with asyncio.timeout(_FAREWELL_SECONDS):
-                await self._conversation.leave(backend)
-        await self._own.save(backend)
+                if over is None:
+                    self._gather(backend)
+                    await self._push(backend, self._gradient(backend))
+                await self._connection.leave()
+        await self._checkpoint.save(backend)
+
+    # An exchange.
+
+    async def _exchange(self, backend: Backend) -> None:
+        """One push and its reply. Work that the parent does not hear of is gathered for the next.
+
+        Gradients are of no use without the parent, which makes the steps: with them the child waits
+        for it.
+
+        Raises:
+            GenkidamaError: the parent refuses the push for good.
+        """
+        self._gather(backend)
+        gradient = self._gradient(backend)
+        while not await self._push(backend, gradient):
+            if gradient is None or self._connection.over is not None:
+                return
+            await self._connection.wait_joined()
+
+    async def _push(self, backend: Backend, gradient: Vector | None) -> bool:
+        """Whether there is an answer, whose decision is then carried out."""
+        if not self._connection.can_push:
+            return False
+        news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
+        decision = await self._connection.push(backend.snapshot(), gradient, news)
+        if decision is not None:
+            self._carry_out(decision, backend)
+        return decision is not None
+
+    def _carry_out(self, decision: Decision, backend: Backend) -> None:
+        version = self._session.version
+        if isinstance(decision, Reset):
+            log.warning(
+                "training diverged, going on from the parent's weights",
+                child=self.name,
+                version=version,
+            )
+            backend.reset(decision.vector)
+        elif isinstance(decision, BlendReply):
+            self._exchanged = time.monotonic()
+            self._log.exchanged(self.name, version)
+            if decision.vector is not None and decision.sent is None:
+                backend.reset(decision.vector)
+            elif decision.vector is not None and decision.sent is not None:
+                assert self.experiment is not None
+                backend.blend(decision.sent, decision.vector, self.experiment.pull)
+            backend.set_progress(decision.progress)
+            notify_reply(backend, decision.steps, version)
+
+    def _gradient(self, backend: Backend) -> Vector | None:
+        if self.experiment is None or self.experiment.pushes != "gradient":
+            return None
+        gradients: GradientBackend = backend  # type: ignore[assignment]  # `make_backend` saw to it
+        return gradients.gradient()
+
+    def _gather(self, backend: Backend) -> None:
+        work = backend.take_work()
+        self._log.worked(work.steps, work.returns)
+        left_out = self._connection.gather(work)
+        if left_out.returns:
+            log.warning(
+                "returns that are NaN or infinite are not reported",
+                child=self.name,
+                count=left_out.returns,
+            )
+        if left_out.measures:
+            log.warning(
+                "measures that the protocol does not permit are not reported",
+                child=self.name,
+                measures=left_out.measures,
+            )
 
     def _state_key(self, signature: Signature) -> str:
         run, trial = self._session.run, self._session.trial
         return signature.digest if trial is None else f"{signature.digest}/{run}/{trial}"
 
-    def _as_told(self, experiment: Experiment) -> Experiment:
-        """With what this machine's owner says about its cores: if "auto", fewer will do."""
+    def _with_cores(self, experiment: Experiment) -> Experiment:
+        """With the cores that this machine's owner allows, if he says."""
         if self._cores is None:
             return experiment
         return msgspec.structs.replace(
@@ -350,3 +450,57 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     if not task.done():  # to wait for nothing would take a turn of the loop
         task.cancel()
         await asyncio.wait((task,))
+
+
+class ExchangeLog:
+    """Counts a child's work, and logs now and then that it exchanges."""
+
+    def __init__(self) -> None:
+        self.exchanges = 0
+        self.steps = 0
+        self.episodes = 0
+        self._began = time.monotonic()
+        #: Returns since the last line, and steps and the time at that.
+        self._returns: list[float] = []
+        self._steps = 0
+        self._logged = self._began
+
+    def worked(self, steps: int, returns: list[float]) -> None:
+        """Counts steps, and the returns of ended episodes."""
+        self.steps += steps
+        self.episodes += len(returns)
+        self._returns += returns
+
+    def exchanged(self, child: str, version: int) -> None:
+        """Logs that the parent has answered, if nothing was logged for a while.
+
+        Args:
+            version: of θ_P in the answer.
+        """
+        self.exchanges += 1
+        now = time.monotonic()
+        seconds = now - self._logged
+        if seconds < LOG_SECONDS:
+            return
+        figures: dict[str, float] = {
+            "steps_per_second": round((self.steps - self._steps) / seconds)
+        }
+        if self._returns:
+            figures["mean_return"] = round(fmean(self._returns), 1)
+        log.info("exchanging", child=child, version=version, exchanges=self.exchanges, **figures)
+        self._logged = now
+        self._steps = self.steps
+        self._returns.clear()
+
+    def left(self, child: str, parent: str, reason: str) -> None:
+        """Logs the child's end: its work, the reason, and how to continue."""
+        log.info(
+            "left",
+            child=child,
+            reason=reason,
+            exchanges=self.exchanges,
+            steps=self.steps,
+            episodes=self.episodes,
+            seconds=round(time.monotonic() - self._began),
+            next=f"python -m genkidama.child --parent {parent}",
+        )

@@ -1,13 +1,16 @@
-"""How a core collects a batch of steps: in one environment, or in several at once.
+"""Collectors: how a core collects a batch of steps, in one environment or in several at once.
 
 Laws of this file:
-- A batch is `algorithm.batch_size` steps in the rows of the core's share of the replay tensor. With
-  L lanes it is L trajectories of T = batch_size / L steps, one behind the other.
+- A batch is `algorithm.batch_size` steps in the core's share of the replay tensor T[C × N × M]: C
+  cores, N rows, M numbers a row. With L lanes it is L trajectories of T = batch_size / L steps, one
+  behind the other.
 - A trajectory is cut at the batch's end and where an episode is truncated. The observations that
-  followed there are the learner's to bootstrap from.
-- All lanes act with one forward pass. So a step costs less, and a batch knows L places at once.
+  follow there are for the learner to bootstrap from.
+- All lanes act with one forward pass. So a step costs less, and a batch has steps of L episodes.
 - With `child.exchange = "episode"` the core waits as soon as each lane has ended an episode since
   the last exchange. With one lane that is the documented form.
+- An environment gives numbers: NaN and infinity would spoil the weights for good, so they end the
+  core before anything is learned from them.
 """
 
 from __future__ import annotations
@@ -22,49 +25,51 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.child.replay_tensor import ReplayRows
+from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import check_numbers, make_environment, make_lanes
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model, Spaces
+from genkidama.protocol.diagnostics import Diagnostics
 
 __all__ = [
+    "ActionSampler",
+    "BatchSink",
+    "BehaviourNotes",
     "CollectedBatch",
     "Collector",
-    "ActionSampler",
     "CollectorContext",
-    "BehaviourNotes",
     "EnvironmentSlots",
+    "ReplayRows",
+    "RolloutSink",
     "check_numbers",
     "make_collector",
     "make_slots",
-    "may_be_none",
+    "may_be_nan",
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What an environment gives must be numbers. One that is not would spoil the weights for good.
+Array = npt.NDArray[Any]
+
+#: Newer weights are looked for after this many steps of each environment.
+_LOOK_STEPS = 8
 
 
-def may_be_none(space: Any) -> bool:
-    """Whether observations from a space of Gymnasium's may be no numbers: pixels always are."""
+def may_be_nan(space: Any) -> bool:
+    """Whether observations of a Gymnasium space can be NaN or infinite; pixels cannot."""
     return np.dtype(space.dtype or np.float64).kind == "f"
 
 
-# ------------------------------------------------------------------------------------------------
-# How the actions of a batch are chosen, and what is noted of it.
-
-Array = npt.NDArray[Any]
 
 
 class ActionSampler:
-    """How actions are drawn, with an ε that may change between batches.
+    """Draws actions with an ε that may change between batches.
 
     Args:
-        changing: ε of the next batch; None if it stays as it is.
-        epsilon: as it is at first.
-        make: from ε to a function that draws actions.
+        changing: returns ε of the next batch; None if it never changes.
+        epsilon: the first ε.
+        make: makes a function that draws actions with an ε.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class ActionSampler:
         self._sample = make(epsilon)
 
     def sampler(self) -> Any:
-        """What draws the actions of the next batch."""
+        """The function that draws the actions of the next batch."""
         if self._changing is not None:
             epsilon = self._changing()
             if epsilon != self._epsilon:
@@ -89,9 +94,9 @@ class BehaviourNotes:
     """The policy's outputs at each step of a batch, if the learner asks how probable actions were.
 
     Args:
-        model: whose policy it is.
+        model: the policy.
         wanted: whether the learner asks.
-        lanes, length: a batch has so many trajectories of so many steps.
+        lanes, length: trajectories of a batch, and steps of each.
     """
 
     def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
@@ -112,14 +117,14 @@ class BehaviourNotes:
 
 
 class CollectedBatch(NamedTuple):
-    """What a core has just collected; the steps themselves lie in `rows`."""
+    """The steps that a core has just collected, in `rows`."""
 
     rows: ReplayRows
-    #: n: how many steps.
+    #: n: the number of steps.
     steps: int
-    #: After which of them a trajectory is cut though it could go on.
+    #: Steps after which a trajectory is cut though its episode continues.
     cuts: list[int]
-    #: The observations that followed there.
+    #: The observations that follow there.
     following: list[Array]
     #: (n,) float32: log μ of the actions, if the learner asks for it.
     log_mu: Array | None = None
@@ -127,18 +132,14 @@ class CollectedBatch(NamedTuple):
     ended: bool = False
 
 
-#: Newer weights are looked for after so many steps of each lane.
-_LOOK_STEPS = 8
-
-
 class EnvironmentSlots(Spaces, Protocol):
-    """An environment, or lanes of it."""
+    """An environment, or several."""
 
     def close(self) -> None: ...
 
 
 class Collector(Protocol):
-    """One core's way to collect."""
+    """Collects the batches of a core."""
 
     def reset(self, seed: int) -> None:
         """Begins the first episodes."""
@@ -151,43 +152,111 @@ class Collector(Protocol):
 
 @dataclass(frozen=True)
 class CollectorContext:
-    """What a core collects with."""
+    """The parts of a core that its collector works with."""
 
     #: Acts.
     model: Model
-    #: Of the replay tensor: where the steps go.
-    share: RolloutSink
+    #: Takes the steps.
+    sink: RolloutSink
     #: To the orchestrator.
-    line: WorkerPipe
+    pipe: WorkerPipe
     #: Draws the actions.
     rng: np.random.Generator
+    #: Notes the lengths of episodes.
+    diagnostics: Diagnostics
     #: Whether batches have log μ.
-    notes_log_mu: bool
+    notes_log_mu: bool = False
     #: ε, asked for before each batch. Without it, it stays what the algorithm's settings say.
     epsilon: Callable[[], float] | None = field(default=None, kw_only=True)
-    #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
-    #: it, a batch is played with one policy.
+    #: Takes newer weights over in the middle of a batch; whether there were any. Without it, a
+    #: batch is played with one policy.
     renew: Callable[[], bool] | None = field(default=None, kw_only=True)
-    #: Is told how many steps an episode had that has ended.
-    ended: Callable[[int], None] = field(default=lambda length: None, kw_only=True)
+
+
+class ReplayRows(NamedTuple):
+    """Views of the rows that a core writes its next batch to, one array a column."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
 
 
 class RolloutSink(Protocol):
-    """Where a core's steps go: its `Share` of the replay tensor, or an outbox."""
+    """Takes the steps of a core; `BatchSink`, if they are needed for one update alone."""
 
     def begin(self, goes_on: bool) -> ReplayRows:
-        """The rows that the next batch is written to; as `Share.begin`."""
+        """The rows that the next batch is written to.
+
+        Args:
+            goes_on: whether the batch continues the episode in which the last one was cut.
+        """
         ...
 
     def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """The batch is written; as `Share.end`."""
+        """The batch is written.
+
+        Args:
+            steps: how many.
+            cuts: steps after which the trajectory is cut, in their order.
+            following: the observations that follow there.
+            log_mu: of the actions, (steps,) or one number for all.
+        """
+        ...
+
+    def rehearse(self) -> None:
+        """Fills all rows: as much memory as there ever will be."""
         ...
 
 
-def make_collector(experiment: Experiment, places: Any, kit: CollectorContext) -> Collector:
-    """The collector for what `make_slots` gave for this experiment."""
+class BatchSink:
+    """A core's share of the replay tensor with room for one batch, which only this core reads.
+
+    Args:
+        memory: the child's.
+        index: the core's.
+        observation_shape: of one observation.
+        action_columns: numbers of one action.
+
+    Raises:
+        ValueError: the tensor has another number of columns.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        index: int,
+        observation_shape: tuple[int, ...],
+        action_columns: int,
+    ) -> None:
+        tensor = memory.replay[index]
+        width = math.prod(observation_shape)
+        last = width + action_columns
+        if tensor.shape[1] != last + 3:
+            raise ValueError(f"a batch of {tensor.shape[1]} columns, expected {last + 3}")
+        self._tensor = tensor
+        self._head = memory.head[index : index + 1]
+        self._rows = ReplayRows(
+            tensor[:, :width].reshape(-1, *observation_shape),
+            tensor[:, width:last],
+            *(tensor[:, column] for column in range(last, last + 3)),
+        )
+
+    def begin(self, goes_on: bool) -> ReplayRows:
+        return self._rows
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        self._head[0] = steps
+
+    def rehearse(self) -> None:
+        self._tensor[1:] = self._tensor[:1]
+
+
+def make_collector(experiment: Experiment, slots: Any, context: CollectorContext) -> Collector:
+    """The collector for the result of `make_slots` with this experiment."""
     kind = SingleEnvCollector if experiment.environment.lanes == 1 else VectorEnvCollector
-    return kind(experiment, places, kit)
+    return kind(experiment, slots, context)
 
 
 def make_slots(experiment: Experiment) -> Any:
@@ -207,29 +276,31 @@ class SingleEnvCollector:
 
     Args:
         experiment: all settings.
-        environment: what is played.
-        kit: what the core collects with.
+        environment: from Gymnasium.
+        context: parts of the core.
     """
 
-    def __init__(self, experiment: Experiment, environment: Any, kit: CollectorContext) -> None:
-        model = kit.model
-        self._renew = kit.renew
+    def __init__(self, experiment: Experiment, environment: Any, context: CollectorContext) -> None:
+        model = context.model
+        self._renew = context.renew
         self._algorithm = experiment.algorithm
         self._environment = environment
-        self._fractions = may_be_none(environment.observation_space)
+        self._may_be_nan = may_be_nan(environment.observation_space)
         self._model = model
-        self._share = kit.share
-        self._line = kit.line
-        self._told = kit.ended
-        self._explorer = ActionSampler(
-            kit.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
+        self._sink = context.sink
+        self._pipe = context.pipe
+        self._diagnostics = context.diagnostics
+        self._sampler = ActionSampler(
+            context.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, context.rng)
         )
-        self._noted = BehaviourNotes(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
+        self._notes = BehaviourNotes(
+            model, context.notes_log_mu, 1, experiment.algorithm.batch_size
+        )
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
-        #: Steps of the episode that the orchestrator has heard of.
-        self._said = 0
+        #: Steps of the episode that the orchestrator knows of.
+        self._reported = 0
 
     def reset(self, seed: int) -> None:
         self._observation, _ = self._environment.reset(seed=seed)
@@ -240,12 +311,12 @@ class SingleEnvCollector:
         Unless batches go on across episodes, it also stops at the episode's end.
         """
         # Everything in this loop costs every step; what can be looked up once is a local name.
-        rows = self._share.begin(self._length > 0)
+        rows = self._sink.begin(self._length > 0)
         observations, actions, rewards, was_terminated, was_truncated = rows
         step = self._environment.step
-        noted = iter(() if self._noted.outputs is None else self._noted.outputs[0])
+        noted = iter(() if self._notes.outputs is None else self._notes.outputs[0])
         outputs = self._acting(noted)
-        sample, renew = self._explorer.sampler(), self._renew
+        sample, renew = self._sampler.sampler(), self._renew
         normalize, to_environment = self._model.normalizer(), self._model.head.to_environment
         observation, across = self._observation, self._algorithm.across_episodes
         was_terminated[:] = 0.0
@@ -274,32 +345,32 @@ class SingleEnvCollector:
                     cuts.append(t - 1)
                     following.append(np.array(observation))  # the next one may overwrite it
                 observation, _ = self._environment.reset()
-                self._told(length)
-                self._line.report(EPISODE, episode_return, length - self._said)
+                self._diagnostics.ended(length)
+                self._pipe.report(EPISODE, episode_return, length - self._reported)
                 episode_return = 0.0
                 length = 0
-                self._said = 0
+                self._reported = 0
                 if not across:
                     break
-                self._line.pause()
+                self._pipe.pause()
         if length:
             cuts.append(t - 1)
             following.append(observation)
-        check_numbers(rewards[:t], *((observations[:t], *following) if self._fractions else ()))
-        log_mu = self._noted.log_mu(rows, t)
-        self._share.end(t, cuts, following, np.nan if log_mu is None else log_mu)
+        check_numbers(rewards[:t], *((observations[:t], *following) if self._may_be_nan else ()))
+        log_mu = self._notes.log_mu(rows, t)
+        self._sink.end(t, cuts, following, np.nan if log_mu is None else log_mu)
         self._observation = observation
         self._return = episode_return
         self._length = length
-        if length - self._said >= REPORT_STEPS:
-            self._line.report(PROGRESS, 0.0, length - self._said)
-            self._said = length
+        if length - self._reported >= REPORT_STEPS:
+            self._pipe.report(PROGRESS, 0.0, length - self._reported)
+            self._reported = length
         return CollectedBatch(rows, t, cuts, following, log_mu, ended=length == 0)
 
     def _acting(self, noted: Iterator[Array]) -> Callable[[Array], Array]:
-        """A function from one observation to the policy's outputs, which it notes if asked for."""
+        """A function from one observation to the policy's outputs, which it notes if asked to."""
         outputs = self._model.network.acting()
-        if self._noted.outputs is None:
+        if self._notes.outputs is None:
             return outputs
 
         def noting(observation: Array) -> Array:
@@ -315,33 +386,33 @@ class VectorEnvCollector:
 
     Args:
         experiment: all settings.
-        lanes: what is played.
-        kit: what the core collects with.
+        lanes: the environments.
+        context: parts of the core.
     """
 
-    def __init__(self, experiment: Experiment, lanes: Any, kit: CollectorContext) -> None:
+    def __init__(self, experiment: Experiment, lanes: Any, context: CollectorContext) -> None:
         count = lanes.count
-        model = kit.model
-        self._renew = kit.renew
+        model = context.model
+        self._renew = context.renew
         self._lanes = lanes
-        self._fractions = may_be_none(lanes.observation_space)
+        self._may_be_nan = may_be_nan(lanes.observation_space)
         self._length = experiment.algorithm.batch_size // count
         self._model = model
-        self._share = kit.share
-        self._line = kit.line
-        self._told = kit.ended
-        self._explorer = ActionSampler(
-            kit.epsilon,
+        self._sink = context.sink
+        self._pipe = context.pipe
+        self._diagnostics = context.diagnostics
+        self._sampler = ActionSampler(
+            context.epsilon,
             experiment.algorithm.epsilon,
-            lambda epsilon: samples_of_lanes(model.head, kit.rng, epsilon, count),
+            lambda epsilon: samples_of_lanes(model.head, context.rng, epsilon, count),
         )
-        self._noted = BehaviourNotes(model, kit.notes_log_mu, count, self._length)
+        self._notes = BehaviourNotes(model, context.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         #: Steps that each lane has made before this batch, and when its episode began.
         self._made = 0
         self._began = [0] * count
-        self._unsaid = 0
+        self._unreported = 0
         self._ended: set[int] = set()
 
     def reset(self, seed: int) -> None:
@@ -349,15 +420,15 @@ class VectorEnvCollector:
 
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`."""
-        rows = self._share.begin(False)
+        rows = self._sink.begin(False)
         count, length = self._lanes.count, min(self._length, most)
         observations, actions, rewards, was_terminated, was_truncated = (
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
         outputs, normalize = self._model.acting(), self._model.normalizer()
-        noted = self._noted.outputs
+        noted = self._notes.outputs
         current, step = self._observations, self._lanes.step
-        sample = self._explorer.sampler()
+        sample = self._sampler.sampler()
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
@@ -365,14 +436,14 @@ class VectorEnvCollector:
             if self._renew is not None and not t % _LOOK_STEPS and self._renew():
                 outputs, normalize = self._model.acting(), self._model.normalizer()
             observations[:, t] = current
-            found = outputs(current if normalize is None else normalize(current))
+            policy = outputs(current if normalize is None else normalize(current))
             if noted is not None:
-                noted[:, t] = found
-            actions[:, t], taken = sample(found)
-            seen, earned, terminated, _, finals = step(taken)
+                noted[:, t] = policy
+            actions[:, t], chosen = sample(policy)
+            seen, earned, terminated, _, finals = step(chosen)
             rewards[:, t] = earned = np.asarray(earned, np.float64)
             self._returns += earned
-            self._unsaid += count
+            self._unreported += count
             if isinstance(seen, np.ndarray):
                 current[:] = seen
             else:
@@ -392,23 +463,23 @@ class VectorEnvCollector:
         order = sorted(cuts)
         following = [cuts[position] for position in order]
         steps = count * length
-        check_numbers(rewards, *((observations, *following) if self._fractions else ()))
-        log_mu = self._noted.log_mu(rows, steps)
-        self._share.end(steps, order, following, np.nan if log_mu is None else log_mu)
-        if self._unsaid >= REPORT_STEPS:
-            self._say(PROGRESS, 0.0)
+        check_numbers(rewards, *((observations, *following) if self._may_be_nan else ()))
+        log_mu = self._notes.log_mu(rows, steps)
+        self._sink.end(steps, order, following, np.nan if log_mu is None else log_mu)
+        if self._unreported >= REPORT_STEPS:
+            self._report(PROGRESS, 0.0)
         return CollectedBatch(rows, steps, order, following, log_mu)
 
     def _end_episode(self, lane: int, made: int) -> None:
-        self._told(made - self._began[lane])
+        self._diagnostics.ended(made - self._began[lane])
         self._began[lane] = made
-        self._say(EPISODE, float(self._returns[lane]))
+        self._report(EPISODE, float(self._returns[lane]))
         self._returns[lane] = 0.0
         self._ended.add(lane)
         if len(self._ended) == self._lanes.count:
             self._ended.clear()
-            self._line.pause()
+            self._pipe.pause()
 
-    def _say(self, kind: int, episode_return: float) -> None:
-        self._line.report(kind, episode_return, self._unsaid)
-        self._unsaid = 0
+    def _report(self, kind: int, episode_return: float) -> None:
+        self._pipe.report(kind, episode_return, self._unreported)
+        self._unreported = 0

@@ -1,4 +1,4 @@
-"""One core process: actor and learner in one, on memory that it shares with its siblings.
+"""SingleCore: actor and learner in one process, on memory that it shares with its siblings.
 
 Thesis §4.6, algorithm 1, and Hogwild! (Niu et al. 2011): a core acts with its own copy θ_L of the
 weights, computes gradients at θ_L, applies them to the child's θ_O without a lock, and now and then
@@ -7,7 +7,8 @@ pulls θ_L ← θ_O.
 Laws of this file:
 - A core writes only its own gradient, its own share of the replay tensor and its own element of the
   semaphore vector; weights and optimizer state belong to all.
-- It talks to the orchestrator on its `WorkerPipe`: a record for each finished episode.
+- It reports to the orchestrator on its `WorkerPipe`: a record for each finished episode.
+- Replay and target network are `CorePart`s of plug-ins. Only a core that needs them has them.
 """
 
 from __future__ import annotations
@@ -16,15 +17,23 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genkidama.child.collector import CollectedBatch, CollectorContext, make_collector, make_slots
-from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.collector import (
+    BatchSink,
+    CollectedBatch,
+    Collector,
+    CollectorContext,
+    RolloutSink,
+    make_collector,
+    make_slots,
+)
+from genkidama.child.shared_memory import SharedArray, SharedMemory, core_arrays
 from genkidama.child.worker import (
     GONE,
     READY,
@@ -35,34 +44,133 @@ from genkidama.child.worker import (
     run_worker,
 )
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import find
 from genkidama.config.schedules import exploration, learning_rate
+from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import (
     by_autograd,
     gradients,
     make_learner,
     reads_log_mu,
+    reads_target,
     updates,
 )
-from genkidama.learning.model import Model, scaled
-from genkidama.learning.optimizers import leave_gradient, make_optimizer
+from genkidama.learning.model import Model, Spaces, learner_class, scaled
+from genkidama.learning.optimizers import STATE_ROWS, leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout
-from genkidama.plugins.gorila.learner_core import make_learner_only
-from genkidama.plugins.gorila.replay_factory import make_replay
-from genkidama.plugins.gorila.target_network import TargetNetwork
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.machine import forget_peak
 from genkidama.server.rules.registry import reads_loss
 
-__all__ = ["SingleCore", "run_core"]
+__all__ = ["Core", "CorePart", "SingleCore", "core_class", "core_parts", "run_core"]
 
 Array = npt.NDArray[Any]
 
-#: A core that only learns looks again so much later, where there is too little to learn from.
+#: Seconds that a core which only learns waits, if there is too little to learn from.
 _REST_SECONDS = 0.05
 
-
-#: A rehearsal plays no longer than this.
+#: The longest play of a rehearsal, in seconds.
 _REHEARSAL_SECONDS = 0.1
+
+
+class Core(Protocol):
+    """The work of one core process; `SingleCore`, or the class of a plug-in's hook `cores`.
+
+    Arguments as for `SingleCore`.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        experiment: Experiment,
+        memory: SharedMemory,
+        pipe: WorkerPipe,
+        seed: tuple[int, ...],
+    ) -> None: ...
+
+    @classmethod
+    def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        """The arrays of a child's shared memory."""
+        ...
+
+    def run(self) -> int:
+        """Works until the orchestrator ends it; returns the process' exit code."""
+        ...
+
+    def rehearse(self) -> None:
+        """Does everything that takes memory once, in a process that ends afterwards."""
+        ...
+
+
+class CorePart:
+    """An optional part of a `SingleCore`, from a plug-in's hook `core_parts`.
+
+    One is made for each core whose experiment or learner needs it; a subclass overrides the methods
+    that it is there for.
+
+    Args:
+        core: whose part it is. It has no sink and no collector yet.
+    """
+
+    #: Takes the core's steps instead of a `BatchSink`.
+    sink: RolloutSink | None = None
+
+    def __init__(self, core: SingleCore) -> None: ...
+
+    @classmethod
+    def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        """Its arrays in the shared memory. One with the name of a core's replaces that."""
+        return {}
+
+    @classmethod
+    def check(cls, experiment: Experiment) -> None:
+        """Checks that this machine has everything that the part needs.
+
+        Raises:
+            ConfigurationError: something is missing.
+        """
+
+    @classmethod
+    def rehearsal(cls, experiment: Experiment, spaces: Spaces) -> Experiment:
+        """The experiment that a core rehearses with: it must change nothing outside this child."""
+        return experiment
+
+    def collector(self, context: CollectorContext) -> Collector | None:
+        """Collects instead of the core's own collector, if it is not None."""
+        return None
+
+    def prepare(self, rollout: Rollout) -> None:
+        """Adds to a rollout what the learner reads, just before it learns."""
+
+    def updated(self) -> None:
+        """The core has made an update."""
+
+
+def core_class(experiment: Experiment) -> type[Core]:
+    """The class of an experiment's cores."""
+    if not experiment.sends_experience:
+        return SingleCore
+    kind: type[Core] = find("cores", "experience")
+    return kind
+
+
+def core_parts(experiment: Experiment) -> list[type[CorePart]]:
+    """The optional parts of an experiment's cores.
+
+    Raises:
+        ConfigurationError: no plug-in has a part that the learner needs.
+    """
+    names = ["replay"] if experiment.replay_steps else []
+    if reads_target(learner_class(experiment.algorithm)):
+        names.append("target")
+    parts = {name: find("core_parts", name) for name in names}
+    for name, part in parts.items():
+        if part is None:
+            raise ConfigurationError(
+                f"algorithm.name = {experiment.algorithm.name!r}: needs the part {name!r} of a "
+                "core, which no plug-in has; install one, or take another algorithm"
+            )
+    return list(parts.values())
 
 
 class SingleCore:
@@ -72,7 +180,7 @@ class SingleCore:
         index: its share of the replay tensor, its gradient and its element of the semaphore vector.
         experiment: all settings.
         memory: the child's shared memory, with θ_O in it.
-        line: to the orchestrator.
+        pipe: to the orchestrator.
         seed: distinguishes this core from every other one of the run, and from its own
             predecessors.
     """
@@ -82,19 +190,20 @@ class SingleCore:
         index: int,
         experiment: Experiment,
         memory: SharedMemory,
-        line: WorkerPipe,
+        pipe: WorkerPipe,
         seed: tuple[int, ...],
     ) -> None:
         self.experiment = experiment
         self.algorithm = experiment.algorithm
-        self._index = index
-        self._memory = memory
-        self._line = line
+        self.index = index
+        self.memory = memory
+        self.pipe = pipe
+        self.seed = seed
         sequence = np.random.SeedSequence(seed)
         self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
-        self._places = make_slots(experiment)
+        self._slots = make_slots(experiment)
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
-        self.model = Model(experiment, self._places, torch.from_numpy(memory.gradients[index]))
+        self.model = Model(experiment, self._slots, torch.from_numpy(memory.gradients[index]))
         self._shared = torch.from_numpy(memory.weights)
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
@@ -111,40 +220,59 @@ class SingleCore:
             memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
-        draws = np.random.default_rng(sequence.spawn(1)[0])
-        writer = "/".join(map(str, (*seed[1:2], index)))
-        self._share, self._replay = make_replay(
-            memory, self.model, draws, index, writer, line.check
+        #: Decides what is drawn from a replay.
+        self.draws = np.random.default_rng(sequence.spawn(1)[0])
+        self._parts = [part(self) for part in core_parts(experiment)]
+        sinks = [part.sink for part in self._parts if part.sink is not None]
+        self._sink = (
+            sinks[0]
+            if sinks
+            else BatchSink(memory, index, self.model.observation_shape, self.model.head.columns)
         )
-        self._target = TargetNetwork(memory, index, self.algorithm)
         self._diagnostics = Diagnostics(memory.diagnostics[index])
-        kit = CollectorContext(
+        context = CollectorContext(
             self.model,
-            self._share,
-            line,
+            self._sink,
+            pipe,
             np.random.default_rng(sequence),
+            self._diagnostics,
             reads_log_mu(self._learner),
             epsilon=self._epsilon,
-            ended=self._diagnostics.ended,
         )
-        role = experiment.role
-        make_collector_for = make_learner_only if role == "learn" else make_collector
-        self.collector = make_collector_for(experiment, self._places, kit)
-        self._learns = role != "act"
+        collectors = [part.collector(context) for part in self._parts]
+        self.collector = next(filter(None, collectors), None) or make_collector(
+            experiment, self._slots, context
+        )
+        self._learns = experiment.role != "act"
         self._since_pull = 0
         #: Of the episode in each lane.
         self._discounted = [0.0] * experiment.environment.lanes
+
+    @classmethod
+    def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        """As `Core.arrays`."""
+        arrays = core_arrays(
+            rows=experiment.algorithm.batch_size,
+            columns=model.observation_size + model.head.columns + 3,
+            size=model.signature.size,
+            trainable=model.trainable,
+            state_rows=STATE_ROWS[experiment.optimizer.name],
+            shared_state=experiment.optimizer.shared,
+        )
+        for part in core_parts(experiment):
+            arrays |= part.arrays(experiment, model)
+        return arrays
 
     def run(self) -> int:
         """Acts and learns until the orchestrator ends it; returns the process' exit code."""
         guard = MemoryGuard()
         try:
             self.collector.reset(self._first_seed)
-            self._line.report(READY)
-            self._line.pause("start")
+            self.pipe.report(READY)
+            self.pipe.pause("start")
             self.pull()
             while True:
-                self._line.check()
+                self.pipe.check()
                 batch = self.collector.collect()
                 if self._learns and not self.learn(batch) and not batch.steps:
                     time.sleep(_REST_SECONDS)
@@ -153,20 +281,17 @@ class SingleCore:
                 self._since_pull += batch.steps
                 waits = batch.ended and not self.algorithm.across_episodes
                 if waits:
-                    self._line.pause()
+                    self.pipe.pause()
                 if waits or not batch.steps or self._since_pull >= self.algorithm.pull_steps:
                     self.pull()
         except GONE:
             return 0
         finally:
-            self._places.close()
+            self._slots.close()
 
     def rehearse(self) -> None:
-        """Does once whatever takes memory.
-
-        It plays for a moment; with one environment, to its episode's end at most. Then it learns
-        from a full batch.
-        """
+        """Plays for a moment, at most to the episode's end with one environment, and learns from a
+        full batch."""
         self._shared.copy_(self.model.vector)
         self.collector.reset(self._first_seed)
         n = self.algorithm.batch_size
@@ -175,34 +300,33 @@ class SingleCore:
             played = self.collector.collect(1)
             if played.ended or time.monotonic() > deadline:
                 break
-        self._share.rehearse()
-        self._target.renew()
+        self._sink.rehearse()
         # Writing makes their pages this process' own.
-        self._memory.gradients[:] = 0.0
-        self._memory.state[:] = 0.0
+        self.memory.gradients[:] = 0.0
+        self.memory.state[:] = 0.0
         forget_peak()
         following = played.following[:1] or [np.zeros(self.model.observation_shape, np.float32)]
         log_mu = None if played.log_mu is None else np.zeros(n, np.float32)
         rollout = self._rollout(CollectedBatch(played.rows, n, [n - 1], following, log_mu))
-        found = gradients(self._learner, self.model, rollout, self._torch_rng)
+        steps = gradients(self._learner, self.model, rollout, self._torch_rng)
         limit = self.algorithm.max_gradient_norm
-        next(updates(found, self.model, self._optimizer, 0.0, limit), None)
+        next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
 
     def learn(self, batch: CollectedBatch) -> int:
         """Applies the learner's updates from the newest batch to θ_O; how many there were."""
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)
-        found = self._gradients(rollout)
+        steps = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
-        self._target.renew()
         count = 0
-        for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
+        for _ in updates(steps, self.model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
-            self._target.updated()
+            for part in self._parts:
+                part.updated()
             if self._shares_updates:
-                self._line.report(UPDATE, self._loss)
-                self._line.pause("update")
+                self.pipe.report(UPDATE, self._loss)
+                self.pipe.pause("update")
             if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
         return count
@@ -211,10 +335,10 @@ class SingleCore:
         if not self._notes_losses:
             return gradients(self._learner, self.model, rollout, self._torch_rng)
         # Gradients that are written by hand come without their losses.
-        losses = self._noted(self._learner.losses(rollout, self._torch_rng))
+        losses = self._note(self._learner.losses(rollout, self._torch_rng))
         return by_autograd(losses, self.model.gradient)
 
-    def _noted(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+    def _note(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
         """The same losses, each of which is noted."""
         for loss in losses:
             self._loss = loss.item()
@@ -222,8 +346,8 @@ class SingleCore:
 
     def _epsilon(self) -> float:
         """Of the next batch."""
-        part = self._index / max(1, len(self._memory.semaphore) - 1)
-        return exploration(self.algorithm, float(self._memory.progress[0]), part)
+        part = self.index / max(1, len(self.memory.semaphore) - 1)
+        return exploration(self.algorithm, float(self.memory.progress[0]), part)
 
     def pull(self) -> None:
         """θ_L ← θ_O."""
@@ -240,13 +364,13 @@ class SingleCore:
         ends[cuts] = True
         normalize = self.model.normalizer()
         if normalize is not None:
-            shared = self.model.moments("observations", self._memory.weights)
+            shared = self.model.moments("observations", self.memory.weights)
             assert shared is not None
             observations, cut_observations = normalize(raw), normalize(cut_observations)
             shared.add(raw.reshape(steps, -1))
         else:
             observations = raw.copy()  # contiguous, and the learner's own
-        return Rollout(
+        rollout = Rollout(
             torch.from_numpy(observations),
             torch.from_numpy(rows.actions[:steps].astype(self.model.head.dtype)),
             scaled(rewards, self.experiment.environment, self.model.moments("returns")),
@@ -254,28 +378,29 @@ class SingleCore:
             np.array(cuts, np.intp),
             torch.from_numpy(cut_observations),
             log_mu=log_mu,
-            progress=float(self._memory.progress[0]),
-            replay=self._replay,
-            target=self._target.tensor,
+            progress=float(self.memory.progress[0]),
             diagnostics=self._diagnostics,
         )
+        for part in self._parts:
+            part.prepare(rollout)
+        return rollout
 
     def _discount(self, rewards: Array, ends: Array) -> None:
         """Takes the discounted returns into the shared statistics, if there are any."""
-        shared = self.model.moments("returns", self._memory.weights)
+        shared = self.model.moments("returns", self.memory.weights)
         if shared is None:
             return
-        found = np.empty_like(rewards)
+        returns = np.empty_like(rewards)
         length = len(rewards) // len(self._discounted)
         for lane, discounted in enumerate(self._discounted):
             part = slice(lane * length, (lane + 1) * length)
             steps = zip(rewards[part].tolist(), ends[part].tolist(), strict=True)
             for t, (reward, end) in enumerate(steps, part.start):
-                found[t] = discounted = self.algorithm.gamma * discounted + reward
+                returns[t] = discounted = self.algorithm.gamma * discounted + reward
                 if end:
                     discounted = 0.0
             self._discounted[lane] = discounted
-        shared.add(found[:, None])
+        shared.add(returns[:, None])
 
 
 def run_core(
@@ -285,13 +410,13 @@ def run_core(
     pipe: Connection,
     seed: tuple[int, ...],
 ) -> None:
-    """The life of a core process, from its fork to its exit code."""
+    """A core process, from its fork to its exit code."""
 
-    def life() -> int:
+    def work() -> int:
         torch.set_num_threads(1)
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]
-        line = WorkerPipe(pipe, memory.stop, element, after)
-        return SingleCore(index, experiment, memory, line, seed).run()
+        worker_pipe = WorkerPipe(pipe, memory.stop, element, after)
+        return core_class(experiment)(index, experiment, memory, worker_pipe, seed).run()
 
-    run_worker(pipe, life, len(memory.semaphore))
+    run_worker(pipe, work, len(memory.semaphore))

@@ -1,8 +1,8 @@
 """CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
-The cores themselves are a `WorkerPool`, which starts, awaits, replaces and counts them. An exchange
-reads and writes `SharedWeights`. The orchestrator never computes and imports no torch: a process
-tells it what it must know of the network.
+The cores are a `WorkerPool`, which starts, awaits, replaces and counts them. An exchange reads and
+writes `SharedWeights`. The orchestrator never computes and imports no torch: a process that does
+describes the network to it.
 """
 
 from __future__ import annotations
@@ -27,39 +27,61 @@ from genkidama.child.capacity import (
     GROWTH_BYTES,
     RESERVE_BYTES,
     cores_that_fit,
-    refusal_of_replay,
+    replay_refusal,
 )
-from genkidama.child.forkservers import CORES
-from genkidama.child.metrics import DiagnosticsReader
-from genkidama.child.shared_memory import Layout, SharedMemory, progress_checksum
-from genkidama.child.shared_weights import SharedWeights
+from genkidama.child.shared_memory import (
+    DiagnosticsReader,
+    Layout,
+    SharedMemory,
+    SharedWeights,
+    progress_checksum,
+)
 from genkidama.child.worker_pool import WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runtime.machine import available_bytes
+from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.machine import ONE_THREAD, available_bytes
 from genkidama.runtime.shared_block import size_of
 
-__all__ = ["CoreOrchestrator"]
+__all__ = ["CORES", "CoreOrchestrator"]
 
-#: What a core costs is measured for no longer than this: an environment may hang.
+#: The longest measurement of a core's memory: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
-#: So often a process that is to say what the network is may die, and the pause in between.
+#: Attempts to have the network described by a process, which may die, and the pause in between.
 _ATTEMPTS = 3
 _RETRY_SECONDS = 0.2
 
-#: What the processes that this module starts call first.
+#: The entry points of the processes that this module starts.
 _DESCRIBE = "genkidama.child.core_forkserver:describe"
 _CORE = "genkidama.child.core:run_core"
 
 log = structlog.get_logger()
 
 
-class _Died(EnvironmentFailure):
-    """A process is dead that should have said what the network is."""
+def _variables(experiment: Experiment) -> dict[str, str]:
+    # Cores never use a GPU. If torch saw one, the backward pass in the forkserver would start
+    # CUDA's autograd threads there, and a process with threads must not be forked.
+    variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
+    if experiment.network.name != "convolutional":
+        # With this, glibc takes large blocks from the kernel and gives them back. On its heap,
+        # torch's batches between an environment's small leftovers would fragment it by megabytes a
+        # second. With images it would cost a quarter of the speed: nearly all of their blocks are
+        # large, and each would be given back every time. (A3C's batch of 240 × 64 numbers is 61 KB:
+        # with a threshold of 64 KiB a core grew by 42 MB in 60,000 steps, with this one by 2.)
+        variables["MALLOC_MMAP_THRESHOLD_"] = "32768"
+    return variables
+
+
+#: Forks cores, with torch in memory.
+CORES = ForkServer("genkidama.child.core_forkserver", _variables)
+
+
+class _DescriberDied(EnvironmentFailure):
+    """The process that should have described the network is dead."""
 
 
 class CoreOrchestrator:
@@ -79,14 +101,14 @@ class CoreOrchestrator:
         self.experiment = with_free_exchange(experiment)
         self.cores = cores
         self.name = name
-        self._crew = self._make_crew()
+        self._pool = self._make_pool()
         self._memory: SharedMemory | None = None
-        #: The cores whose updates nobody has asked about yet.
+        #: The cores that have made updates since the last exchange.
         self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
         self._stopping = False
-        #: The nursery that this backend began with; None if it is another program's.
-        self._nursery: int | None = None
+        #: The forkserver that this backend began with; None if it is another program's.
+        self._forkserver: int | None = None
 
     @property
     def memory(self) -> SharedMemory:
@@ -96,43 +118,42 @@ class CoreOrchestrator:
     @property
     def pids(self) -> list[int]:
         """The process numbers of the cores that live."""
-        return self._crew.pids
+        return self._pool.pids
 
     async def startup(self) -> Signature:
-        nursery = CORES.pid
+        forkserver = CORES.pid
         describing = asyncio.ensure_future(asyncio.to_thread(self._describe_patiently))
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
-            # A small machine imports torch for half a minute. A child that is told to stop does not
+            # A small machine imports torch for half a minute. A child that should stop does not
             # wait for that.
             self._stopping = True
             while not describing.done():
-                self._abandon(nursery)
+                self._abandon(forkserver)
                 await asyncio.wait((describing,), timeout=0.1)
             describing.exception()
             raise
-        self._nursery = CORES.pid
+        self._forkserver = CORES.pid
         self.signature = Signature.of(entries)
-        shared = self.experiment.optimizer.shared
-        self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
-        layout = layout.for_cores(self.cores, shared)
+        self.cores = self._fitting(cost, size_of(layout.for_cores(0)))
+        layout = layout.for_cores(self.cores)
         self._check_replay(layout)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
-        self._diagnosis = DiagnosticsReader(self.experiment, self.cores)
+        self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
         return self.signature
 
     def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
-        """`_describe`, again if the nursery or its process was killed, unless this child stops."""
+        """`_describe`, again if a process for it was killed, unless this child stops."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._describe()
-            except _Died as error:
+            except _DescriberDied as error:
                 if attempt == _ATTEMPTS or self._stopping:
                     raise
                 log.warning("starts again", child=self.name, reason=str(error))
-                # A nursery that was killed is only replaced once the system has noted its end.
+                # A forkserver that was killed is only replaced once the system has noted its end.
                 time.sleep(_RETRY_SECONDS)
         raise AssertionError
 
@@ -151,12 +172,12 @@ class CoreOrchestrator:
                     )
                 answer = ours.recv()
             except (EOFError, OSError):
-                # If start() raises it, the nursery itself died of what it imports or builds.
+                # If start() raises it, the forkserver itself died of its imports or of the network.
                 if self._describer is not None:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
                 self._describer = None
-                kind = EnvironmentFailure if tight else _Died
+                kind = EnvironmentFailure if tight else _DescriberDied
                 raise kind(
                     f"the process that builds the network died{code}{tight}; "
                     f"try `python -c 'import torch'` on this machine, "
@@ -177,10 +198,10 @@ class CoreOrchestrator:
         return answer[1], answer[2], answer[3], cost
 
     def _tight(self) -> str:
-        """Warns if there is not even enough memory for the nursery.
+        """Warns if there is not even enough memory for the forkserver.
 
         Returns:
-            The reason to give if the nursery then dies; empty if there is enough.
+            The reason to give if the forkserver then dies; empty if there is enough.
         """
         available = None if CORES.born else available_bytes()
         if available is None or available >= CHILD_BYTES:
@@ -191,7 +212,7 @@ class CoreOrchestrator:
         return f": {reason}"
 
     def _fitting(self, cost: int | None, shared: int) -> int:
-        """How many cores to run. If not all fit, it logs why.
+        """The number of cores to run. If not all fit, it logs why.
 
         Args:
             cost: bytes that a core takes for itself; None if that could not be measured.
@@ -220,18 +241,17 @@ class CoreOrchestrator:
 
     def _check_replay(self, layout: Layout) -> None:
         """Refuses a replay tensor for which there is no room, before it is made."""
-        shape = (layout.cores, layout.steps, layout.columns)
-        steps = 0 if self.experiment.shares_replay else self.experiment.replay.steps
-        batch = self.experiment.algorithm.batch_size
-        if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps, batch):
+        steps = 0 if self.experiment.shares_replay else self.experiment.replay_steps
+        batch, size = self.experiment.algorithm.batch_size, layout.replay_bytes
+        if why := replay_refusal(available_bytes(), layout.replay_shape, size, steps, batch):
             raise ConfigurationError(why)
 
-    def _abandon(self, nursery: int | None) -> None:
-        """Kills what `startup` has started, and so ends whatever waits for that.
+    def _abandon(self, forkserver: int | None) -> None:
+        """Kills the processes that `startup` has started, which ends all waiting for them.
 
-        A nursery that was there before lives on.
+        A forkserver that was there before lives on.
         """
-        if (started := CORES.pid) is not None and started != nursery:
+        if (started := CORES.pid) is not None and started != forkserver:
             with suppress(ProcessLookupError):
                 os.kill(started, signal.SIGKILL)
         if (describer := self._describer) is not None:
@@ -240,51 +260,56 @@ class CoreOrchestrator:
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
-        await self._crew.begin(self.cores, version, self.memory.semaphore)
+        await self._pool.begin(self.cores, version, self.memory.semaphore)
 
-    def _make_crew(self) -> WorkerPool:
-        return WorkerPool(self.experiment, "core", self.name, self._fork, self._trace)
+    def _make_pool(self) -> WorkerPool:
+        return WorkerPool(self.experiment, "core", self.name, self)
 
-    def _trace(self, index: int) -> int:
+    def start_worker(
+        self, index: int, pipe: Connection, seed: tuple[int, ...]
+    ) -> ForkServerProcess:
+        """As `WorkerStarter.start_worker`."""
+        arguments = (index, self.experiment, self.memory, pipe, seed)
+        return CORES.start(_CORE, arguments, self.experiment)
+
+    def trace(self, index: int) -> int:
+        """As `WorkerStarter.trace`."""
         return progress_checksum(self.memory, index)
 
-    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
-        return CORES.start(
-            _CORE, (index, self.experiment, self.memory, line, seed), self.experiment
-        )
-
     async def due(self) -> None:
-        await self._crew.due()
+        await self._pool.due()
 
     def snapshot(self) -> Vector | None:
         return None if self.experiment.role == "act" else self._weights.snapshot()
 
     def take_work(self) -> Work:
-        work = self._crew.take_work()
+        work = self._pool.take_work()
         memory = self.memory
-        work.measures = self._diagnosis.figures(memory.diagnostics, float(memory.progress[0]))
-        updates, self._crew.updates = self._crew.updates, {}
+        work.measures = self._diagnostics.figures(memory.diagnostics, float(memory.progress[0]))
+        updates, self._pool.updates = self._pool.updates, {}
         self._updated.update(updates)
         if updates:
             work.measures["loss"] = sum(updates.values()) / len(updates)
         return work
 
     def gradient(self) -> Vector | None:
-        found = sorted(self._updated)
+        updated = sorted(self._updated)
         self._updated.clear()
-        return self.memory.gradients[found].mean(0) if found else None
+        return self.memory.gradients[updated].mean(0) if updated else None
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        # Free cores have gone on since the snapshot.
+        # Free cores have learned since the snapshot.
         self._weights.blend(sent, parent, beta, self.experiment.child.exchange == "free")
 
     def reset(self, weights: Vector) -> None:
         self._weights.reset(weights)
-        self.memory.refreshed[:] = 0  # θ⁻ begins anew, too
+        for name, array in self.memory.layout.arrays.items():
+            if array.reset:
+                getattr(self.memory, name)[:] = 0
 
     def heard(self, version: int) -> None:
-        """The version of θ_P that came last, by which θ⁻ may be renewed."""
-        self.memory.version[0] = version
+        """θ_P's last version, for the cores."""
+        self.memory.progress[1] = version
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self._weights.state()
@@ -296,19 +321,19 @@ class CoreOrchestrator:
         self._weights.set_progress(progress)
 
     def answered(self, steps: int) -> None:
-        self._crew.exchange_steps = steps or self.experiment.child.exchange_steps
+        self._pool.exchange_steps = steps or self.experiment.child.exchange_steps
 
     def release(self) -> None:
-        self._crew.release()
+        self._pool.release()
 
     async def shutdown(self) -> None:
         if self._memory is not None:
             self._memory.stop[0] = True
-        ending = asyncio.ensure_future(self._crew.shutdown())
+        ending = asyncio.ensure_future(self._pool.shutdown())
         await asyncio.wait((ending,), timeout=0.1)
         while not ending.done():
-            # If the nursery was killed just before, a core waits for a new one to import torch.
-            self._abandon(self._nursery)
+            # If the forkserver was killed just before, a core waits for a new one to import torch.
+            self._abandon(self._forkserver)
             await asyncio.wait((ending,), timeout=0.1)
         await ending
         if self._memory is not None:

@@ -1,4 +1,4 @@
-"""One session with the parent, or with one part of it, over one connection after another.
+"""ParentConnection: one session with a parent, over one websocket after another.
 
 Laws of this file:
 - The session decides. This file sends its requests, carries out its decisions, and opens, watches
@@ -6,150 +6,172 @@ Laws of this file:
 - It waits for a parent that is not there, with jittered backoff: children that have lost the same
   parent do not all return at once.
 - It waits in the same way for a parent that does not know the child's token, whose certificate
-  cannot be verified, or that refuses the child for a while: people and clocks come right later. It
-  says the reason once, with the way out, and again when the reason has changed.
-- A connection that fails is given up, and training goes on.
+  cannot be verified, or that refuses the child for a while: people and clocks come right later.
+- A connection that fails is given up, and training continues.
+- A pull may wait at the parent until there is something new, while the child pushes. There is one
+  at most. Replies come in the order of their requests, so its reply is read before that to any
+  later request, which raises its error.
+- A parent in several processes has the connection of a plug-in (hook `connections`): an object with
+  the public methods of `ParentConnection`, which has one for each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import transport
-from genkidama.child.backend import NewsBackend
-from genkidama.child.connect_errors import ConnectErrors
-from genkidama.child.transport import FAILURES, Transport, ask, make_room
+from genkidama.child.backend import NewsBackend, Work
+from genkidama.child.transport import (
+    FAILURES,
+    ConnectErrors,
+    Transport,
+    ask,
+    fingerprints,
+    make_room,
+)
+from genkidama.config.plugin import find
+from genkidama.errors import ConfigurationError
 from genkidama.protocol.messages import Join, Pull, Reply, Request, decode_reply, encode
 from genkidama.protocol.session import (
     BlendReply,
     Decision,
     Keep,
+    LeftOut,
+    Over,
     Renamed,
     RequestRefused,
     Session,
     Wait,
 )
+from genkidama.protocol.shard import WHOLE, Shard, addresses
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import log_with
+from genkidama.runtime.machine import machine_name
 from genkidama.runtime.pacing import Backoff
 
-__all__ = ["ParentConnection", "LongPoll"]
-
-
-# ------------------------------------------------------------------------------------------------
-# A pull that waits at the parent until there is something new, while the child goes on.
-#
-# Laws of this file:
-# - One pull stands at most. Replies come in the order of their requests, so the reply to a pull
-# that   stands is read before that to any later request.
-# - What goes wrong with a pull is raised by the request that comes next.
+__all__ = ["ConnectionOwner", "ParentConnection", "connect"]
 
 _PULL = Pull(wait=True)
-
-
-class LongPoll:
-    """The pull of one child, if one stands, and the requests beside it.
-
-    Args:
-        session: decides what follows from the reply.
-        ended: called when the run is over.
-    """
-
-    def __init__(self, session: Session, ended: Callable[[], None]) -> None:
-        self._session = session
-        self._ended = ended
-        self._standing: asyncio.Task[None] | None = None
-
-    async def ask(
-        self, connection: ClientConnection, request: Request, backend: NewsBackend | None = None
-    ) -> Reply:
-        """One request and its reply; errors as `uplink.ask`.
-
-        Args:
-            backend: asks for news with this request, if there is one.
-        """
-        async with asyncio.timeout(transport.REPLY_SECONDS):
-            await connection.send(encode(request))
-            if backend is not None:
-                await connection.send(encode(_PULL))
-            await self._heard()
-            frame = await connection.recv(decode=False)
-        if backend is not None:
-            self._stand(connection, backend)
-        return decode_reply(frame)
-
-    async def pull(self, connection: ClientConnection, backend: NewsBackend) -> None:
-        """Asks for news alone. The backend is told them when they come."""
-        await self._heard()
-        await connection.send(encode(_PULL))
-        self._stand(connection, backend)
-
-    def forget(self) -> None:
-        """The connection is gone, and the answer will not come."""
-        if self._standing is not None:
-            self._standing.cancel()
-            self._standing = None
-
-    async def _heard(self) -> None:
-        if self._standing is not None:
-            standing, self._standing = self._standing, None
-            await standing
-
-    def _stand(self, connection: ClientConnection, backend: NewsBackend) -> None:
-        backend.pulling()
-        self._standing = asyncio.create_task(self._hear(connection, backend))
-        self._standing.add_done_callback(_seen)
-
-    async def _hear(self, connection: ClientConnection, backend: NewsBackend) -> None:
-        frame = await connection.recv(decode=False)
-        decision = self._session.receive(_PULL, decode_reply(frame))
-        assert isinstance(decision, BlendReply)
-        backend.set_progress(decision.progress)
-        backend.pulled(decision.vector, decision.steps)
-        if self._session.over is not None:
-            self._ended()
-
-
-def _seen(task: asyncio.Task[None]) -> None:
-    """Its error is raised by the next request, or belongs to a connection that is gone."""
-    if not task.cancelled():
-        task.exception()
-
 
 log = structlog.get_logger()
 
 
-class ParentConnection:
-    """What a child and its parent, or one part of it, say to each other as long as the child lives.
+class ConnectionOwner(Protocol):
+    """The child of a connection."""
+
+    def run_ended(self) -> None:
+        """The run is over, or the trial."""
+
+
+def connect(
+    parent: str,
+    owner: ConnectionOwner,
+    *,
+    name: str,
+    role: str,
+    token: str,
+    ca_file: str | None,
+    fingerprint: str,
+) -> ParentConnection:
+    """The connection of a child, which opens when it begins.
 
     Args:
-        uplink: opens connections.
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; several, with commas in between, are the
+            shards of one parent in their order.
+        owner: hears of the run's end.
+        name: unique among the parent's children; empty means the machine's name, numbered if that
+            is taken.
+        role: as `Session` takes it.
+        token, ca_file: as `Transport` takes them.
+        fingerprint: SHA-256 of the parent's certificate, or of each shard's with commas in between.
+
+    Raises:
+        ConfigurationError: as `Transport`; or no plug-in connects to a parent in shards.
+    """
+    options = {"name": name, "role": role, "token": token, "ca_file": ca_file}
+    many = addresses(parent)
+    if len(many) == 1:
+        (trusted,) = fingerprints(fingerprint, many, parent)
+        return ParentConnection.to(many[0], owner, **options, fingerprint=trusted)  # type: ignore[arg-type]
+    kind = find("connections", "shards")
+    if kind is None:
+        raise ConfigurationError(
+            f"parent = {parent!r}: {len(many)} addresses, and no plug-in connects to a parent in "
+            "shards; give one address"
+        )
+    connection: ParentConnection = kind.to(parent, owner, **options, fingerprint=fingerprint)
+    return connection
+
+
+class ParentConnection:
+    """The connection to a parent of one process, or to one shard.
+
+    Args:
+        transport: opens connections.
         session: decides.
-        ended: called when the run is over, or the trial.
+        owner: hears of the run's end.
     """
 
-    def __init__(self, uplink: Transport, session: Session, ended: Callable[[], None]) -> None:
-        self.uplink = uplink
+    def __init__(self, transport: Transport, session: Session, owner: ConnectionOwner) -> None:
+        self.transport = transport
+        #: The session whose progress and version are the run's.
         self.session = session
-        #: Whether pushes may be sent at present.
+        #: Whether pushes reach the whole parent at present.
         self.joined = False
-        #: Set as long as they may.
-        self.entered = asyncio.Event()
+        self._joining = asyncio.Event()
         self._connection: ClientConnection | None = None
-        self._ended = ended
-        self._news = LongPoll(session, ended)
-        self._complaints = ConnectErrors(uplink)
+        self._owner = owner
+        #: Reads the reply to the pull that waits at the parent.
+        self._pull: asyncio.Task[None] | None = None
+        self._errors = ConnectErrors(transport)
+
+    @classmethod
+    def to(
+        cls,
+        parent: str,
+        owner: ConnectionOwner,
+        *,
+        name: str,
+        role: str,
+        token: str,
+        ca_file: str | None,
+        fingerprint: str,
+        shard: Shard = WHOLE,
+        word: str = "",
+    ) -> ParentConnection:
+        """The connection to this address; arguments as for `connect`, and as `Session` has them."""
+        chosen, word = name or machine_name(), word or secrets.token_hex(8)
+        session = Session(chosen, word, numbered=not name, parent=parent, role=role, part=shard)
+        link = Transport(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
+        return cls(link, session, owner)
+
+    @property
+    def over(self) -> Over | None:
+        """Set when the run is over, or the trial."""
+        return self.session.over
+
+    @property
+    def can_push(self) -> bool:
+        """Whether a push reaches some of the parent."""
+        return self.joined
+
+    @property
+    def address(self) -> str:
+        """The address of the parent, or of a shard that is waited for."""
+        return self.session.parent
 
     @property
     def problem(self) -> str:
-        """Why the parent is waited for at present; empty while it is not."""
-        return self._complaints.problem
+        """The reason for waiting for the parent; empty while the child does not wait."""
+        return self._errors.problem
 
     # Before training.
 
@@ -157,7 +179,7 @@ class ParentConnection:
         """Says hello until the parent says what to train, or that there is nothing left to train.
 
         Raises:
-            Refused: the parent never wants this child.
+            RequestRefused: the parent never wants this child.
             GenkidamaError: the address is invalid, the parent speaks another protocol, or its
                 experiment cannot be read.
         """
@@ -175,17 +197,24 @@ class ParentConnection:
             await self.close()
             raise
 
-    async def enter(self, signature: Signature, cores: int = 0) -> Decision:
+    async def enter(
+        self,
+        signature: Signature,
+        cores: int = 0,
+        snapshot: Callable[[], Vector | None] = lambda: None,
+    ) -> Decision:
         """Joins, on a new connection if there is none, however long it takes.
 
         Args:
-            cores: how many the child trains with; 0 means as many as before.
+            signature: of the child's vector.
+            cores: that the child trains with; 0 means as many as before.
+            snapshot: the child's vector, for a shard that has lost its slice.
 
         Raises:
-            GenkidamaError: as `begin`.
+            GenkidamaError: as `begin`, or the parent has another network.
         """
         self.session.cores = cores or self.session.cores
-        self.joined = False  # of an earlier trial, whose connection goes on
+        self.joined = False  # of an earlier trial on the same connection
         join = self.session.join(signature)
         backoff = Backoff(transport.BACKOFF_SECONDS, random.random)
         while True:
@@ -199,14 +228,14 @@ class ParentConnection:
                 assert self._connection is not None  # `_connect` lets no failure through
                 self._note_lost(self._connection, _in_words(error))
             except RequestRefused as refusal:
-                self._complaints.refused(self.session.name, refusal)
+                self._errors.refused(self.session.name, refusal)
             finally:
                 if not self.joined:
                     await self.close()
             await asyncio.sleep(backoff.wait())
 
     async def give_back(self, reason: str) -> None:
-        """Tells the parent that the trial cannot be trained here, and closes the connection."""
+        """Reports that the trial cannot be trained here, and closes the connection."""
         with suppress(*FAILURES):
             if self._connection is not None:
                 await ask(self._connection, self.session.give_back(reason))
@@ -215,7 +244,7 @@ class ParentConnection:
     # During training.
 
     async def keep(self, signature: Signature) -> None:
-        """Enters again whenever the connection is gone, until all is over; errors as `enter`."""
+        """Enters again whenever the connection is lost, until all is over; errors as `enter`."""
         while self.session.over is None:
             connection = self._connection
             if connection is None or not self.joined:
@@ -225,17 +254,21 @@ class ParentConnection:
                 reason = f"closed with {connection.close_code} {connection.close_reason}".rstrip()
                 self._lose(connection, reason)
 
+    def gather(self, work: Work) -> LeftOut:
+        """Adds work to that of the next push; returns what a push cannot carry."""
+        return self.session.add_work(work.steps, work.returns, work.measures)
+
     async def push(
         self, vector: Vector | None, gradient: Vector | None, news: NewsBackend | None = None
     ) -> Decision | None:
         """One push and its reply, or one pull if there is nothing to push.
 
         Args:
-            vector: as `Session.push` takes it, and `gradient`, too.
-            news: is told of newer weights when they come, if it asks for them.
+            vector, gradient: as `Session.push` takes them.
+            news: receives newer weights when they come, if it asks for them.
 
         Returns:
-            What follows; None if there is no connection, or no reply.
+            The decision; None if there is no connection, or no reply.
 
         Raises:
             GenkidamaError: the parent refuses the push for good.
@@ -249,8 +282,10 @@ class ParentConnection:
                 request = self.session.push(vector, gradient)
                 news = news if news is not None and news.asks else None
             elif news is not None:
-                await self._news.pull(connection, news)
-                return Keep()  # `news` is told the answer
+                await self._read_pull()
+                await connection.send(encode(_PULL))
+                self._await_news(connection, news)
+                return Keep()
             else:
                 request = Pull()
             decision = await self._ask(connection, request, news)
@@ -258,7 +293,7 @@ class ParentConnection:
                 decision = await self._ask(connection, decision)
         except (*FAILURES, RequestRefused) as error:
             if isinstance(error, RequestRefused):
-                self._complaints.refused(self.session.name, error)
+                self._errors.refused(self.session.name, error)
             self._lose(connection, _in_words(error))
             await connection.close()
             return None
@@ -270,10 +305,14 @@ class ParentConnection:
             raise
         return decision
 
+    async def wait_joined(self) -> None:
+        """Returns when `can_push`."""
+        await self._joining.wait()
+
     async def leave(self, over: str = "", proof: str = "") -> None:
         """A goodbye, if there is a connection; arguments as `Session.leave`, errors as `ask`."""
         if self._connection is not None and self.joined:
-            await self._news.ask(self._connection, self.session.leave(over, proof))
+            await self._exchange(self._connection, self.session.leave(over, proof))
 
     async def close(self) -> None:
         """Ends the connection, if there is one."""
@@ -282,10 +321,10 @@ class ParentConnection:
         if connection is not None:
             await connection.close()
 
-    # Inside.
+    # Requests and replies.
 
     async def _greet(self) -> Decision:
-        """Says hello on the connection that stands or, if it fails, on a new one."""
+        """Says hello on the present connection or, if that fails, on a new one."""
         connection = self._connection
         if connection is None:
             return await self._connect()
@@ -299,38 +338,38 @@ class ParentConnection:
     async def _connect(self) -> Decision:
         """Says hello on a new connection, however long it takes to get one."""
         backoff = Backoff(transport.BACKOFF_SECONDS, random.random)
-        self._complaints.readable_token(self.session.name)
+        self._errors.readable_token(self.session.name)
         while True:
-            told = 0.0
+            asked = 0.0
             try:
                 return await self._open()
             except FAILURES as error:
-                self._complaints.unreachable(self.session.name, error)
-                told = min(transport.BACKOFF_SECONDS[1], transport.retry_after(error))
+                self._errors.unreachable(self.session.name, error)
+                asked = min(transport.BACKOFF_SECONDS[1], transport.retry_after(error))
             except RequestRefused as refusal:
-                self._complaints.refused(self.session.name, refusal)
-            if told:  # it is there, and is not to be waited for longer
+                self._errors.refused(self.session.name, refusal)
+            if asked:  # the parent is there, and need not be waited for longer
                 backoff.reset()
-            await asyncio.sleep(told + backoff.wait())
+            await asyncio.sleep(asked + backoff.wait())
 
     async def _open(self) -> Decision:
-        connection = await self.uplink.open()
+        connection = await self.transport.open()
         try:
             decision = await self._ask(connection, self.session.hello())
         except BaseException:
             await connection.close()
             raise
         self._connection = connection
-        self._complaints.connected()
+        self._errors.connected()
         if not isinstance(decision, Renamed):
-            told = self.session.experiment
-            role = {"role": told.role} if told is not None and told.shares_replay else {}
+            experiment = self.session.experiment
+            shares = experiment is not None and experiment.shares_replay
             log.info(
                 "connected",
                 child=self.session.name,
-                parent=self.uplink.parent,
+                parent=self.transport.parent,
                 run=self.session.run,
-                **role,
+                **({"role": experiment.role} if experiment is not None and shares else {}),
             )
         return decision
 
@@ -340,25 +379,70 @@ class ParentConnection:
         make_room(connection, size)
         decision = await self._ask(connection, join)
         self.joined = True
-        self._complaints.admitted()
-        self.entered.set()
+        self._errors.admitted()
+        self._joining.set()
         return decision
 
     async def _ask(
         self, connection: ClientConnection, request: Request, news: NewsBackend | None = None
     ) -> Decision:
-        """What the session decides about the reply."""
-        reply = await self._news.ask(connection, request, news)
-        decision = self.session.receive(request, reply)
+        """The session's decision about the reply to a request."""
+        decision = self.session.receive(request, await self._exchange(connection, request, news))
         if self.session.over is not None:
-            self._ended()
+            self._owner.run_ended()
         return decision
+
+    async def _exchange(
+        self, connection: ClientConnection, request: Request, news: NewsBackend | None = None
+    ) -> Reply:
+        """One request and its reply; errors as `transport.ask`.
+
+        Args:
+            connection: where.
+            request: what.
+            news: asks for newer weights with this request, if there is one.
+        """
+        async with asyncio.timeout(transport.REPLY_SECONDS):
+            await connection.send(encode(request))
+            if news is not None:
+                await connection.send(encode(_PULL))
+            await self._read_pull()
+            frame = await connection.recv(decode=False)
+        if news is not None:
+            self._await_news(connection, news)
+        return decode_reply(frame)
+
+    # The pull that waits at the parent.
+
+    def _await_news(self, connection: ClientConnection, news: NewsBackend) -> None:
+        news.pulling()
+        self._pull = asyncio.create_task(self._hear_news(connection, news))
+        self._pull.add_done_callback(_mark_seen)
+
+    async def _hear_news(self, connection: ClientConnection, news: NewsBackend) -> None:
+        frame = await connection.recv(decode=False)
+        decision = self.session.receive(_PULL, decode_reply(frame))
+        assert isinstance(decision, BlendReply)
+        news.set_progress(decision.progress)
+        news.pulled(decision.vector, decision.steps)
+        if self.session.over is not None:
+            self._owner.run_ended()
+
+    async def _read_pull(self) -> None:
+        """Reads the reply to the pull first, if there is one."""
+        if self._pull is not None:
+            pull, self._pull = self._pull, None
+            await pull
+
+    # The end of a connection.
 
     def _forget(self) -> None:
         self._connection = None
         self.joined = False
-        self.entered.clear()
-        self._news.forget()
+        self._joining.clear()
+        if self._pull is not None:
+            self._pull.cancel()
+            self._pull = None
 
     def _lose(self, connection: ClientConnection, reason: str) -> None:
         if self._connection is connection:
@@ -368,7 +452,7 @@ class ParentConnection:
     def _note_closed(self, connection: ClientConnection) -> None:
         self.session.closed(connection.close_code, connection.close_reason or "")
         if self.session.over is not None:
-            self._ended()
+            self._owner.run_ended()
 
     def _note_lost(self, connection: ClientConnection, reason: str) -> None:
         self._note_closed(connection)
@@ -376,9 +460,15 @@ class ParentConnection:
             log.warning(
                 "parent lost, still trying",
                 child=self.session.name,
-                parent=self.uplink.parent,
+                parent=self.transport.parent,
                 reason=reason,
             )
+
+
+def _mark_seen(task: asyncio.Task[None]) -> None:
+    """Its error is raised by the next request, or belongs to a connection that is gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _in_words(error: Exception) -> str:

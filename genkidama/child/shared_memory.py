@@ -1,138 +1,160 @@
-"""What the cores of a child share, as arrays over one block of memory."""
+"""The memory that the processes of a child share, and what an exchange reads and writes there.
+
+Laws of this file:
+- `SharedMemory` is one anonymous block, passed on by its descriptor. A layout names its arrays:
+  those of every core, and those that an optional part of a core adds.
+- `SharedWeights` and `DiagnosticsReader` are the orchestrator's access, the same for each backend.
+"""
 
 from __future__ import annotations
 
+import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.protocol.diagnostics import SHAPE
+from genkidama.config.experiment import Experiment
+from genkidama.config.schedules import exploration, learning_rate
+from genkidama.protocol.diagnostics import SHAPE, Window
+from genkidama.protocol.vector import DTYPE, Vector, blend
 from genkidama.runtime.shared_block import Block
 
-__all__ = ["Layout", "SharedMemory", "progress_checksum"]
+__all__ = [
+    "DiagnosticsReader",
+    "Layout",
+    "SharedArray",
+    "SharedMemory",
+    "SharedWeights",
+    "change",
+    "core_arrays",
+    "progress_checksum",
+]
 
 Array = npt.NDArray[Any]
 
-#: So many bytes of a core's rows are looked at, where it writes them.
-_WINDOW = 32 << 20
+#: The checksum covers this many bytes of a core's rows, around the place where it writes.
+_CHECKSUM_BYTES = 32 << 20
+
+#: The arrays that a restarted child would miss.
+_STATE = ("weights", "state", "clock")
+
+#: Diagnostics are means over at least this time: exchanges may come a hundred times a second.
+_LEAST_SECONDS = 0.25
+
+
+class SharedArray(NamedTuple):
+    """Shape and type of one array in the memory of a child."""
+
+    #: Without the axis of cores.
+    shape: tuple[int, ...]
+    dtype: str
+    #: Whether each core has one of its own. Then the array's first axis is C.
+    per_core: bool = True
+    #: Whether a reset of the weights zeroes it.
+    reset: bool = False
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes that a child's memory follows from."""
+    """The arrays of a child's memory. It travels to each process with the block."""
 
+    arrays: Mapping[str, SharedArray]
     #: C: core processes.
-    cores: int
-    #: N: rows of a core's share of the replay tensor (`ReplayTensor.rows`).
-    steps: int
-    #: M: numbers of a row (`ReplayTensor.columns`).
-    columns: int
-    #: Numbers of the weight vector.
-    size: int
-    #: How many of them are trainable.
-    trainable: int
-    #: Vectors of optimizer state, of all sets together.
-    state_rows: int
-    #: Sets of optimizer state: 1 if the cores share it, else one a core.
-    state_sets: int
-    #: Blocks of experience of a core (`outbox.py`); 0 where cores learn themselves.
-    blocks: int = 0
-    #: Bytes of an observation that T does not hold, because it is an image of uint8.
-    pixels: int = 0
-    #: Numbers of θ⁻; 0 where no learner has one.
-    target: int = 0
-    #: Nodes of a core's tree of priorities; 0 where samples are uniform.
-    nodes: int = 0
+    cores: int = 1
 
-    def for_cores(self, cores: int, shared: bool) -> Layout:
-        """The same for another number of cores, which share their optimizer state or not.
-
-        With 0 cores, only the parts are left that all cores share.
-        """
-        return replace(self, cores=cores, state_sets=1 if shared else cores)
-
-    @property
-    def replay_bytes(self) -> int:
-        """Of the replay tensor and its priorities."""
-        return self.cores * (self.steps * (4 * self.columns + self.pixels) + 8 * self.nodes)
+    def for_cores(self, cores: int) -> Layout:
+        """The same for another number of cores; with 0, only what all cores share is left."""
+        return replace(self, cores=cores)
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
-            "weights": ((self.size,), np.float32),
-            "gradients": ((self.cores, self.trainable), np.float32),
-            "state": ((self.state_sets, self.state_rows, self.trainable), np.float32),
-            "clock": ((self.state_sets,), np.float64),
-            "replay": ((self.cores, self.steps, self.columns), np.float32),
-            "pixels": ((self.cores, self.steps, self.pixels), np.uint8),
-            "head": ((self.cores,), np.int64),
-            "filled": ((self.cores,), np.int64),
-            "ended": ((self.cores,), np.int64),
-            "priorities": ((self.cores, self.nodes), np.float64),
-            "largest": ((self.cores,), np.float64),
-            "target": ((self.target,), np.float32),
-            "updates": ((self.cores,), np.int64),
-            "diagnostics": ((self.cores, *SHAPE), np.float64),
-            "version": ((1,), np.int64),
-            "refreshed": ((3,), np.int64),
-            "sizes": ((self.cores, self.blocks), np.int64),
-            "share": ((1,), np.int64),
-            "news": ((1,), np.int64),
-            "semaphore": ((self.cores,), np.bool_),
-            "progress": ((1,), np.float64),
-            "stop": ((1,), np.bool_),
+            name: ((self.cores, *array.shape) if array.per_core else array.shape, array.dtype)
+            for name, array in self.arrays.items()
         }
+
+    @property
+    def replay_shape(self) -> tuple[int, int, int]:
+        """C, N and M of the replay tensor."""
+        rows, columns = self.arrays["replay"].shape
+        return self.cores, rows, columns
+
+    @property
+    def replay_bytes(self) -> int:
+        """Bytes of the replay tensor and of what optional parts keep beside it for each core."""
+        own = SharedMemory.__annotations__.keys() - {"replay"}
+        return sum(
+            np.dtype(dtype).itemsize * int(np.prod(shape))
+            for name, (shape, dtype) in self.parts().items()
+            if self.arrays[name].per_core and name not in own
+        )
+
+
+def core_arrays(
+    *,
+    rows: int,
+    columns: int,
+    size: int,
+    trainable: int,
+    state_rows: int = 1,
+    shared_state: bool = True,
+) -> dict[str, SharedArray]:
+    """The arrays that every core needs.
+
+    Args:
+        rows, columns: N and M, a core's share of the replay tensor.
+        size: numbers of the weight vector.
+        trainable: how many of them are trained.
+        state_rows: vectors of a set of optimizer state.
+        shared_state: whether all cores share one set, instead of one for each.
+    """
+    sets = (1,) if shared_state else ()
+    return {
+        "weights": SharedArray((size,), "float32", per_core=False),
+        "gradients": SharedArray((trainable,), "float32"),
+        "state": SharedArray((*sets, state_rows, trainable), "float32", not shared_state, True),
+        "clock": SharedArray(sets, "float64", not shared_state, True),
+        "replay": SharedArray((rows, columns), "float32"),
+        "head": SharedArray((), "int64"),
+        "diagnostics": SharedArray(SHAPE, "float64"),
+        "semaphore": SharedArray((), "bool"),
+        "progress": SharedArray((2,), "float64", per_core=False),
+        "stop": SharedArray((1,), "bool", per_core=False),
+    }
 
 
 class SharedMemory(Block):
-    """What the cores of a child share."""
+    """The arrays that the cores of a child share; those of optional parts are attributes alike."""
+
+    layout: Layout
 
     #: θ_O, the child's weights: float32 (size,).
     weights: Array
     #: One gradient a core: float32 (C, trainable).
     gradients: Array
-    #: Optimizer state: float32 (sets, rows, trainable).
+    #: Optimizer state: float32 (sets, rows, trainable), one set or one for each core.
     state: Array
     #: Optimizer steps so far: float64 (sets,).
     clock: Array
-    #: T[C × N × M]: every core reads all, each writes its own share (`replay.py`): float32.
+    #: T[C × N × M]: a share for each core, which it alone writes: float32.
     replay: Array
-    #: The observations of the same rows, if they are images of uint8: uint8 (C, N, pixels).
-    pixels: Array
-    #: The row after the newest batch of each share, or how many blocks it has written: int64 (C,).
+    #: The place in its share where each core writes next: int64 (C,).
     head: Array
-    #: How many rows of each share are written: int64 (C,).
-    filled: Array
-    #: How many blocks each core has written to its share: int64 (C,).
-    ended: Array
-    #: Trees over the rows' priorities (`priorities.py`): float64 (C, nodes).
-    priorities: Array
-    #: The largest priority that each core has given: float64 (C,).
-    largest: Array
-    #: θ⁻: float32 (target,), the trainable numbers.
-    target: Array
-    #: Updates that each core has made: int64 (C,).
-    updates: Array
-    #: How each core's learning goes (`genkidama.protocol.diagnostics`): float64 (C, figures, 2).
+    #: Sums about each core's learning (`genkidama.protocol.diagnostics`): float64 (C, figures, 2).
     diagnostics: Array
-    #: The version of θ_P that the child has heard of last: int64 (1,).
-    version: Array
-    #: Whether θ⁻ holds numbers; and the version, and all cores' updates, when it got them.
-    refreshed: Array
-    #: Rows of each block of experience that waits to be sent, 0 of any other: int64 (C, blocks).
-    sizes: Array
-    #: How many steps a push should bring; 0 if nobody has said: int64 (1,).
-    share: Array
-    #: How many times θ_P has been taken over whole: int64 (1,).
-    news: Array
     #: The semaphore vector: bool (C,).
     semaphore: Array
-    #: How much of the run is done: float64 (1,).
+    #: The share of the run that is done, and the last version of θ_P heard of: float64 (2,).
     progress: Array
     #: Whether the cores should end: bool (1,).
     stop: Array
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Array: ...
 
 
 def progress_checksum(memory: SharedMemory, index: int) -> int:
@@ -141,8 +163,128 @@ def progress_checksum(memory: SharedMemory, index: int) -> int:
     It may stay the same over a step that changes nothing, which happens now and then.
     """
     rows = memory.replay[index]
-    count = max(1, _WINDOW // max(1, rows[:1].nbytes))
-    mark = zlib.crc32(memory.gradients[index])
+    count = max(1, _CHECKSUM_BYTES // max(1, rows[:1].nbytes))
+    checksum = zlib.crc32(memory.gradients[index])
     for first in {0, int(memory.head[index]) % max(1, len(rows))}:
-        mark = zlib.crc32(rows[first : first + count], mark)
-    return mark
+        checksum = zlib.crc32(rows[first : first + count], checksum)
+    return checksum
+
+
+class LearnedState(Protocol):
+    """A block of shared memory with the state of learning."""
+
+    #: θ_C: float32, shape (size,).
+    weights: Array
+    #: Optimizer state: float32, any shape.
+    state: Array
+    #: Optimizer steps so far: float64, any shape.
+    clock: Array
+    #: The share of the run that is done comes first: float64.
+    progress: Array
+
+
+class SharedWeights:
+    """θ_C, the optimizer's state and the run's progress, while processes read and write them.
+
+    Args:
+        memory: their block.
+        vector: the initial weights, as bytes of float32.
+    """
+
+    def __init__(self, memory: LearnedState, vector: bytes) -> None:
+        self._memory = memory
+        memory.weights[:] = np.frombuffer(vector, DTYPE)
+
+    def begin(self, weights: Vector | None) -> None:
+        """θ_C ← these weights, or stays as it is."""
+        if weights is not None:
+            self._memory.weights[:] = weights
+
+    def snapshot(self) -> Vector:
+        """A copy of θ_C."""
+        return self._memory.weights.copy()
+
+    def blend(self, sent: Vector, parent: Vector, beta: float, keep_changes: bool) -> None:
+        """θ_C ← (1−β)θ_C + βθ_P.
+
+        Args:
+            sent: θ_C as it was pushed.
+            parent: θ_P.
+            beta: the share of the parent, in [0, 1].
+            keep_changes: whether θ_C may have changed since it was sent. Then the changes are
+                kept: θ_C ← θ_C + β(θ_P − θ_sent), which is the same without changes. They are kept
+                in any case after a push that was sent again.
+        """
+        if not beta:
+            return
+        if keep_changes or not np.array_equal(self._memory.weights, sent):
+            self._memory.weights += change(sent, parent, beta)
+        else:
+            blend(self._memory.weights, parent, beta)
+
+    def reset(self, weights: Vector) -> None:
+        """θ_C ← these weights; the optimizer's state is forgotten."""
+        self._memory.state[:] = 0.0
+        self._memory.clock[:] = 0.0
+        self._memory.weights[:] = weights
+
+    def state(self) -> dict[str, Array]:
+        """Copies of everything that a restarted child would miss."""
+        return {name: getattr(self._memory, name).copy() for name in _STATE}
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """Takes over the result of `state`, except arrays whose shape has changed.
+
+        So another number of cores or another optimizer starts with fresh momenta.
+        """
+        for name, array in state.items():
+            ours = getattr(self._memory, name)
+            if ours.shape == array.shape:
+                ours[:] = array
+
+    def set_progress(self, progress: float) -> None:
+        """Sets the share of the run that is done, in [0, 1]."""
+        self._memory.progress[0] = progress
+
+
+def change(sent: Vector, parent: Vector, beta: float) -> Vector:
+    """The step of an exchange for weights that have changed since the push: β(θ_P − θ_sent)."""
+    return (parent - sent) * DTYPE.type(beta)
+
+
+class DiagnosticsReader:
+    """Reads the sums that a child's processes write, as means for its pushes.
+
+    Args:
+        experiment: for the schedules.
+        cores: how many processes explore, each with its own ε; 0 if all have the same.
+    """
+
+    def __init__(self, experiment: Experiment, cores: int = 0) -> None:
+        self._optimizer = experiment.optimizer
+        self._algorithm = experiment.algorithm
+        self._parts = [core / max(1, cores - 1) for core in range(cores)]
+        self._window = Window()
+        self._next = 0.0
+
+    def figures(self, sums: Array, progress: float) -> dict[str, float]:
+        """The diagnostics since the last ones; empty if these are too new, or nothing was noted.
+
+        Args:
+            sums: a row for each process, float64 (processes, *SHAPE).
+            progress: the share of the run that is done, in [0, 1].
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return {}
+        figures = self._window.read(sums.sum(0))
+        if not figures:
+            return {}
+        self._next = now + _LEAST_SECONDS
+        if "samples" in figures:
+            figures["learning_rate"] = learning_rate(self._optimizer, progress)
+        algorithm = self._algorithm
+        if algorithm.epsilon or algorithm.final_epsilon:
+            shares = [exploration(algorithm, progress, part) for part in self._parts]
+            figures["epsilon"] = sum(shares) / len(shares) if shares else algorithm.epsilon
+        return figures

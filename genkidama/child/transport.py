@@ -1,17 +1,32 @@
-"""How a child reaches its parent: a connection, and one request with its one reply.
+"""Transport: how a child reaches its parent: token, TLS, a websocket, and why there is none.
 
-If a reply does not come in time or makes no sense, the connection has failed, never the child.
+Laws of this file:
+- A reply that is late or makes no sense is a failure of the connection, never of the child.
+- Nothing is sent, not even the token, before the parent's certificate is verified.
+- Each error is a sentence with the way out, said once, and again when the reason has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.child.credentials import make_context, pinned
+from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
@@ -21,24 +36,39 @@ from genkidama.protocol.messages import (
     encode,
     size_limit,
 )
-from genkidama.protocol.tokens import is_loopback
+from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
 from genkidama.runtime.machine import set_retransmission_timeout
+from genkidama.runtime.pacing import Once
+
+if TYPE_CHECKING:
+    from genkidama.protocol.session import RequestRefused
 
 __all__ = [
     "BACKOFF_SECONDS",
     "FAILURES",
     "REPLY_SECONDS",
+    "TOKEN_VARIABLE",
+    "ConnectErrors",
+    "OtherCertificate",
     "Transport",
     "ask",
+    "explain",
+    "fingerprints",
     "make_room",
+    "read_token",
     "retry_after",
 ]
 
-#: Pings find a parent that vanished without a word. Training never delays the answer, because this
-#: process does not train; a minute forgives a busy Pi and a bad Wi-Fi.
+log = structlog.get_logger()
+
+#: A token in this variable goes before one in a file.
+TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105
+
+#: Pings detect a parent that vanished. Training never delays the answer, because this process does
+#: not train; a minute forgives a busy Pi and a bad Wi-Fi.
 _PING_SECONDS = 60.0
 
-#: How long a reply may take before the connection is given up; the cores of an `"episode"` child
+#: The longest wait for a reply before the connection is given up; the cores of an `"episode"` child
 #: wait for it.
 REPLY_SECONDS = 30.0
 
@@ -46,8 +76,14 @@ REPLY_SECONDS = 30.0
 #: waits a random part of it.
 BACKOFF_SECONDS = (0.5, 30.0)
 
-#: What a connection can fail with. The child trains on, and tries again.
+#: Errors of a connection. The child continues to train, and tries again.
 FAILURES = (OSError, websockets.WebSocketException, TimeoutError, ProtocolError)
+
+#: OpenSSL's X509_V_ERR codes: a certificate's dates, its names or its authority are wrong.
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+_OTHER_NAMES = {62, 64}
+_UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 
 
 class Transport:
@@ -92,7 +128,7 @@ class Transport:
             )
         self._context = None
         if self.secure:
-            self._context = pinned(fingerprint) if fingerprint else make_context(self.ca_file)
+            self._context = _pinning(fingerprint) if fingerprint else _verifying(self.ca_file)
 
     @property
     def shows_token(self) -> bool:
@@ -162,3 +198,256 @@ def _no_address(parent: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(
         f"parent = {parent!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}"
     )
+
+
+def read_token(role: Role) -> str:
+    """The token by which the parent knows this child: from the environment or, if there is none,
+    from `role.token_file`; empty if there is none either.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or what is found is no token.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    where = TOKEN_VARIABLE
+    if not token and not role.token_file:
+        return ""
+    if not token:
+        where = f"token_file = {role.token_file!r}"
+        token = _read(role.token_file, where)
+    if not is_token(token):
+        raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
+    return token
+
+
+def _read(path: str, where: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise ConfigurationError(
+            f"{where}: cannot be read: {reason}; "
+            "put this child's token there, or take the setting out"
+        ) from None
+    if mode & stat.S_IROTH:
+        way_out = f"chmod o-r {path}"
+        log.warning("everybody on this machine may read the token", file=path, way_out=way_out)
+    return token
+
+
+def _verifying(ca_file: str) -> ssl.SSLContext:
+    """A context that verifies the parent's certificate and host name, with TLS 1.3 or later.
+
+    Args:
+        ca_file: PEM certificates of the authority; empty means the system's.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except ssl.SSLError:
+        raise ConfigurationError(f"ca_file = {ca_file!r}: holds no PEM certificate") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"ca_file = {ca_file!r}: cannot be read: {error.strerror}"
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+class OtherCertificate(ssl.SSLCertVerificationError):
+    """The parent shows another certificate than the one whose fingerprint is known."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def _pinning(fingerprint: str) -> ssl.SSLContext:
+    """A context that accepts one certificate, whose key the parent proves in the handshake.
+
+    Names, dates and authorities do not matter. TLS is 1.3.
+
+    Args:
+        fingerprint: SHA-256 of the certificate, in 64 hexadecimal digits.
+    """
+
+    class Pinned(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            shown = hashlib.sha256(self.getpeercert(binary_form=True) or b"").hexdigest()
+            if not hmac.compare_digest(shown, fingerprint):
+                raise OtherCertificate(f"its fingerprint is {shown}, expected {fingerprint}")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslobject_class = Pinned
+    return context
+
+
+def fingerprints(fingerprint: str, addresses: Sequence[str], parent: str) -> list[str]:
+    """The fingerprint of the certificate at each address.
+
+    Args:
+        fingerprint: one for all shards of a parent, or one for each, with commas in between.
+        addresses: of the shards.
+        parent: the same, as the user wrote them.
+
+    Raises:
+        ConfigurationError: there are more or fewer fingerprints than shards.
+    """
+    each = fingerprint.split(",")
+    if len(each) == 1:
+        return each * len(addresses)
+    if len(each) != len(addresses):
+        raise ConfigurationError(
+            f"fingerprint: names {len(each)} certificates, and parent = {parent!r} "
+            f"{len(addresses)} parts; give one for all parts, or one for each"
+        )
+    return each
+
+
+class ConnectErrors:
+    """Logs why a child is not admitted: once, and again when the reason has changed."""
+
+    def __init__(self, transport: Transport) -> None:
+        #: The reason for waiting for the parent; empty while the child does not wait.
+        self.problem = ""
+        self._transport = transport
+        self._refusal = Once()
+        self._warned = False
+
+    def connected(self) -> None:
+        """The parent has answered a hello."""
+        self.problem = self._refusal.message
+
+    def admitted(self) -> None:
+        """The parent has let the child in."""
+        self.problem = ""
+        self._refusal.message = ""
+
+    def unreachable(self, child: str, error: Exception) -> None:
+        """There is no connection."""
+        reason = explain(error, self._transport)
+        if reason != self.problem:
+            self.problem = reason
+            self._say("parent not reachable, still trying", child, reason=reason)
+
+    def refused(self, child: str, refusal: RequestRefused) -> None:
+        """The parent refuses the child.
+
+        Raises:
+            Refused: waiting does not help.
+        """
+        if refusal.final:
+            raise refusal
+        self.problem = str(refusal)
+        if self._refusal.is_new(self.problem):
+            self._say("refused, still trying", child, reason=self.problem)
+
+    def readable_token(self, child: str) -> None:
+        """Warns of a token that everybody on the way can read, if there is one."""
+        if self._transport.shows_token and not self._warned:
+            self._warned = True
+            self._say("the token travels readable; use wss://", child)
+
+    def _say(self, event: str, child: str, **more: str) -> None:
+        log.warning(event, child=child, parent=self._transport.parent, **more)
+
+
+def explain(error: BaseException, transport: Transport) -> str:
+    """Why there is no connection to the parent, in a sentence with the way out."""
+    parent = transport.parent
+    match error:
+        case websockets.InvalidStatus() if seconds := retry_after(error):
+            return f"the parent has no room for another connection, and says: in {seconds:.0f} s"
+        case websockets.InvalidStatus():
+            return _explain_status(error.response.status_code, transport.has_token)
+        case OtherCertificate():
+            return (
+                f"the parent's certificate is another one: {error}; was it renewed? "
+                "Make a new join string on the parent's machine: genkidama token"
+            )
+        case ssl.SSLCertVerificationError():
+            return _explain_certificate(error, transport.host, transport.ca_file)
+        case ssl.SSLError():
+            return (
+                f"no TLS 1.3 with {parent}: {error.reason or error}; "
+                "if that parent has no certificate, use ws://"
+            )
+        case ConnectionResetError() if transport.secure:
+            return f"{parent} ends the connection: if that parent has no certificate, use ws://"
+        case websockets.InvalidMessage() if not transport.secure:
+            return (
+                f"{parent} gives no HTTP answer: if that parent has a certificate, use wss://; "
+                "or it has no room for another connection"
+            )
+        case ConnectionRefusedError():
+            return (
+                f"nobody listens at {parent}: is the parent started, and are host and port right?"
+            )
+        case TimeoutError():
+            return (
+                f"{parent} does not answer: does that machine run, is the address right, "
+                "and does a firewall let this child through?"
+            )
+        case socket.gaierror():
+            return (
+                f"{transport.host} is no known name: {error.strerror}; "
+                "check the name, or give the parent's IP address"
+            )
+    return str(error) or type(error).__name__
+
+
+def _explain_status(status: int, has_token: bool) -> str:
+    match status:
+        case HTTPStatus.UNAUTHORIZED if has_token:
+            return (
+                "the parent does not know this child's token: "
+                "compare the child's token_file with the parent's tokens_file"
+            )
+        case HTTPStatus.UNAUTHORIZED:
+            return (
+                "the parent asks for a token and this child has none: "
+                "give it one with token_file, and the parent a line in tokens_file"
+            )
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            return "the parent is shutting down"
+    return (
+        f"the answer is HTTP {status}, and a parent's would be 101: "
+        "does a parent listen at this address?"
+    )
+
+
+def _explain_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str) -> str:
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    match error.verify_code:
+        case code if code == _NOT_YET_VALID:
+            return (
+                "the parent's certificate is not yet valid: "
+                f"is this machine's clock right? It says {today}"
+            )
+        case code if code == _EXPIRED:
+            return (
+                "the parent's certificate has expired: "
+                f"renew it, if this machine's clock, which says {today}, is right"
+            )
+        case code if code in _OTHER_NAMES:
+            return (
+                f"the parent's certificate is for other names than {host}: "
+                f"use one of those names, or make a certificate for {host}"
+            )
+        case code if code in _UNKNOWN_AUTHORITY and ca_file:
+            return (
+                "the parent's certificate is of an unknown authority: "
+                f"does {ca_file} hold the authority that signed it?"
+            )
+        case code if code in _UNKNOWN_AUTHORITY:
+            return (
+                "the parent's certificate is of an unknown authority: "
+                "set ca_file to the authority that signed it"
+            )
+    return f"the parent's certificate cannot be verified: {error.verify_message}"

@@ -1,12 +1,13 @@
-"""What a core and an agent have in common: a line to their orchestrator, a guard, an entry.
+"""Worker processes, the side within them: pipe to the orchestrator, memory guard, entry.
 
-The crew reads at the other end of the line. This module imports no torch, since an agent has none.
+`genkidama.child.worker_pool` is the other end of the pipe. This module imports no torch: processes
+that only step environments need none.
 
 Laws of this file:
-- A process says what it has done before it lights its element of the semaphore vector.
-- While it waits, it sleeps in a read of its line. The line's end is the orchestrator's end: the
-  process ends too.
-- Whatever an environment or a network of the user's raises is reported on the line. Nothing hangs.
+- A process reports what it has done before it lights its element of the semaphore vector.
+- While it waits, it sleeps in a read of its pipe. The pipe's end is the orchestrator's end: then
+  the process ends, too.
+- Whatever an environment or a network of the user's raises is reported on the pipe. Nothing hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from genkidama.runtime.machine import available_bytes, limit_growth, own_bytes
 from genkidama.runtime.user_errors import describe_error, is_user_error
 
 __all__ = [
-    "BLOCK",
     "EPISODE",
     "FAILED",
     "GONE",
@@ -40,30 +40,29 @@ __all__ = [
     "REPORT_STEPS",
     "UPDATE",
     "StopWorker",
-    "BufferedPipe",
     "WorkerPipe",
     "MemoryGuard",
     "run_worker",
 ]
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
-#: return. PROGRESS: an episode goes on. UPDATE: an update is made, or a gradient found, with this
-#: loss in the return's place, NaN if it is not known. BLOCK: so many blocks of experience have been
-#: written, this one included. FAILED is followed by the reason. An empty message means: I wait.
+#: return. PROGRESS: an episode continues. UPDATE: an update is made, or a gradient found, with this
+#: loss in the return's place, NaN if it is not known. FAILED is followed by the reason. Plug-ins
+#: use other kinds. An empty message means that the process waits.
 RECORD = struct.Struct("<Bdq")
-READY, EPISODE, FAILED, PROGRESS, UPDATE, BLOCK = range(6)
+READY, EPISODE, FAILED, PROGRESS, UPDATE = range(5)
 
-#: After so many steps of an episode there is a record of it: some episodes last minutes.
+#: An episode is reported whenever it has this many further steps: some last minutes.
 REPORT_STEPS = 256
 
-#: The exit code of a process that asks to be replaced, because its memory has grown.
+#: The exit code of a process that wants to be replaced, because its memory has grown.
 RECYCLED = 75
 
-#: How often a process looks at its own memory, and what it takes for its first work.
+#: How often a process measures its own memory, and the time of its first work.
 _LOOK_SECONDS = 1.0
 _SETTLING_SECONDS = 5.0
 
-#: How much of an error's text fits into a record.
+#: Bytes of an error's text that fit into a record.
 _LONGEST_REASON = 1000
 
 
@@ -71,19 +70,19 @@ class StopWorker(Exception):
     """The orchestrator wants this process to end."""
 
 
-#: What a process meets where its orchestrator wants it to end, or is gone.
+#: Raised in a process whose orchestrator wants it to end, or is gone.
 GONE = (StopWorker, EOFError, BrokenPipeError, ConnectionResetError)
 
 
 class WorkerPipe:
-    """A process' end of its line to the orchestrator.
+    """A process' end of its pipe to the orchestrator.
 
     Args:
         pipe: this end of the pipe.
         stop: bool, shape (1,), in shared memory: whether this process should end.
         element: bool, shape (1,), in shared memory: its element of the semaphore vector; None for
             a process that never waits.
-        after: what it waits after: each `"episode"`, `"update"` or `"block"`.
+        after: the event after which it waits: each `"episode"`, `"update"` or `"block"`.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class WorkerPipe:
 
     def check(self) -> None:
         """Raises `StopWorker` if this process should end."""
-        # Nothing is ever sent to a process that does not wait: what can be read is the line's end.
+        # Nothing is ever sent to a process that does not wait: what can be read is the pipe's end.
         if self._stop[0] or self.pipe.poll():
             raise StopWorker
 
@@ -113,12 +112,12 @@ class WorkerPipe:
     def pause(self, after: str = "episode") -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
 
-        A process that does not wait after this goes on at once. Raises `StopWorker` if this process
+        Returns at once if the process does not wait after this event. Raises `StopWorker` if it
         should end.
 
         Args:
-            after: an `"episode"`, an `"update"`, a `"block"`, or the `"start"`, after which all
-                wait that ever do.
+            after: an `"episode"`, an `"update"`, a `"block"`, or the `"start"`, after which every
+                process waits that ever does.
         """
         if self._element is None or after not in (self._after, "start"):
             return
@@ -129,36 +128,17 @@ class WorkerPipe:
             raise StopWorker
 
 
-class BufferedPipe(WorkerPipe):
-    """A line that keeps its records until a block is given away, and sends them together.
-
-    Each message wakes the orchestrator, which costs a slow machine as much as ten steps.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._kept: list[bytes] = []
-
-    def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
-        if self._stop[0]:
-            raise StopWorker
-        self._kept.append(RECORD.pack(kind, episode_return, steps))
-        if kind == BLOCK:
-            self.pipe.send_bytes(b"".join(self._kept))
-            self._kept.clear()
-
-
 class MemoryGuard:
-    """Notices that its process leaks: it looks once a second, however much is done in between."""
+    """Detects that its process leaks, by one measurement a second."""
 
     def __init__(self) -> None:
         self._began = self._due = 0.0
         self._limit = 0
 
     def leaks(self) -> bool:
-        """Whether the process has grown too much. It costs nothing between two looks.
+        """Whether the process has grown too much. Calls between two measurements cost nothing.
 
-        The first call belongs after the first work: what that takes, shared pages included, is no
+        The first call belongs after the first work, whose memory, shared pages included, is no
         leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds.
         """
         now = time.monotonic()
@@ -175,14 +155,14 @@ class MemoryGuard:
         return size > self._limit
 
 
-def run_worker(pipe: Connection, life: Callable[[], int], among: int = 1) -> NoReturn:
+def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoReturn:
     """A process from its fork to its exit.
 
     Args:
-        pipe: its end of the line; the reason goes there if `life` raises.
-        life: what it does; returns the exit code.
-        among: how many processes share this machine's memory with it, itself included. The kernel
-            gives it no more than its allowance.
+        pipe: its end of the pipe; the reason is sent there if `work` raises.
+        work: returns the exit code.
+        among: the number of processes that share this machine's memory, including this one. The
+            kernel gives it no more than its allowance.
     """
     allowed = allowance(available_bytes(), among)
     limit_growth(allowed)
@@ -190,7 +170,7 @@ def run_worker(pipe: Connection, life: Callable[[], int], among: int = 1) -> NoR
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        code = life()
+        code = work()
     except Exception as error:  # the user's environment or network may raise anything
         if not isinstance(error, ConfigurationError | EnvironmentFailure) or is_user_error(error):
             traceback.print_exc()

@@ -1,12 +1,12 @@
-"""Crew: the processes of a backend, each with a line on which it says what it has done.
+"""WorkerPool: the processes of a backend, which say on their pipes what they have done.
 
 Laws of this file:
-- The crew never computes: it sleeps until a process or a timer wakes it.
+- The pool never computes: it sleeps until a process or a timer wakes it.
 - With `exchange = "free"` an exchange is due whenever enough time or steps have passed, and no
   process ever waits.
 - With `"episode"` it is due when every element of the semaphore vector is lit and an episode has
-  ended since the last exchange. Where all wait and none has ended, as at the start, the crew lets
-  them go on by itself. With `"update"` the same holds of updates.
+  ended since the last exchange. If all wait and none has ended, as at the start, the pool releases
+  them by itself. With `"update"` the same holds of updates.
 - A process that dies, or hangs and is killed, is replaced, its element lit meanwhile; the more
   often, the later. One that dies again and again before it has done anything ends the child, with
   the reason that it gave.
@@ -20,41 +20,107 @@ import asyncio
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.semaphore import SemaphoreVector
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import GRACE_SECONDS, WorkerProcess, end_all
-from genkidama.runtime.watchdog import Trace, Watchdog
+from genkidama.runtime.watchdog import Watchdog
 
-__all__ = ["WorkerPool"]
+__all__ = ["SemaphoreVector", "WorkerPool", "WorkerStarter"]
 
-#: How long a process that dies a second time waits before it is started again, and how long it
-#: must live for half of its deaths to be forgiven.
+#: Seconds before a process that died a second time is started again, and without a death after
+#: which half of its deaths are forgiven.
 _FIRST_REST = 0.25
 _FORGIVEN_SECONDS = 120.0
 
-#: How long to wait after a process could not even be started. A nursery that was killed is only
-#: replaced once the system has noted its end.
+#: Seconds before the next attempt if a process could not even be started. A forkserver that was
+#: killed is only replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
 
-#: Starts the process of an index, given its end of the pipe and the seed of its random numbers. It
-#: is called in threads, several at once. EOFError and OSError mean: not possible this time.
-Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
-
 log = structlog.get_logger()
+
+
+class WorkerStarter(Protocol):
+    """The owner of a pool: it starts the processes and sees whether they work."""
+
+    def start_worker(
+        self, index: int, pipe: Connection, seed: tuple[int, ...]
+    ) -> ForkServerProcess:
+        """Starts the process of an index. Called in threads, several at once.
+
+        Args:
+            index: of the process.
+            pipe: its end.
+            seed: of its random numbers.
+
+        Raises:
+            EOFError, OSError: not possible this time.
+        """
+        ...
+
+    def trace(self, index: int) -> int | None:
+        """A number that changes when the process does anything; None if it waits for others."""
+        ...
+
+
+class SemaphoreVector:
+    """The semaphore vector: how the processes of a child wait for each other (thesis §4.6).
+
+    One boolean for each process. A process that has finished its episode lights its own element and
+    sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes
+    the processes. One that is dead, being restarted or not there yet is absent: it counts as lit,
+    so no other waits for it. A process is absent until it enters.
+
+    Args:
+        elements: bool, shape (C,), in shared memory. A process writes True to its own; all else is
+            written by this object, in the orchestrator. Some may belong to no process.
+    """
+
+    def __init__(self, elements: npt.NDArray[Any]) -> None:
+        self._elements = elements
+        self._elements[:] = True
+        self._absent = np.ones(len(elements), np.bool_)
+
+    def light(self, index: int) -> None:
+        """The process is dead or dismissed: its element stays lit until it is back."""
+        self._elements[index] = True
+        self._absent[index] = True
+
+    def enter(self, index: int) -> None:
+        """The process has reported that it waits. If it was absent it takes part from now on.
+
+        The report of one that is there already changes nothing: it has lit its element itself, and
+        may have been released since.
+        """
+        self._absent[index] = False
+
+    def lit(self, index: int) -> bool:
+        """Whether it waits. Its report may come after it has been released."""
+        return bool(self._elements[index])
+
+    @property
+    def all_lit(self) -> bool:
+        """Whether every process waits or is absent, and at least one waits."""
+        return bool(self._elements.all()) and not bool(self._absent.all())
+
+    def release(self) -> list[int]:
+        """Darkens the elements of those that wait, and returns their indices: the caller wakes
+        them."""
+        waiting = np.flatnonzero(self._elements & ~self._absent)
+        self._elements[waiting] = False
+        return [int(index) for index in waiting]
 
 
 class WorkerPool:
@@ -62,27 +128,26 @@ class WorkerPool:
 
     Args:
         experiment: all settings.
-        noun: what one of the processes is called in messages: `"core"`, `"agent"`.
+        noun: the word for a process in messages: `"core"`, `"agent"`.
         name: the child's name; it makes its processes' random numbers differ from other children's.
-        fork: starts a process.
-        trace: shows whether a process that says nothing works.
+        starter: starts the processes.
     """
 
     def __init__(
-        self, experiment: Experiment, noun: str, name: str, fork: Fork, trace: Trace | None = None
+        self, experiment: Experiment, noun: str, name: str, starter: WorkerStarter
     ) -> None:
         self._experiment = experiment
         self._noun = noun
         self._name = name
-        self._fork = fork
+        self._starter = starter
         self._free = experiment.child.exchange == "free"
-        #: `free`: an exchange is due after so many steps, if the parent says nothing else.
+        #: `free`: an exchange is due after this many steps, unless the parent says otherwise.
         self.exchange_steps = experiment.child.exchange_steps
-        #: What it takes for an exchange to be due.
+        #: The kind of record that makes an exchange due.
         self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
-        self._members: dict[int, WorkerProcess] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._count = 0
-        self._births = 0
+        self._starts = 0
         self._version = 0
         self._semaphore = SemaphoreVector(np.ones(0, np.bool_))
         self._work = Work()
@@ -93,11 +158,11 @@ class WorkerPool:
         self._wake = asyncio.Event()
         self._fatal: Exception | None = None
         self._ending = False
-        #: Set when nobody who has died should wait any longer.
+        #: Set when no process should rest any longer before its restart.
         self._no_rest = asyncio.Event()
         #: By index: its last start or dismissal, under way or over.
         self._changes: dict[int, asyncio.Task[None]] = {}
-        self._watch = Watchdog(experiment.child.hang_seconds, trace, self._hung)
+        self._watchdog = Watchdog(experiment.child.hang_seconds, starter.trace, self._hung)
         #: By index: after three deaths without a record of work, a process is given up.
         self._policies: defaultdict[int, RestartPolicy] = defaultdict(
             lambda: RestartPolicy(3, rest=_FIRST_REST, half_life=_FORGIVEN_SECONDS)
@@ -106,10 +171,10 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """The numbers of the processes that live."""
-        return [member.pid for member in self._members.values()]
+        return [worker.pid for worker in self._workers.values()]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
-        """Starts so many processes, which wait for each other before they play.
+        """Starts processes, which wait for each other before they play.
 
         Args:
             count: at least 1.
@@ -123,24 +188,24 @@ class WorkerPool:
         for index in range(count):
             self._semaphore.enter(index)
         self._semaphore.release()  # none waits yet, so none is woken: at the start all wait for all
-        self._watch.begin()
+        self._watchdog.begin()
         await self._start_all(range(count))
 
     async def resize(self, count: int) -> list[int]:
-        """Starts processes, or dismisses those with the highest indices, until there are so many.
+        """Starts processes, or dismisses those with the highest indices, until `count` are left.
 
-        A new process takes part in exchanges from when it first comes to the semaphore. The line of
-        one that is dismissed is closed, after what it has said is counted. It is neither waited for
-        nor replaced any more. If it does not end by itself within a second, it is killed.
+        A new process takes part in exchanges from when it first comes to the semaphore. The pipe of
+        one that is dismissed is closed after its records are counted. It is neither waited for nor
+        replaced any more. If it does not end by itself within a second, it is killed.
 
         Args:
             count: at least 1, at most the semaphore's elements.
 
         Returns:
-            The processes that were dismissed. The caller wakes them at once where they sleep in
-            anything but a read of their line.
+            The processes that were dismissed. The caller wakes them at once if they sleep in
+            anything but a read of their pipe.
         """
-        # Starts and dismissals that are under way come first. From here to the new count nothing
+        # Starts and dismissals that are under way come first. From there to the new count, nothing
         # else runs.
         least = min(count, self._count)
         while changes := [
@@ -177,79 +242,83 @@ class WorkerPool:
                 await asyncio.wait_for(self._no_rest.wait(), rest)
             if self._ending or index >= self._count:
                 return
-        self._births += 1
+        self._starts += 1
         name = zlib.crc32(self._name.encode())
-        seed = (self._experiment.seed, name, index, self._births, self._version)
-        member = WorkerProcess(self, index, Connection.recv_bytes)
-        member.failure = failure
+        seed = (self._experiment.seed, name, index, self._starts, self._version)
+        worker = WorkerProcess(self, index, Connection.recv_bytes)
+        worker.failure = failure
         try:
-            await asyncio.to_thread(member.start, lambda pipe: self._fork(index, pipe, seed))
+            await asyncio.to_thread(
+                worker.start, lambda pipe: self._starter.start_worker(index, pipe, seed)
+            )
         except (EOFError, OSError) as error:
-            # The nursery has been killed. The next attempt starts another one.
+            # The forkserver has been killed. The next attempt starts another one.
             await asyncio.sleep(_RETRY_SECONDS)
             reason = f"it cannot be started: {type(error).__name__}"
             self._replace(index, failure, reason)
             return
-        self._members[index] = member
-        member.listen()
-        self._watch.ages.born(index)
+        self._workers[index] = worker
+        worker.listen()
+        self._watchdog.ages.born(index)
         if self._ending:
-            self._hang_up(member)
+            self._hang_up(worker)
 
     def heard(self, worker: WorkerProcess, message: bytes) -> None:
-        """A process has sent records."""
-        self._watch.heard(worker.index, not message and self._semaphore.lit(worker.index))
-        self._heard(worker, message)
+        """A process has sent a record."""
+        self._watchdog.heard(worker.index, not message and self._semaphore.lit(worker.index))
+        self._record(worker, message)
 
-    def _heard(self, member: WorkerProcess, record: bytes) -> None:
+    def _record(self, worker: WorkerProcess, record: bytes) -> None:
         if not record:
-            self._semaphore.enter(member.index)
+            self._semaphore.enter(worker.index)
             if self._semaphore.all_lit:
                 self._wake.set()
             return
         kind, value, steps = RECORD.unpack_from(record)
         if kind in (EPISODE, PROGRESS, UPDATE):
-            self._policies[member.index].worked()
+            self._policies[worker.index].worked()
             self._work.steps += steps
             self._played |= kind == self._counts
             if kind == EPISODE:
                 self._work.returns.append(value)
             elif kind == UPDATE:
-                self.updates[member.index] = value
+                self.updates[worker.index] = value
             if self._free and 0 < self.exchange_steps <= self._work.steps:
                 self._wake.set()
         elif kind == FAILED:
-            member.failure = record[RECORD.size :].decode(errors="replace")
+            worker.failure = record[RECORD.size :].decode(errors="replace")
 
-    def lost(self, member: WorkerProcess) -> None:
+    def lost(self, worker: WorkerProcess) -> None:
         """A process is gone."""
-        self._hang_up(member)
+        self._hang_up(worker)
         if self._ending:
             return
-        code, reason = member.wait(), member.reason
+        code, reason = worker.wait(), worker.reason
         if code != RECYCLED:
-            index = {self._noun: member.index}
+            index = {self._noun: worker.index}
             log.warning(f"{self._noun} lost", **index, exit_code=code, reason=reason)
-        del self._members[member.index]
+        del self._workers[worker.index]
         if self._semaphore.all_lit:
             self._wake.set()
-        self._replace(member.index, member.failure, "" if code == RECYCLED else reason)
+        self._replace(worker.index, worker.failure, "" if code == RECYCLED else reason)
 
     def _hung(self, index: int, seconds: float) -> None:
-        if (member := self._members.get(index)) is not None:
-            member.hung(seconds)
+        if (worker := self._workers.get(index)) is not None:
+            worker.hung(seconds)
 
-    def _hang_up(self, member: WorkerProcess) -> None:
-        """Nobody listens to it or waits for it any more."""
-        self._watch.ages.gone(member.index)
-        member.hang_up()
-        self._semaphore.light(member.index)
+    def _hang_up(self, worker: WorkerProcess) -> None:
+        """It is neither read from nor waited for any more."""
+        self._watchdog.ages.gone(worker.index)
+        worker.hang_up()
+        self._semaphore.light(worker.index)
 
     def _replace(self, index: int, failure: str, reason: str) -> None:
         """Starts a process again, unless it has died too often.
 
-        Its last life ended for this `reason`, which is empty if it asked to be replaced. One of its
-        lives gave this `failure` itself.
+        Args:
+            index: of the process.
+            failure: the error that it, or one of its predecessors, has reported.
+            reason: of its end; empty if it wanted to be replaced.
         """
         if self._ending or index >= self._count:
             return
@@ -265,13 +334,13 @@ class WorkerPool:
         self._change(index, self._start(index, failure, rest))
 
     def _dismiss(self, index: int) -> None:
-        if index in self._members:
-            self._members[index].read()  # which may find that it is gone
-        member = self._members.pop(index, None)
-        if member is not None:
-            self._hang_up(member)
+        if index in self._workers:
+            self._workers[index].read()  # which may find that it is gone
+        worker = self._workers.pop(index, None)
+        if worker is not None:
+            self._hang_up(worker)
             deadline = time.monotonic() + GRACE_SECONDS
-            self._change(index, asyncio.to_thread(end_all, [member], deadline))
+            self._change(index, asyncio.to_thread(end_all, [worker], deadline))
 
     def fail(self, error: Exception) -> None:
         """Training cannot go on: `due` raises this."""
@@ -283,7 +352,7 @@ class WorkerPool:
 
         Raises:
             EnvironmentFailure: a process does not live long enough to do anything.
-            Exception: what `fail` was told.
+            Exception: the error given to `fail`.
         """
         if self._free:
             seconds = self._experiment.child.exchange_seconds or None
@@ -298,15 +367,15 @@ class WorkerPool:
     async def _all_have_played(self) -> None:
         """Returns when all wait at the semaphore and an episode has ended since the last exchange.
 
-        Where all wait and no episode has ended, there is nothing to exchange, and they go on. So it
-        is at the start, and when the only process has been replaced.
+        If all wait and no episode has ended, there is nothing to exchange, and they are released.
+        That happens at the start, and when the only process has been replaced.
         """
         while self._fatal is None:
-            # A process lights its element first and then says so, so its word may come late. What
-            # it did, it has said before.
+            # A process lights its element first and reports it afterwards, so that report may come
+            # late. Its other records come before.
             if self._semaphore.all_lit:
-                for member in list(self._members.values()):
-                    member.read()
+                for worker in list(self._workers.values()):
+                    worker.read()
                 if self._played:
                     return
                 self.release()
@@ -317,35 +386,35 @@ class WorkerPool:
         """What the processes have done since the last call."""
         work, self._work = self._work, Work()
         if self._fatal is None:
-            self._wake.clear()  # what these steps have made due meanwhile is this exchange
+            self._wake.clear()  # what these steps have made due is this exchange
         return work
 
     def release(self) -> None:
-        """Lets the processes that wait at the semaphore go on."""
+        """Wakes the processes that wait at the semaphore."""
         self._played = False
         if not self._free:
             self._release_all()
 
     def _release_all(self) -> None:
         for index in self._semaphore.release():
-            self._watch.ages.wake(index)
-            # One that has just died needs no waking: the reader of its line lights its element.
+            self._watchdog.ages.wake(index)
+            # One that has just died needs no waking: the reader of its pipe lights its element.
             with suppress(OSError, KeyError):
-                self._members[index].pipe.send_bytes(b"")
+                self._workers[index].pipe.send_bytes(b"")
 
     async def shutdown(self) -> None:
         """Ends all processes and waits for their end, one second at most.
 
-        Their lines are closed. A process that sleeps in anything but a read of its line, or looks
-        at a flag, is to be told before.
+        Their pipes are closed. A process that sleeps in anything but a read of its pipe must be
+        woken before.
         """
         self._ending = True
         self._no_rest.set()
-        self._watch.end()
+        self._watchdog.end()
         deadline = time.monotonic() + GRACE_SECONDS
-        for member in self._members.values():
-            self._hang_up(member)
+        for worker in self._workers.values():
+            self._hang_up(worker)
         if self._changes:
             await asyncio.wait(self._changes.values())
-        await asyncio.to_thread(end_all, list(self._members.values()), deadline)
-        self._members.clear()
+        await asyncio.to_thread(end_all, list(self._workers.values()), deadline)
+        self._workers.clear()

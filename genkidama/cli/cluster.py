@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from genkidama.child.capacity import expected_cores
-from genkidama.child.forkservers import CORES
+from genkidama.child.orchestrator import CORES
 from genkidama.cli.parents import ParentProcess, end_all, finish
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment

@@ -53,11 +53,16 @@ class Plugin:
     status_parts: Table = field(default_factory=dict)
     """Parts of a run's status, by the section that asks for them: `runs.status.SearchPart`."""
     backends: Table = field(default_factory=dict)
-    """Values of `child.backend`: `child.backend.Backend` classes."""
+    """Values of `child.backend`, and kinds of pushes that need a backend of their own:
+    `child.backend.Backend` classes."""
+    cores: Table = field(default_factory=dict)
+    """Cores for kinds of pushes that need their own: `child.core.Core` classes."""
     core_parts: Table = field(default_factory=dict)
-    """Parts of a core and their arrays in the shared memory of a child."""
+    """Parts of a core by the field of a rollout that they fill, as `"replay"`:
+    `child.core.CorePart` classes, with their arrays in the shared memory of a child."""
     connections: Table = field(default_factory=dict)
-    """Connections of a child to a parent in several processes."""
+    """`"shards"`, the connection of a child to a parent in several processes:
+    with the methods of `child.parent_connection.ParentConnection`."""
     learners: Table = field(default_factory=dict)
     """Values of `algorithm.name`: `learning.learners.Learner` classes."""
     environments: Table = field(default_factory=dict)

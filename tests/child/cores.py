@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 
-__all__ = ["records", "single"]
+__all__ = ["records", "replay_of", "single"]
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def single(
     environment = make_environment(settings.environment)
     model = Model(settings, environment)
     layout = layout_of(settings, model)
-    memory = SharedMemory(layout.for_cores(cores, settings.optimizer.shared))
+    memory = SharedMemory(layout.for_cores(cores))
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
     line = WorkerPipe(theirs, memory.stop, None)
@@ -44,6 +45,13 @@ def single(
         ours.close()
         theirs.close()
         memory.close()
+
+
+def replay_of(core: SingleCore) -> Any:
+    """The replay that a core's learner reads."""
+    rollout: Any = SimpleNamespace()
+    core._parts[0].prepare(rollout)
+    return rollout.replay
 
 
 def records(line: Any) -> list[tuple[int, float, int]]:

@@ -14,7 +14,7 @@ from genkidama.child.capacity import (
     allowance,
     cores_that_fit,
     expected_cores,
-    refusal_of_replay,
+    replay_refusal,
 )
 
 MB = 10**6
@@ -98,18 +98,18 @@ def test_a_replay_tensor_is_refused_to_the_byte(
     cores: int, rows: int, columns: int, free: int
 ) -> None:
     size = 4 * cores * rows * columns
-    assert not refusal_of_replay(None, (cores, rows, columns), size, rows)
-    assert not refusal_of_replay(size + RESERVE_BYTES, (cores, rows, columns), size, rows)
-    why = refusal_of_replay(size + RESERVE_BYTES - 1, (cores, rows, columns), size, rows)
+    assert not replay_refusal(None, (cores, rows, columns), size, rows)
+    assert not replay_refusal(size + RESERVE_BYTES, (cores, rows, columns), size, rows)
+    why = replay_refusal(size + RESERVE_BYTES - 1, (cores, rows, columns), size, rows)
     assert why.startswith(f"replay.steps = {rows}: the replay tensor of {cores} × {rows} × ")
-    fits = refusal_of_replay(RESERVE_BYTES + free, (cores, rows, columns), size, rows)
+    fits = replay_refusal(RESERVE_BYTES + free, (cores, rows, columns), size, rows)
     if fits:
         least = int(fits.split("at most ")[1].split()[0])
         assert least * (size / rows) <= free < size
 
 
 def test_the_refusal_says_what_would_fit() -> None:
-    why = refusal_of_replay(10**9 + RESERVE_BYTES, (2, 10**6, 1000), 8 * 10**9, 10**6)
+    why = replay_refusal(10**9 + RESERVE_BYTES, (2, 10**6, 1000), 8 * 10**9, 10**6)
     assert why == (
         "replay.steps = 1000000: the replay tensor of 2 × 1000000 × 1000 numbers takes 8000 MB, "
         "1000 MB are free; at most 125000 steps fit"
@@ -117,6 +117,6 @@ def test_the_refusal_says_what_would_fit() -> None:
 
 
 def test_a_batch_for_which_there_is_no_room_is_named_and_a_small_one_never_refused() -> None:
-    why = refusal_of_replay(10**9, (1, 10**12, 8), 32 * 10**12, 0, 10**12)
+    why = replay_refusal(10**9, (1, 10**12, 8), 32 * 10**12, 0, 10**12)
     assert why.startswith("algorithm.batch_size = 1000000000000: the replay tensor of 1 × ")
-    assert not refusal_of_replay(0, (1, 1024, 8), 32 * 1024, 0, 1024)
+    assert not replay_refusal(0, (1, 1024, 8), 32 * 1024, 0, 1024)

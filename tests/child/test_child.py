@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from genkidama.child import child as child_module
 from genkidama.child import transport
 from genkidama.child.backend import make_backend
-from genkidama.child.child import Child
+from genkidama.child.child import Child, ExchangeLog
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
@@ -472,3 +473,39 @@ async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: 
         async with serving:
             await serving.exchanged(3)
         assert serving.task.done() and not parent.server.connected
+
+
+def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: now)
+    log = ExchangeLog()
+    with capture_logs() as lines:
+        for version in range(1, 26):
+            now += 1.0
+            log.worked(50, [float(version)])
+            log.exchanged("pi", version)
+        log.left("pi", "ws://parent:1", "25 updates done")
+    assert lines == [
+        {
+            "event": "exchanging",
+            "log_level": "info",
+            "child": "pi",
+            "version": version,
+            "exchanges": version,
+            "steps_per_second": 50,
+            "mean_return": mean,
+        }
+        for version, mean in ((10, 5.5), (20, 15.5))
+    ] + [
+        {
+            "event": "left",
+            "log_level": "info",
+            "child": "pi",
+            "reason": "25 updates done",
+            "exchanges": 25,
+            "steps": 1250,
+            "episodes": 25,
+            "seconds": 25,
+            "next": "python -m genkidama.child --parent ws://parent:1",
+        }
+    ]

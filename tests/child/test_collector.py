@@ -9,16 +9,30 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from genkidama.child.collector import (
+    ActionSampler,
+    BatchSink,
+    BehaviourNotes,
+    ReplayRows,
+    check_numbers,
+    may_be_nan,
+)
 from genkidama.child.core import SingleCore
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import _first_seed
+from genkidama.errors import EnvironmentFailure
+from genkidama.learning.environments import _first_seed, make_environment
 from genkidama.learning.heads import Categorical
-from tests.child.cores import records, single
+from genkidama.learning.model import Model
+from tests.child.cores import records, replay_of, single
+from tests.child.memory import shared_memory
 from tests.child.problems import FREE, experiment
 from tests.child.test_core import Sampling
 from tests.environments import Corridor
+from tests.helpers import small
 from tests.vectorized import CORRIDORS
 
 ROOT = Path(__file__).parents[2]
@@ -259,9 +273,9 @@ def test_it_waits_as_soon_as_each_lane_has_ended_an_episode() -> None:
         collector: Any = core.collector
         pauses: list[int] = []
         ended: list[int] = []
-        end, pause = collector._end_episode, core._line.pause
+        end, pause = collector._end_episode, core.pipe.pause
         collector._end_episode = lambda lane, made: (ended.append(lane), end(lane, made))
-        core._line.pause = lambda: (pauses.append(len(ended)), pause())  # type: ignore[method-assign]
+        core.pipe.pause = lambda: (pauses.append(len(ended)), pause())  # type: ignore[method-assign]
         for _ in range(30):
             collector.collect()
             records(line)
@@ -283,11 +297,11 @@ def test_a_replaced_core_begins_in_all_lanes_anew_and_the_ring_keeps_what_it_had
     )
     with single(settings) as (core, memory, line):
         for life in range(12):
-            successor = SingleCore(0, settings, memory, core._line, (4, life))
+            successor = SingleCore(0, settings, memory, core.pipe, (4, life))
             successor.collector.reset(life)
             successor.collector.collect()
             records(line)
-            drawn = successor._replay.sample(200)  # type: ignore[union-attr]
+            drawn = replay_of(successor).sample(200)
             assert (drawn.following == drawn.observations + 1.0).all()
             assert (drawn.truncated == (drawn.observations[:, 0] == 2.0)).all()
             assert np.isfinite(drawn.log_mu).all()
@@ -297,6 +311,95 @@ def test_a_replaced_core_begins_in_all_lanes_anew_and_the_ring_keeps_what_it_had
 def test_a_rehearsal_learns_from_a_full_batch(lanes: int) -> None:
     settings = walking(lanes, algorithm={"name": "ppo", "minibatch_size": 20})
     with single(settings) as (core, memory, _):
-        core._line.report = lambda *_: None  # type: ignore[method-assign]
+        core.pipe.report = lambda *_: None  # type: ignore[method-assign]
         core.rehearse()
         assert memory.gradients[0].any()
+
+
+def test_what_draws_is_made_anew_when_epsilon_has_changed() -> None:
+    made: list[float] = []
+
+    def make(epsilon: float) -> list[float]:
+        made.append(epsilon)
+        return made
+
+    epsilons = iter([0.5, 0.5, 0.2, 0.2, 0.5])
+    explorer = ActionSampler(lambda: next(epsilons), 0.5, make)
+    for expected in ([0.5], [0.5], [0.5, 0.2], [0.5, 0.2], [0.5, 0.2, 0.5]):
+        assert explorer.sampler() == expected
+    constant = ActionSampler(None, 0.1, make)
+    assert constant.sampler() is constant.sampler()
+    assert made[-1] == 0.1
+
+
+def test_log_mu_is_that_of_the_outputs_that_were_noted() -> None:
+    settings = small()
+    environment = make_environment(settings.environment)
+    model = Model(settings, environment)
+    assert BehaviourNotes(model, False, 1, 4).log_mu(ReplayRows(*[np.zeros((4, 1))] * 5), 4) is None
+    noted = BehaviourNotes(model, True, 2, 3)
+    assert noted.outputs is not None
+    noted.outputs[:] = np.random.default_rng(0).normal(size=noted.outputs.shape)
+    rows = ReplayRows(*[np.ones((6, 1), np.float32)] * 5)
+    found = noted.log_mu(rows, 4)  # two steps of each lane
+    expected = torch.log_softmax(torch.from_numpy(noted.outputs[:, :2].reshape(4, -1)), 1)[:, 1]
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
+    environment.close()
+
+
+def test_a_batch_is_a_cores_own_share_and_is_overwritten_from_its_first_row() -> None:
+    memory = shared_memory(3, 4, 2 + 1 + 3)
+    sink = BatchSink(memory, 1, (2,), 1)
+    for steps in (4, 1, 3):
+        rows = sink.begin(True)
+        for number, column in enumerate(rows, start=steps):
+            column[:steps] = number
+        sink.end(steps, [], [], np.nan)
+        assert memory.head.tolist() == [0, steps, 0]
+        expected = [steps, steps, *range(steps + 1, steps + 5)]
+        assert memory.replay[1, :steps].tolist() == [expected] * steps
+    assert not memory.replay[[0, 2]].any()
+    sink.rehearse()
+    assert (memory.replay[1] == memory.replay[1, 0]).all()
+    memory.close()
+
+
+def test_a_batch_of_another_width_is_refused() -> None:
+    memory = shared_memory(1, 4, 6)
+    with pytest.raises(ValueError, match=r"^a batch of 6 columns, expected 8$"):
+        BatchSink(memory, 0, (3,), 2)
+    memory.close()
+
+
+NONE = (float("nan"), float("inf"), -float("inf"))
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20),
+    st.integers(0, 19),
+    st.sampled_from(NONE),
+    st.booleans(),
+)
+def test_one_that_is_none_is_found_wherever_it_is_and_named(
+    numbers: list[float], place: int, none: float, reward: bool
+) -> None:
+    good = np.array(numbers, np.float32)
+    check_numbers(good, good.reshape(-1, 1), good)
+    bad = good.copy()
+    bad[place % len(bad)] = none
+    what = "as a reward" if reward else "in an observation"
+    with pytest.raises(EnvironmentFailure, match=f"the environment gave NaN or infinity {what}; "):
+        check_numbers(bad if reward else good, good, good if reward else bad[:, None])
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_large_numbers_and_whole_ones_are_numbers() -> None:
+    large = np.full(9, 3e38, np.float32)
+    check_numbers(large, large, np.arange(9, dtype=np.uint8))
+
+
+def test_spaces_of_whole_numbers_are_not_looked_at() -> None:
+    assert may_be_nan(gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32))
+    assert not may_be_nan(gymnasium.spaces.Box(0, 255, (2,), np.uint8))
+    assert not may_be_nan(gymnasium.spaces.Discrete(3))

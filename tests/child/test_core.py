@@ -17,7 +17,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from tests.child.cores import records, single
+from tests.child.cores import records, replay_of, single
 from tests.child.problems import FREE, a3c, experiment
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
         assert share[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
         assert share[:, 2].tolist() == [1.0] * 10
         assert not share[:, 3].any() and np.flatnonzero(share[:, 4]).tolist() == [3, 7]
-        assert memory.filled.tolist() == [0, 10, 0] and not memory.replay[[0, 2]].any()
+        assert memory.head.tolist() == [0, 10, 0] and not memory.replay[[0, 2]].any()
         assert records(line) == [(EPISODE, 4.0, 4), (EPISODE, 4.0, 4)]
         # The next batch starts where this one stopped, and nothing of this one is left in it.
         _, steps, cuts, following, *_ = core.collector.collect()
@@ -89,7 +89,7 @@ def test_as_documented_for_a3c_a_batch_ends_with_its_episode(
     with single(settings) as (core, memory, line):
         for _ in range(2):
             assert core.collector.collect()[1:3] == (4, cuts)
-            assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [
+            assert memory.head.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [
                 0,
                 1,
                 2,
@@ -419,20 +419,20 @@ def test_a_replaced_core_goes_on_where_its_predecessor_was_and_keeps_what_it_had
     with single(remembering()) as (core, memory, line):
         for _ in range(5):
             core.collector.collect()
-            successor = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+            successor = SingleCore(0, core.experiment, memory, core.pipe, (4, 5))
             successor.collector.reset(0)
             before = memory.head[0]
             successor.collector.collect()
             records(line)
             assert memory.head[0] > before or memory.filled[0] == before
-            drawn = successor._replay.sample(100)  # type: ignore[union-attr]
+            drawn = replay_of(successor).sample(100)
             assert (drawn.following == drawn.observations + 1.0).all()
             core = successor
 
 
 def test_a_learner_samples_all_shares_or_its_own() -> None:
     with single(remembering(), index=1, cores=2) as (core, memory, line):
-        sibling = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+        sibling = SingleCore(0, core.experiment, memory, core.pipe, (4, 5))
         for each in (core, sibling):
             each.collector.reset(0)
             each.collector.collect()
@@ -460,7 +460,7 @@ def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
         np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-4, atol=1e-5)
         # Others act and learn on; what was thought then stays.
         core.model.vector.mul_(-3.0)
-        drawn = core._replay.sample(100)  # type: ignore[union-attr]
+        drawn = replay_of(core).sample(100)
         assert set(drawn.log_mu.tolist()) <= {*first.log_mu.tolist(), *rollout.log_mu.tolist()}
         assert drawn.actions.dtype == core.model.head.dtype
         records(line)
@@ -500,7 +500,7 @@ def test_who_samples_nothing_learns_the_same_with_a_ring_as_without(algorithm: s
                 records(line)
             weights.append(memory.weights.copy())
             if steps:
-                assert np.isnan(core._replay.sample(10).log_mu).all()  # type: ignore[union-attr]
+                assert np.isnan(replay_of(core).sample(10).log_mu).all()
     np.testing.assert_array_equal(*weights)
 
 

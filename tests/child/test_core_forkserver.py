@@ -1,4 +1,4 @@
-"""What the nursery finds out before anything is forked from it."""
+"""What the forkserver finds out before anything is forked from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from genkidama.child.core_forkserver import _built, _rehearse, survives_a_fork, warm_up
+from genkidama.child.core_forkserver import _rehearse, build, survives_a_fork, warm_up
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model
@@ -66,12 +66,12 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> Non
     threads = torch.get_num_threads()
     try:
         warm_up(settings)
-        *_, layout, rehearsal = _built(settings)
+        *_, layout, rehearsal = build(settings)
         _rehearse(*rehearsal)
     finally:
         torch.set_num_threads(threads)
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
-    assert (layout.steps > 16) == (url == "local")
+    assert (layout.replay_shape[1] > 16) == (url == "local")
 
 
 def test_a_machine_without_an_engines_client_is_told_what_to_install(
@@ -80,4 +80,4 @@ def test_a_machine_without_an_engines_client_is_told_what_to_install(
     settings = small(replay={"steps": 40, "url": "redis://far"})
     monkeypatch.setitem(sys.modules, "valkey", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
-        _built(settings)
+        build(settings)

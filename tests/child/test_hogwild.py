@@ -133,12 +133,12 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
         )
         assert before[1] in orchestrator.pids
         # From the beginning again: the two that are there now must learn it, and both take part.
-        orchestrator.memory.filled[:] = 0
+        orchestrator.memory.head[:] = 0
         orchestrator.memory.replay[:] = 0.0
         orchestrator.reset(start)
         assert not solved(orchestrator.snapshot())
         await train(
-            orchestrator, lambda weights: solved(weights) and orchestrator.memory.filled.all()
+            orchestrator, lambda weights: solved(weights) and orchestrator.memory.head.all()
         )
         assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
 
@@ -153,7 +153,7 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
             child={"exchange": "episode"},
         )
     ) as orchestrator:
-        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+        await train(orchestrator, lambda _: orchestrator.memory.head.all())
         first, second = orchestrator.pids
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
@@ -168,8 +168,8 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
         assert (await episodes(orchestrator, 50))[10:] == [1] * 40
         with await asyncio.to_thread(gate.open, "w"):
             gate.unlink()
-        orchestrator.memory.filled[:] = 0
-        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+        orchestrator.memory.head[:] = 0
+        await train(orchestrator, lambda _: orchestrator.memory.head.all())
         assert await episodes(orchestrator, 50) == [2] * 50
         assert second in orchestrator.pids
 
@@ -204,7 +204,7 @@ async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
         await orchestrator.due()
         for exchange in range(100):
             assert len(orchestrator.take_work().returns) == 2
-            orchestrator._crew._heard(orchestrator._crew._members[exchange % 2], b"")
+            orchestrator._pool._record(orchestrator._pool._workers[exchange % 2], b"")
             orchestrator.release()
             await orchestrator.due()
 
@@ -242,7 +242,7 @@ async def test_nothing_is_left_when_the_cores_have_ended() -> None:
     async def live(killed: bool) -> list[int]:
         """One orchestrator's life; the process numbers of its cores."""
         async with training(bandit(exchange="free")) as orchestrator:
-            await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+            await train(orchestrator, lambda _: orchestrator.memory.head.all())
             pids = orchestrator.pids
             if killed:
                 os.kill(pids[0], signal.SIGKILL)

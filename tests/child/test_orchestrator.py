@@ -25,11 +25,12 @@ from genkidama.child import orchestrator as module
 from genkidama.child.backend import Backend, make_backend
 from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.child import Child
-from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.child.orchestrator import CORES, CoreOrchestrator
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.plugins.ga3c.backend import AGENTS
 from genkidama.protocol.vector import Signature
-from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE, ForkServer
 from tests.helpers import (
     CONSTANT,
     ROOT,
@@ -258,7 +259,7 @@ async def test_the_gradient_is_the_mean_of_the_cores_that_have_found_one() -> No
         # A core that has not found one yet has no part in the mean.
         async with asyncio.timeout(30):
             await orchestrator.due()
-        orchestrator._crew.updates = {1: 0.5}
+        orchestrator._pool.updates = {1: 0.5}
         assert orchestrator.take_work().measures == {"loss": 0.5}
         gradient = orchestrator.gradient()
         assert gradient is not None
@@ -269,7 +270,7 @@ async def test_the_gradient_is_the_mean_of_the_cores_that_have_found_one() -> No
 async def test_free_cores_never_wait() -> None:
     settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 3600.0})
     async with begun(settings, cores=2) as orchestrator:
-        await eventually(lambda: len(orchestrator._crew._work.returns) > 50)
+        await eventually(lambda: len(orchestrator._pool._work.returns) > 50)
 
 
 async def test_a_free_exchange_is_due_after_so_many_steps() -> None:
@@ -347,7 +348,7 @@ async def test_a_core_killed_while_it_waits_keeps_nobody_waiting() -> None:
 
 async def test_a_large_network_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes in its first batches is more than what a leaking core is replaced for."""
-    monkeypatch.setattr(module, "_CORE", "tests.child.crewmates:run_watched_core")
+    monkeypatch.setattr(module, "_CORE", "tests.child.workers:run_watched_core")
     settings = small(
         network={"hidden": [1200, 1200], "activation": "relu"},
         algorithm={"name": "a3c", "batch_size": 2},
@@ -415,7 +416,7 @@ async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> 
 async def test_a_nursery_that_dies_while_it_is_born_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dead = ForkServer("tests.child.crewmates", lambda _: {"GENKIDAMA_TEST_LIGHT": "1"})
+    dead = ForkServer("tests.child.workers", lambda _: {"GENKIDAMA_TEST_LIGHT": "1"})
     start = dead.start
     killed: list[int] = []
 
@@ -744,3 +745,24 @@ async def test_stopped_while_the_network_is_built_it_does_not_wait() -> None:
     await asyncio.wait((starting,))
     await orchestrator.shutdown()
     assert loop.time() - began < 2.0
+
+
+def test_each_has_its_module_and_the_experiment() -> None:
+    experiment = small(network={"hidden": [7]})
+    for server, preload in (
+        (CORES, "child.core_forkserver"),
+        (AGENTS, "plugins.ga3c.agent_forkserver"),
+    ):
+        variables = server.variables(experiment)
+        assert variables[PRELOAD_VARIABLE] == f"genkidama.{preload}"
+        assert Experiment.from_dict(json.loads(variables[EXPERIMENT_VARIABLE])) == experiment
+        assert variables["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("network", "threshold"), [("actor-critic", "32768"), ("convolutional", None)]
+)
+def test_cores_see_no_gpu_and_give_large_blocks_back(network: str, threshold: str | None) -> None:
+    variables = CORES.variables(Experiment.from_dict({"network": {"name": network}}))
+    assert variables["CUDA_VISIBLE_DEVICES"] == ""
+    assert variables.get("MALLOC_MMAP_THRESHOLD_") == threshold

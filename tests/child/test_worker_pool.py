@@ -13,30 +13,29 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from genkidama.child import worker_pool as crew_module
 from genkidama.child.backend import Work
-from genkidama.child.shared_memory import Layout, SharedMemory
-from genkidama.child.worker_pool import WorkerPool
+from genkidama.child.worker_pool import SemaphoreVector, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from tests.child.crewmates import LIGHT
+from tests.child.memory import shared_memory
+from tests.child.workers import LIGHT
 from tests.helpers import PATIENCE, eventually, small, until
 
-#: How many elements the semaphore of each crew here has.
+#: How many elements the semaphore of each pool here has.
 ELEMENTS = 4
 
 
 class Yard:
-    """Starts the processes of a crew, and knows all that were started."""
+    """Starts the processes of a pool, and knows all that were started."""
 
     def __init__(self, experiment: Experiment, plans: tuple[str, ...]) -> None:
         self.experiment, self._plans = experiment, plans
-        self.memory = SharedMemory(
-            Layout(ELEMENTS, steps=1, columns=1, size=1, trainable=1, state_rows=0, state_sets=1)
-        )
+        self.memory = shared_memory(ELEMENTS)
         #: Index, seed and process number of each.
         self.started: list[tuple[int, tuple[int, ...], int]] = []
         #: Whoever was started while another of its index lived.
@@ -46,14 +45,19 @@ class Yard:
         self.gate.set()
         self.asked = 0
 
-    def fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+    def trace(self, index: int) -> int | None:
+        return None
+
+    def start_worker(
+        self, index: int, line: Connection, seed: tuple[int, ...]
+    ) -> ForkServerProcess:
         self.asked += 1
         assert self.gate.wait(PATIENCE)
         if any(other == index for other, _, _ in self.living()):
             self.doubles.append(index)
         plan = self._plans[min(index, len(self._plans) - 1)]
         process = LIGHT.start(
-            "tests.child.crewmates:work", (index, self.memory, line, plan), self.experiment
+            "tests.child.workers:work", (index, self.memory, line, plan), self.experiment
         )
         assert process.pid is not None
         self.started.append((index, seed, process.pid))
@@ -69,36 +73,36 @@ class Yard:
 
 @asynccontextmanager
 async def begun(count: int, *plans: str, **child: Any) -> AsyncIterator[tuple[WorkerPool, Yard]]:
-    """A crew of so many, which ends without a trace.
+    """A pool of so many, which ends without a trace.
 
     Its first process follows the first plan and so on, the rest the last one.
     """
     experiment = small(child=child or {"exchange": "episode"})
     yard = Yard(experiment, plans)
-    crew = WorkerPool(experiment, "agent", "crew", yard.fork)
+    pool = WorkerPool(experiment, "agent", "pool", yard)
     try:
-        await crew.begin(count, 7, yard.memory.semaphore)
-        yield crew, yard
+        await pool.begin(count, 7, yard.memory.semaphore)
+        yield pool, yard
     finally:
         yard.gate.set()
         async with asyncio.timeout(10):
-            await crew.shutdown()
+            await pool.shutdown()
         yard.memory.close()
     assert not yard.living() and not yard.doubles
 
 
-async def turn(crew: WorkerPool) -> Work:
+async def turn(pool: WorkerPool) -> Work:
     async with asyncio.timeout(PATIENCE):
-        await crew.due()
-    done = crew.take_work()
-    crew.release()
+        await pool.due()
+    done = pool.take_work()
+    pool.release()
     return done
 
 
-async def full_turn(crew: WorkerPool, count: int) -> None:
+async def full_turn(pool: WorkerPool, count: int) -> None:
     """Exchanges until so many have played between two of them."""
     async with asyncio.timeout(PATIENCE):
-        while len((await turn(crew)).returns) != count:
+        while len((await turn(pool)).returns) != count:
             pass
 
 
@@ -106,76 +110,76 @@ async def full_turn(crew: WorkerPool, count: int) -> None:
 
 
 async def test_at_the_start_all_wait_for_all_and_no_exchange_is_due() -> None:
-    async with begun(3, "episodes") as (crew, _):
+    async with begun(3, "episodes") as (pool, _):
         for _ in range(5):
-            assert await turn(crew) == Work(36, [12.0] * 3)
+            assert await turn(pool) == Work(36, [12.0] * 3)
 
 
 async def test_one_that_dies_before_the_start_holds_nobody_up() -> None:
-    async def alone(crew: WorkerPool) -> None:
+    async def alone(pool: WorkerPool) -> None:
         while True:
-            assert await turn(crew) == Work(12, [12.0])
+            assert await turn(pool) == Work(12, [12.0])
 
-    async with begun(2, "episodes", "die") as (crew, _):
+    async with begun(2, "episodes", "die") as (pool, _):
         with pytest.raises(EnvironmentFailure, match="agent 1 died 3 times"):
-            await alone(crew)
-        assert len(crew.pids) == 1
+            await alone(pool)
+        assert len(pool.pids) == 1
 
 
 async def test_the_only_one_when_it_is_replaced_plays_before_there_is_an_exchange() -> None:
-    async with begun(1, "episodes") as (crew, yard):
-        assert await turn(crew) == Work(12, [12.0])
-        await crew.due()
-        assert crew.take_work() == Work(12, [12.0])
+    async with begun(1, "episodes") as (pool, yard):
+        assert await turn(pool) == Work(12, [12.0])
+        await pool.due()
+        assert pool.take_work() == Work(12, [12.0])
         os.kill(yard.pid(0), signal.SIGKILL)
-        crew.release()
-        assert await turn(crew) == Work(12, [12.0])
+        pool.release()
+        assert await turn(pool) == Work(12, [12.0])
         assert len(yard.started) == 2
 
 
 async def test_what_was_played_before_the_only_one_died_is_exchanged() -> None:
-    async with begun(1, "episodes") as (crew, yard):
-        await crew.due()
+    async with begun(1, "episodes") as (pool, yard):
+        await pool.due()
         os.kill(yard.pid(0), signal.SIGKILL)
         await eventually(lambda: len(yard.started) == 2)
-        assert await turn(crew) == Work(12, [12.0])
+        assert await turn(pool) == Work(12, [12.0])
 
 
 async def test_waiting_for_the_start_may_be_given_up_and_taken_up_again() -> None:
-    async with begun(2, "episodes") as (crew, _):
+    async with begun(2, "episodes") as (pool, _):
         for _ in range(50):
             with suppress(TimeoutError):
-                await asyncio.wait_for(crew.due(), 0.001)
+                await asyncio.wait_for(pool.due(), 0.001)
                 break
         for _ in range(2):
-            assert await turn(crew) == Work(24, [12.0] * 2)
+            assert await turn(pool) == Work(24, [12.0] * 2)
 
 
 # More and fewer.
 
 
 async def test_those_that_are_added_take_part_and_other_elements_hold_nobody_up() -> None:
-    async with begun(1, "episodes") as (crew, yard):
-        assert await turn(crew) == Work(12, [12.0])
-        assert await crew.resize(3) == []
+    async with begun(1, "episodes") as (pool, yard):
+        assert await turn(pool) == Work(12, [12.0])
+        assert await pool.resize(3) == []
         assert sorted(index for index, _, _ in yard.started) == [0, 1, 2]
-        await full_turn(crew, 3)
+        await full_turn(pool, 3)
         for _ in range(5):
-            assert await turn(crew) == Work(36, [12.0] * 3)
+            assert await turn(pool) == Work(36, [12.0] * 3)
         assert yard.memory.semaphore[3]
 
 
 async def test_those_that_are_dismissed_end_and_are_neither_waited_for_nor_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async with begun(3, "episodes") as (crew, yard):
-        await full_turn(crew, 3)
+    async with begun(3, "episodes") as (pool, yard):
+        await full_turn(pool, 3)
         stays = yard.pid(0)
-        assert await crew.resize(1) == [1, 2]
-        assert crew.pids == [stays]
-        await turn(crew)  # with what the two have said before
+        assert await pool.resize(1) == [1, 2]
+        assert pool.pids == [stays]
+        await turn(pool)  # with what the two have said before
         for _ in range(5):
-            assert await turn(crew) == Work(12, [12.0])
+            assert await turn(pool) == Work(12, [12.0])
         await eventually(lambda: len(yard.living()) == 1)
         assert yard.memory.semaphore[1:].all()
         assert len(yard.started) == 3
@@ -183,66 +187,66 @@ async def test_those_that_are_dismissed_end_and_are_neither_waited_for_nor_repla
 
 
 async def test_what_those_that_are_dismissed_have_done_is_counted() -> None:
-    async with begun(3, "episodes") as (crew, yard):
-        await full_turn(crew, 3)
+    async with begun(3, "episodes") as (pool, yard):
+        await full_turn(pool, 3)
         until(lambda: yard.memory.semaphore.all())  # all wait again; nobody has listened since
-        assert await crew.resize(1) == [1, 2]
-        assert await turn(crew) == Work(36, [12.0] * 3)
+        assert await pool.resize(1) == [1, 2]
+        assert await turn(pool) == Work(36, [12.0] * 3)
 
 
 async def test_an_exchange_is_due_when_the_one_that_all_wait_for_is_dismissed() -> None:
-    async with begun(2, "episodes", "deaf") as (crew, yard):
-        await turn(crew)
-        waiting = asyncio.ensure_future(turn(crew))
+    async with begun(2, "episodes", "deaf") as (pool, yard):
+        await turn(pool)
+        waiting = asyncio.ensure_future(turn(pool))
         await eventually(lambda: yard.memory.semaphore[0])
         assert not waiting.done()
-        assert await crew.resize(1) == [1]
+        assert await pool.resize(1) == [1]
         assert await waiting == Work(12, [12.0])
 
 
 async def test_one_that_does_not_end_is_killed_before_another_takes_its_place() -> None:
-    async with begun(2, "episodes", "deaf") as (crew, yard):
-        await turn(crew)  # now the second hears nothing
+    async with begun(2, "episodes", "deaf") as (pool, yard):
+        await turn(pool)  # now the second hears nothing
         deaf = yard.pid(1)
-        assert await crew.resize(1) == [1]
+        assert await pool.resize(1) == [1]
         assert psutil.pid_exists(deaf)
-        assert await crew.resize(2) == []
+        assert await pool.resize(2) == []
         assert not psutil.pid_exists(deaf) and psutil.pid_exists(yard.pid(1))
-        assert len(crew.pids) == 2
+        assert len(pool.pids) == 2
 
 
 async def test_one_that_is_just_being_replaced_can_be_dismissed() -> None:
-    async with begun(2, "episodes") as (crew, yard):
-        await full_turn(crew, 2)
+    async with begun(2, "episodes") as (pool, yard):
+        await full_turn(pool, 2)
         yard.gate.clear()
         os.kill(yard.pid(1), signal.SIGKILL)
         await eventually(lambda: yard.asked == 3)
-        resizing = asyncio.ensure_future(crew.resize(1))
-        await turn(crew)
-        await turn(crew)
+        resizing = asyncio.ensure_future(pool.resize(1))
+        await turn(pool)
+        await turn(pool)
         assert not resizing.done()
         yard.gate.set()
         assert await resizing == [1]
-        assert crew.pids == [yard.pid(0)]
+        assert pool.pids == [yard.pid(0)]
         await eventually(lambda: len(yard.living()) == 1)
 
 
 async def test_one_that_dies_and_is_dismissed_at_once_is_not_replaced() -> None:
-    async with begun(2, "episodes") as (crew, yard):
-        await full_turn(crew, 2)
+    async with begun(2, "episodes") as (pool, yard):
+        await full_turn(pool, 2)
         os.kill(yard.pid(1), signal.SIGKILL)
-        until(lambda: not psutil.pid_exists(yard.pid(1)))  # and the crew has not heard of it
-        assert await crew.resize(1) == [1]
-        await turn(crew)
+        until(lambda: not psutil.pid_exists(yard.pid(1)))  # and the pool has not heard of it
+        assert await pool.resize(1) == [1]
+        await turn(pool)
         for _ in range(5):
-            assert await turn(crew) == Work(12, [12.0])
+            assert await turn(pool) == Work(12, [12.0])
         assert yard.asked == 2
 
 
 async def test_a_resize_that_is_given_up_leaves_nobody_behind() -> None:
-    async with begun(1, "episodes") as (crew, yard):
+    async with begun(1, "episodes") as (pool, yard):
         yard.gate.clear()
-        resizing = asyncio.ensure_future(crew.resize(3))
+        resizing = asyncio.ensure_future(pool.resize(3))
         await eventually(lambda: yard.asked == 3)
         resizing.cancel()
         await asyncio.wait((resizing,))
@@ -256,27 +260,27 @@ async def test_whoever_is_being_started_at_the_end_is_ended_too(
     monkeypatch.setattr(
         "genkidama.child.worker_pool.GRACE_SECONDS", 2 * PATIENCE
     )  # they end by themselves
-    async with begun(2, "episodes") as (crew, yard):
+    async with begun(2, "episodes") as (pool, yard):
         yard.gate.clear()
         os.kill(yard.pid(1), signal.SIGKILL)
         await eventually(lambda: yard.asked == 3)
         resizing, ending = (
-            asyncio.ensure_future(crew.resize(1)),
-            asyncio.ensure_future(crew.shutdown()),
+            asyncio.ensure_future(pool.resize(1)),
+            asyncio.ensure_future(pool.shutdown()),
         )
         await asyncio.sleep(0)
         yard.gate.set()
         async with asyncio.timeout(PATIENCE):
             await ending
         assert await resizing == []
-        assert len(yard.started) == 3 and not yard.living() and not crew.pids
+        assert len(yard.started) == 3 and not yard.living() and not pool.pids
 
 
 async def test_random_numbers_differ_by_child_index_birth_and_version() -> None:
-    async with begun(2, "episodes") as (crew, yard):
-        await crew.resize(3)
+    async with begun(2, "episodes") as (pool, yard):
+        await pool.resize(3)
         seeds = [seed for _, seed, _ in sorted(yard.started)]
-    name = zlib.crc32(b"crew")
+    name = zlib.crc32(b"pool")
     assert seeds == [(yard.experiment.seed, name, index, index + 1, 7) for index in range(3)]
 
 
@@ -285,47 +289,47 @@ async def test_random_numbers_differ_by_child_index_birth_and_version() -> None:
 
 async def test_steps_of_episodes_that_go_on_make_an_exchange_due() -> None:
     async with begun(2, "progress", exchange="free", exchange_seconds=0.0, exchange_steps=200) as (
-        crew,
+        pool,
         _,
     ):
         for _ in range(3):
-            done = await turn(crew)
+            done = await turn(pool)
             assert done.steps >= 200 and done.steps % 5 == 0
             assert done.returns == []
 
 
 async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() -> None:
     settings = {"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 50}
-    async with begun(1, "progress", **settings) as (crew, _):
+    async with begun(1, "progress", **settings) as (pool, _):
         for _ in range(3):
             async with asyncio.timeout(PATIENCE):
-                await crew.due()
-            due = crew._work.steps
-            await eventually(lambda due=due: crew._work.steps > due)  # type: ignore[misc]
-            assert crew.take_work().steps > 50
-            crew.release()
+                await pool.due()
+            due = pool._work.steps
+            await eventually(lambda due=due: pool._work.steps > due)  # type: ignore[misc]
+            assert pool.take_work().steps > 50
+            pool.release()
 
 
 async def test_who_makes_progress_may_die_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(crew_module, "_FIRST_REST", 0.01)
-    async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (crew, yard):
+    async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (pool, yard):
         steps = 0
         while steps < 30:
-            steps += (await turn(crew)).steps
+            steps += (await turn(pool)).steps
         assert len(yard.started) >= 6
 
 
 async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async with begun(1, "die") as (crew, yard):
+    async with begun(1, "die") as (pool, yard):
         with pytest.raises(
             EnvironmentFailure,
             match=r"^agent 0 died 3 times without ending an episode: exit code 3$",
         ):
-            await turn(crew)
+            await turn(pool)
         assert len(yard.started) == 3
     assert (
         '"agent": 0, "exit_code": 3, "reason": "exit code 3", "event": "agent lost"'
@@ -334,29 +338,157 @@ async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(
 
 
 async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
-    async with begun(1, "deaf") as (crew, _):
-        await turn(crew)
-        waiting = asyncio.ensure_future(crew.due())
+    async with begun(1, "deaf") as (pool, _):
+        await turn(pool)
+        waiting = asyncio.ensure_future(pool.due())
         await asyncio.sleep(0)
-        crew.fail(EnvironmentFailure("the model is gone"))
+        pool.fail(EnvironmentFailure("the model is gone"))
         with pytest.raises(EnvironmentFailure, match="the model is gone"):
             await asyncio.wait_for(waiting, PATIENCE)
 
 
 async def test_with_updates_an_exchange_is_due_when_each_has_made_one() -> None:
-    async with begun(2, "updates", "updates", exchange="update") as (crew, _):
+    async with begun(2, "updates", "updates", exchange="update") as (pool, _):
         for _ in range(2):
             async with asyncio.timeout(PATIENCE):
-                await crew.due()
-            assert crew.updates == {0: 0.0, 1: 1.0}
-            assert crew.take_work() == Work(steps=24, returns=[12.0, 12.0])
-            crew.updates = {}
-            crew.release()
+                await pool.due()
+            assert pool.updates == {0: 0.0, 1: 1.0}
+            assert pool.take_work() == Work(steps=24, returns=[12.0, 12.0])
+            pool.updates = {}
+            pool.release()
 
 
 async def test_with_updates_an_episode_alone_makes_no_exchange_due() -> None:
-    async with begun(1, "episodes", exchange="update") as (crew, _):
-        due = asyncio.create_task(crew.due())
-        await eventually(lambda: due.done() or crew._work.steps >= 60)
+    async with begun(1, "episodes", exchange="update") as (pool, _):
+        due = asyncio.create_task(pool.due())
+        await eventually(lambda: due.done() or pool._work.steps >= 60)
         assert not due.done()
         due.cancel()
+
+
+ABSENT, RUNNING, WAITING = "absent", "running", "waiting"
+
+State = tuple[str, ...]
+Action = tuple[str, int]
+
+
+def possible(state: State) -> list[Action]:
+    """What can happen next.
+
+    A core says that it waits: an absent one comes with this word, from another it may be late. One
+    that is there dies. A running one finishes its episode. All are released.
+    """
+    actions: list[Action] = []
+    for core, word in enumerate(state):
+        actions += [("enter", core)]
+        actions += [("die", core)] if word != ABSENT else []
+        actions += [("finish", core)] if word == RUNNING else []
+    # The orchestrator releases at any time: after an exchange, and where there is none to make.
+    return [*actions, ("release", -1)]
+
+
+def after(state: State, action: Action) -> State:
+    """The rules, in words.
+
+    A core that comes or finishes waits; a late word changes nothing; the dead are absent; a release
+    sets the waiting running.
+    """
+    kind, core = action
+    if kind == "enter" and state[core] != ABSENT:
+        return state
+    if kind == "release":
+        return tuple(RUNNING if word == WAITING else word for word in state)
+    word = {"enter": WAITING, "finish": WAITING, "die": ABSENT}[kind]
+    return (*state[:core], word, *state[core + 1 :])
+
+
+def act(semaphore: SemaphoreVector, elements: np.ndarray, action: Action) -> list[int]:
+    kind, core = action
+    if kind == "release":
+        return semaphore.release()
+    if kind == "enter":
+        semaphore.enter(core)
+    elif kind == "die":
+        semaphore.light(core)
+    else:
+        elements[core] = True  # the core itself, from its own process
+    return []
+
+
+def check(semaphore: SemaphoreVector, elements: np.ndarray, state: State) -> None:
+    assert semaphore.all_lit is (RUNNING not in state and WAITING in state)
+    assert elements.tolist() == [word != RUNNING for word in state]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4])
+def test_in_every_state_that_can_be_reached_everybody_waits_for_those_that_run_and_for_no_dead(
+    cores: int,
+) -> None:
+    start: State = (ABSENT,) * cores
+    seen: set[State] = {start}
+    paths: list[tuple[State, list[Action]]] = [(start, [])]
+    for state, path in paths:
+        for action in possible(state):
+            # The whole story again, on a semaphore of its own: from where it came must not matter.
+            elements = np.zeros(cores, np.bool_)
+            semaphore = SemaphoreVector(elements)
+            told = start
+            check(semaphore, elements, told)
+            for step in [*path, action]:
+                waiting = (
+                    [core for core, word in enumerate(told) if word == WAITING]
+                    if step[0] == "release"
+                    else []
+                )
+                assert act(semaphore, elements, step) == waiting, (told, step)
+                told = after(told, step)
+                check(semaphore, elements, told)
+            if told not in seen:
+                seen.add(told)
+                paths.append((told, [*path, action]))
+    assert len(seen) == 3**cores
+
+
+def test_long_lives_end_nowhere_else() -> None:
+    rng, cores = np.random.default_rng(0), 5
+    elements = np.zeros(cores, np.bool_)
+    semaphore, state = SemaphoreVector(elements), (ABSENT,) * cores
+    met = set()
+    for _ in range(3000):
+        choices = possible(state)
+        action = choices[rng.integers(len(choices))]
+        expected = (
+            [core for core, word in enumerate(state) if word == WAITING]
+            if action[0] == "release"
+            else []
+        )
+        assert act(semaphore, elements, action) == expected
+        state = after(state, action)
+        check(semaphore, elements, state)
+        met.add(semaphore.all_lit)
+    assert met == {True, False}
+
+
+def test_nobody_there_is_nobody_to_wait_for() -> None:
+    elements = np.zeros(3, np.bool_)
+    semaphore = SemaphoreVector(elements)
+    assert elements.all() and not semaphore.all_lit  # lit, but an exchange would be for nobody
+    assert semaphore.release() == []
+
+
+def test_a_core_that_dies_while_others_wait_does_not_hold_them_up_and_one_that_returns_does() -> (
+    None
+):
+    elements = np.zeros(2, np.bool_)
+    semaphore = SemaphoreVector(elements)
+    semaphore.enter(0)
+    semaphore.enter(1)
+    assert semaphore.release() == [0, 1]
+    elements[0] = True
+    assert not semaphore.all_lit
+    semaphore.light(1)
+    assert semaphore.all_lit and semaphore.release() == [0]
+    semaphore.enter(1)
+    assert not semaphore.all_lit  # core 0 is running; core 1 stands at its start
+    elements[0] = True
+    assert semaphore.all_lit and semaphore.release() == [0, 1]

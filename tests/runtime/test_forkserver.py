@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from genkidama.child.forkservers import CORES
+from genkidama.child.orchestrator import CORES
 from genkidama.runtime.forkserver import ForkServer
-from tests.child.crewmates import LIGHT
+from tests.child.workers import LIGHT
 from tests.helpers import PATIENCE, small, until
 from tests.runtime import multiprocessing_parts
 
@@ -55,7 +55,7 @@ def born(nursery: ForkServer) -> tuple[int, bool, bool, dict[str, str]]:
     """What a process of this nursery finds; see `look`."""
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        process = nursery.start("tests.child.crewmates:look", (theirs,), small())
+        process = nursery.start("tests.child.workers:look", (theirs,), small())
         assert ours.poll(PATIENCE)
         found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
         process.join()

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.child.shared_memory import Layout, SharedMemory
+from genkidama.child.shared_memory import Layout, SharedMemory, core_arrays
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.shared_block import Block
 
-LAYOUT = Layout(cores=3, steps=5, columns=7, size=11, trainable=10, state_rows=2, state_sets=3)
+LAYOUT = Layout(core_arrays(rows=5, columns=7, size=11, trainable=10, state_rows=2), 3)
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,13 +48,16 @@ counts = st.integers(1, 20)
 @given(
     st.builds(
         Layout,
-        cores=counts,
-        steps=counts,
-        columns=counts,
-        size=counts,
-        trainable=counts,
-        state_rows=st.integers(1, 2),
-        state_sets=counts,
+        st.builds(
+            core_arrays,
+            rows=counts,
+            columns=counts,
+            size=counts,
+            trainable=counts,
+            state_rows=st.integers(1, 2),
+            shared_state=st.booleans(),
+        ),
+        counts,
     )
 )
 def test_no_two_parts_overlap_and_each_starts_at_a_cache_line(layout: Layout) -> None:
@@ -80,7 +83,7 @@ def _answer(memory: SharedMemory, line: Connection) -> None:
         line.send((memory.layout, memory.weights.tolist(), memory.replay[2, 4].tolist()))
         memory.gradients[1] = 6.0
         memory.semaphore[2] = True
-        memory.filled[0] = 2**40
+        memory.head[0] = 2**40
         line.send("written")
         line.recv()
         line.send(memory.weights.tolist())
@@ -99,7 +102,7 @@ def test_two_processes_see_the_same_memory_and_neither_needs_the_other_to_live()
     assert ours.recv() == (LAYOUT, list(map(float, range(11))), [0.5] * 7)
     assert ours.recv() == "written"
     assert memory.gradients.tolist() == [[0.0] * 10, [6.0] * 10, [0.0] * 10]
-    assert memory.semaphore.tolist() == [False, False, True] and memory.filled.tolist() == [
+    assert memory.semaphore.tolist() == [False, False, True] and memory.head.tolist() == [
         2**40,
         0,
         0,

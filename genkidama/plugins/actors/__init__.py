@@ -16,4 +16,6 @@ PLUGIN = Plugin(
     checks={"experience": "genkidama.plugins.actors.rule:check"},
     rules={"experience": "genkidama.plugins.actors.rule:Experience"},
     companions={"learner": "genkidama.plugins.actors.learner_process:companion"},
+    backends={"experience": "genkidama.plugins.actors.backend:Actors"},
+    cores={"experience": "genkidama.plugins.actors.actor:Actor"},
 )

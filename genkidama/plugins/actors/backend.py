@@ -1,8 +1,8 @@
 """Actors: a child's cores that only act, for `parent.rule = "experience"`.
 
-It is the backend `"hogwild"` without learning. The cores collect blocks of steps, and each push
-carries those that are full. Between two pushes the child asks for newer weights, which the cores
-take over in the middle of a block: the older a policy, the less its steps are worth.
+This is the backend `"hogwild"` without learning. The cores collect blocks of steps, and each push
+carries the full ones. Between two pushes the child asks for newer weights, which the cores take
+over in the middle of a block: the older a policy, the less its steps are worth.
 """
 
 from __future__ import annotations
@@ -10,39 +10,33 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 
-from genkidama.child.forkservers import CORES
 from genkidama.child.orchestrator import CoreOrchestrator
-from genkidama.child.worker import BLOCK, FAILED, RECORD
+from genkidama.child.worker import FAILED, RECORD
 from genkidama.child.worker_pool import WorkerPool
-from genkidama.plugins.actors.outbox import Outboxes, rows_of_a_block
+from genkidama.plugins.actors.outbox import BLOCK, Outboxes, block_rows
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.process import WorkerProcess
 
-__all__ = ["Actors"]
+__all__ = ["ActorPool", "Actors"]
 
-#: What a core's process calls first.
-_ACTOR = "genkidama.plugins.actors.actor:run_actor"
-
-#: Newer weights are asked for once in the time of so many rows at most, with a push or by itself.
-#: To be woken by the answer costs a slow machine as much CPU as ten steps, and so does asking, but
+#: Newer weights are asked for at most once in the time of this many rows, with a push or alone. The
+#: answer wakes the child, which costs a slow machine as much CPU as ten steps; so does asking, but
 #: not with a push.
 _ROWS_WITH_PUSH, _ROWS_ALONE = 64, 256
 
-#: How much of a child's pace is that of the last push.
+#: The share of the last push in a child's pace.
 _PACE_SHARE = 0.2
 
-#: After an exchange that came to nothing, as without a parent, the next is tried so much later.
+#: Seconds between an exchange that failed, as without a parent, and the next attempt.
 _RETRY_SECONDS = 0.2
 
 
-class _ActorCrew(WorkerPool):
-    """A crew that wakes whenever a block is full, and whose processes wait for a block alone."""
+class ActorPool(WorkerPool):
+    """A pool that wakes whenever a block is full, and whose processes wait for a block alone."""
 
     outboxes: Outboxes
-    #: Whether an exchange is under way, or has come to nothing.
+    #: Whether an exchange is under way, or has failed.
     unanswered = False
     #: Whether newer weights are asked for, and not given yet.
     _pulling = False
@@ -53,23 +47,23 @@ class _ActorCrew(WorkerPool):
     #: Seconds of a row; 0 until two pushes are answered.
     _pace = 0.0
 
-    def _heard(self, member: WorkerProcess, record: bytes) -> None:
+    def _record(self, worker: WorkerProcess, record: bytes) -> None:
         if not record:
-            self._semaphore.enter(member.index)
-            if self.outboxes.has_room(member.index):
+            self._semaphore.enter(worker.index)
+            if self.outboxes.has_room(worker.index):
                 self.release()
             return
         if record[0] == FAILED:
-            super()._heard(member, record)
+            super()._record(worker, record)
             return
         for start in range(0, len(record), RECORD.size):
             part = record[start : start + RECORD.size]
             kind, _, number = RECORD.unpack(part)
             if kind == BLOCK:
-                self.outboxes.given(member.index, number)
+                self.outboxes.given(worker.index, number)
                 self._wake.set()
             else:
-                super()._heard(member, part)
+                super()._record(worker, part)
 
     async def due(self) -> None:
         if self.unanswered:
@@ -123,19 +117,15 @@ class _ActorCrew(WorkerPool):
 class Actors(CoreOrchestrator):
     """A child's actors. See `Backend` for what each method promises; arguments as there."""
 
-    def _make_crew(self) -> WorkerPool:
-        self._actors = _ActorCrew(self.experiment, "core", self.name, self._fork, self._trace)
-        return self._actors
+    def _make_pool(self) -> WorkerPool:
+        self._actor_pool = ActorPool(self.experiment, "core", self.name, self)
+        return self._actor_pool
 
     async def startup(self) -> Signature:
         signature = await super().startup()
         batch = self.experiment.algorithm.batch_size
-        self._outboxes = self._actors.outboxes = Outboxes(self.memory, rows_of_a_block(batch))
+        self._outboxes = self._actor_pool.outboxes = Outboxes(self.memory, block_rows(batch))
         return signature
-
-    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
-        arguments = (index, self.experiment, self.memory, line, seed)
-        return CORES.start(_ACTOR, arguments, self.experiment)
 
     def snapshot(self) -> Vector | None:
         """The rows that are ready, the same until the push is answered; None if there are none."""
@@ -143,23 +133,23 @@ class Actors(CoreOrchestrator):
 
     def answered(self, steps: int) -> None:
         """The push is answered, and its blocks are free. The next should bring so many steps."""
-        self._actors.answered(self._outboxes.acknowledge())
+        self._actor_pool.answered(self._outboxes.acknowledge())
         self.memory.share[0] = steps
 
     @property
     def asks(self) -> bool:
         """Whether θ_P is to be asked for with the push that is being sent."""
-        return self._actors.asks
+        return self._actor_pool.asks
 
     def pulling(self) -> None:
         """θ_P is asked for. The answer may wait until there is a newer one."""
-        self._actors.pulling()
+        self._actor_pool.pulling()
 
     def pulled(self, weights: Vector | None, steps: int) -> None:
         """The answer: θ_P, or None if it is no newer. A push may be under way."""
         if weights is not None:
             self._take(weights)
-        self._actors.pulled()
+        self._actor_pool.pulled()
         self.memory.share[0] = steps
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
@@ -168,7 +158,7 @@ class Actors(CoreOrchestrator):
 
     def reset(self, weights: Vector) -> None:
         """θ_C ← θ_P, after a push that was refused, which is dropped."""
-        self._actors.answered(self._outboxes.acknowledge())
+        self._actor_pool.answered(self._outboxes.acknowledge())
         self._take(weights)
 
     def _take(self, weights: Vector) -> None:

@@ -1,16 +1,16 @@
 """Blocks of experience on their way from a child's cores to its parent, in shared memory.
 
 With `parent.rule = "experience"` a core's share of the replay tensor is `BLOCKS` blocks, which it
-fills in turns, and the orchestrator sends those that are full.
+fills in turns, and the orchestrator sends the full ones.
 
 Laws of this file:
 - A block has the rows that `genkidama.plugins.actors.rule.Columns` describes: the steps of one lane
   after the other, and behind them all a stop for each cut. It needs no row of another block.
-- A block with a size is the orchestrator's, one without is its core's. The core gives it away with
-  a record on its line, the orchestrator gives it back when the parent has answered.
+- A block with a size is the orchestrator's, one without is its core's. The core hands it over with
+  a record on its pipe, the orchestrator returns it when the parent has answered.
 - A core with no block of its own waits. So a child that cannot reach its parent does not grow, and
-  what it has collected is kept.
-- What is full survives its core. What a core has begun is lost with it.
+  the steps that it has collected are kept.
+- A full block survives its core. One that a core has begun is lost with it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.replay_tensor import ReplayRows
-from genkidama.child.shared_memory import SharedMemory
-from genkidama.child.worker import BLOCK, WorkerPipe
+from genkidama.child.collector import ReplayRows
+from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
 
-__all__ = ["BLOCKS", "Outbox", "Outboxes", "rows_of_a_block"]
+__all__ = ["BLOCK", "BLOCKS", "BufferedPipe", "Outbox", "Outboxes", "block_arrays", "block_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -34,13 +34,50 @@ Array = npt.NDArray[Any]
 BLOCKS = 4
 
 
-def rows_of_a_block(batch: int) -> int:
-    """Rows of a block of so many steps, at most: each of them may be truncated."""
+#: A kind of record beside those of `genkidama.child.worker`. Its number says how many blocks a core
+#: has written, this one included.
+BLOCK = 5
+
+
+def block_rows(batch: int) -> int:
+    """The most rows of a block of `batch` steps: each of them may be truncated."""
     return 2 * batch
 
 
+def block_arrays(batch: int, columns: Columns) -> dict[str, SharedArray]:
+    """The arrays of a child's memory for blocks of `batch` steps."""
+    return {
+        "replay": SharedArray((BLOCKS * block_rows(batch), columns.count), "float32"),
+        # Rows of each block that waits to be sent, 0 of any other.
+        "sizes": SharedArray((BLOCKS,), "int64"),
+        # The steps that a push should bring; 0 leaves them to the child.
+        "share": SharedArray((1,), "int64", per_core=False),
+        # How often θ_P has been taken over.
+        "news": SharedArray((1,), "int64", per_core=False),
+    }
+
+
+class BufferedPipe(WorkerPipe):
+    """A pipe that holds its records until a block is handed over, and sends them together.
+
+    Each message wakes the orchestrator, which costs a slow machine as much as ten steps.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._held: list[bytes] = []
+
+    def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
+        if self._stop[0]:
+            raise StopWorker
+        self._held.append(RECORD.pack(kind, episode_return, steps))
+        if kind == BLOCK:
+            self.pipe.send_bytes(b"".join(self._held))
+            self._held.clear()
+
+
 class Outbox:
-    """What a core writes its steps to: as a `Share` of the replay tensor, but for its parent.
+    """The `RolloutSink` of a core that collects for its parent.
 
     Args:
         memory: the child's.
@@ -48,7 +85,7 @@ class Outbox:
         columns: of a row.
         observation_shape: of one observation.
         gamma: for the discounted returns, if there is a column for them.
-        line: to the orchestrator.
+        pipe: to the orchestrator.
     """
 
     def __init__(
@@ -58,26 +95,26 @@ class Outbox:
         columns: Columns,
         observation_shape: tuple[int, ...],
         gamma: float,
-        line: WorkerPipe,
+        pipe: WorkerPipe,
     ) -> None:
         self._columns = columns
         self._shape = observation_shape
         self._gamma = gamma
-        self._line = line
+        self._pipe = pipe
         self._blocks = memory.replay[index].reshape(BLOCKS, -1, columns.count)
         self._sizes = memory.sizes[index]
-        #: How many blocks the core has written, its dead predecessors' too.
+        #: The number of blocks that the core has written, with those of its dead predecessors.
         self._written = memory.head[index : index + 1]
         self._discounted = [0.0]
 
     def play(self, lanes: int) -> None:
-        """From now on blocks hold so many lanes, all of them with new episodes."""
+        """Sets the lanes of further blocks; each begins a new episode."""
         self._discounted = [0.0] * lanes
 
     def begin(self, goes_on: bool) -> ReplayRows:
-        """The rows that the next batch is written to; waits until there are any."""
+        """As `RolloutSink.begin`; waits until a block is the core's."""
         while self._sizes[self._next]:
-            self._line.pause("block")
+            self._pipe.pause("block")
         columns = self._columns
         block = self._blocks[self._next]
         return ReplayRows(
@@ -89,7 +126,7 @@ class Outbox:
         )
 
     def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """The batch is written; arguments as for `Share.end`. Gives the block away."""
+        """As `RolloutSink.end`; hands the block over."""
         columns = self._columns
         block = self._blocks[self._next]
         size = steps + len(cuts)
@@ -104,10 +141,10 @@ class Outbox:
             self._discount(block[:steps])
         self._sizes[self._next] = size
         self._written[0] += 1
-        self._line.report(BLOCK, 0.0, int(self._written[0]))
+        self._pipe.report(BLOCK, 0.0, int(self._written[0]))
 
     def rehearse(self) -> None:
-        """Writes to all rows: as much memory as there ever will be."""
+        """As `RolloutSink.rehearse`."""
         self._blocks[:] = 0.0
 
     @property
@@ -140,7 +177,7 @@ class Outboxes:
         self._sizes = memory.sizes
         self._blocks = memory.replay.reshape(cores, BLOCKS, -1, columns)
         self._most = most_rows(columns, block)
-        #: By core: how many blocks it has given away, and how many of them are being sent or gone.
+        #: By core: blocks that it has handed over, and how many of them are being sent or gone.
         self._given = [0] * cores
         self._taken = [0] * cores
         #: The core whose blocks are taken first.
@@ -149,7 +186,7 @@ class Outboxes:
         self._push: Vector | None = None
 
     def given(self, core: int, number: int) -> None:
-        """The core says that it has given away so many blocks."""
+        """The core reports how many blocks it has handed over."""
         self._given[core] = number
 
     def has_room(self, core: int) -> bool:
@@ -158,13 +195,13 @@ class Outboxes:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to send."""
+        """Whether there is a block to send."""
         return self._push is not None or self._given != self._taken
 
     def pack(self) -> Vector:
-        """The rows of the next push: all that is ready, as far as a push has room.
+        """The rows of the next push: all full blocks, as far as a push has room.
 
-        They are the same until they are acknowledged. If nothing is ready, it is a stop alone.
+        They are the same until they are acknowledged. Without a full block it is a stop alone.
         """
         if self._push is None:
             rows = 0
@@ -179,13 +216,13 @@ class Outboxes:
                     self._sending.append((core, number % BLOCKS))
                     self._taken[core] = number + 1
             self._turn = (self._turn + 1) % cores
-            found = [self._blocks[c, k, : self._sizes[c, k]] for c, k in self._sending]
+            blocks = [self._blocks[c, k, : self._sizes[c, k]] for c, k in self._sending]
             empty = np.zeros((1, self._blocks.shape[-1]), np.float32)
-            self._push = np.concatenate(found or [empty]).reshape(-1)
+            self._push = np.concatenate(blocks or [empty]).reshape(-1)
         return self._push
 
     def acknowledge(self) -> int:
-        """The push is answered: its blocks are their cores' again. Returns how many rows it had."""
+        """The push is answered: returns its blocks to their cores, and the number of its rows."""
         rows = 0
         for core, block in self._sending:
             rows += int(self._sizes[core, block])

@@ -103,8 +103,7 @@ class _Top(Follower):
         Raises:
             ConfigurationError: what can never work.
         """
-        from genkidama.child.connect_errors import explain
-        from genkidama.child.transport import FAILURES
+        from genkidama.child.transport import FAILURES, explain
 
         backoff = Backoff(_AGAIN_SECONDS, random.random)
         while True:

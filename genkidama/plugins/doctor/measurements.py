@@ -586,9 +586,7 @@ def _ask_unverified(target: Target) -> Greeting:
 def _admit(role: Role) -> Check:
     """Whether the parent opens a websocket to this machine, with its token if it has one."""
     try:  # they import websockets and msgspec
-        from genkidama.child.connect_errors import explain
-        from genkidama.child.credentials import read_token
-        from genkidama.child.transport import FAILURES, Transport
+        from genkidama.child.transport import FAILURES, Transport, explain, read_token
         from genkidama.protocol.tokens import is_loopback
     except Exception as error:
         return Check("token", "skipped", f"a package is missing or broken: {error}")
@@ -616,8 +614,7 @@ def _admit(role: Role) -> Check:
 def _explain(error: OSError, role: Role) -> tuple[str, str]:
     """A failure of TLS, and the way out."""
     try:  # they import websockets
-        from genkidama.child.connect_errors import explain
-        from genkidama.child.transport import Transport
+        from genkidama.child.transport import Transport, explain
     except Exception:
         return str(error), "see docs/doctor.md"
     return _split(explain(error, Transport(role.parent, ca_file=role.ca_file)), ": ")

@@ -29,9 +29,7 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.forkservers import AGENTS
-from genkidama.child.metrics import DiagnosticsReader
-from genkidama.child.shared_weights import SharedWeights, change
+from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, change
 from genkidama.child.worker_pool import WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -48,11 +46,16 @@ from genkidama.plugins.ga3c.slots import (
     waiting,
 )
 from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.watchdog import Watchdog
 
-__all__ = ["EngineOwner", "EngineProcess", "GA3C", "Rates"]
+__all__ = ["AGENTS", "GA3C", "EngineOwner", "EngineProcess", "Rates"]
+
+#: Forks agents, without torch.
+AGENTS = ForkServer("genkidama.plugins.ga3c.agent", lambda _: ONE_THREAD)
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
@@ -88,9 +91,7 @@ class GA3C:
         self.setting = Setting(settings.predictors, settings.trainers, agents)
         #: What the dynamic adjustment has tried, a row a window; None if it is off.
         self.adjustment: Adjustment | None = None
-        self._crew = WorkerPool(
-            experiment, "agent", name, self._fork, lambda agent: self.slots.mark_of(agent)
-        )
+        self._crew = WorkerPool(experiment, "agent", name, self)
         #: Of the engine, which compiles before its first batch and warms its device up.
         self._watch = Watchdog(
             _ENGINE_PATIENCE * experiment.child.hang_seconds,
@@ -193,7 +194,14 @@ class GA3C:
         self._engine.tell("reset")
         self._engine.tell("resize", self.setting.predictors, self.setting.trainers)
 
-    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+    def trace(self, index: int) -> int | None:
+        """As `WorkerStarter.trace`."""
+        return self.slots.mark_of(index)
+
+    def start_worker(
+        self, index: int, line: Connection, seed: tuple[int, ...]
+    ) -> ForkServerProcess:
+        """As `WorkerStarter.start_worker`."""
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
         return AGENTS.start(

@@ -46,7 +46,7 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from genkidama.child.replay_tensor import ReplayRows, RingSegment
+from genkidama.child.collector import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model, scaled
@@ -533,7 +533,7 @@ def ring_settings(model: Model) -> RingSettings:
 
 
 class GlobalShare:
-    """Takes a core's batches, as `RingSegment` does, and sends them to the ring.
+    """Takes a core's batches, as a `RolloutSink`, and sends them to the ring.
 
     Args:
         batch: where a batch is collected.
@@ -541,7 +541,7 @@ class GlobalShare:
         ring: where it goes.
     """
 
-    def __init__(self, batch: RingSegment, rows: RingRows, ring: EngineRing) -> None:
+    def __init__(self, batch: BatchSink, rows: RingRows, ring: EngineRing) -> None:
         self._batch = batch
         self._rows = rows
         self._ring = ring
@@ -551,13 +551,13 @@ class GlobalShare:
         self._written: ReplayRows
 
     def begin(self, goes_on: bool) -> ReplayRows:
-        """As `RingSegment.begin`."""
+        """As `RolloutSink.begin`."""
         self._goes_on = goes_on
         self._written = self._batch.begin(goes_on)
         return self._written
 
     def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """As `RingSegment.end`. Returns when the engine has what was to be sent."""
+        """As `RolloutSink.end`. Returns when the engine has what was to be sent."""
         self._batch.end(steps, cuts, following, log_mu)
         if not steps:
             return
@@ -574,7 +574,7 @@ class GlobalShare:
             self._ring.add(np.concatenate(gathered))
 
     def rehearse(self) -> None:
-        """As `RingSegment.rehearse`."""
+        """As `RolloutSink.rehearse`."""
         self._batch.rehearse()
 
 
@@ -743,7 +743,7 @@ class GlobalReplay:
 
 
 def shared_by_all(
-    batch: RingSegment,
+    batch: BatchSink,
     model: Model,
     rng: np.random.Generator,
     writer: str,

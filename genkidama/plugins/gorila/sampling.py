@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.child.replay_tensor import ReadView, ReplayTensor
 from genkidama.child.shared_memory import SharedMemory
 from genkidama.learning.model import Model, scaled
 from genkidama.learning.rollout import Rollout, Transitions
+from genkidama.plugins.gorila.replay_tensor import ReadView, ReplayTensor
 
 __all__ = ["LearnersReplay", "Sampler", "SumTrees", "nodes_of"]
 

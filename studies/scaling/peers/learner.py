@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.core_forkserver import _built
+from genkidama.child.core_forkserver import build
 from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import EPISODE, WorkerPipe
 from genkidama.config.experiment import Experiment
@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, folder: Path, number: int, seed: tuple[int, ...], steps: int = 0) -> None:
         torch.set_num_threads(1)
         experiment = Experiment.from_dict(json.loads((folder / EXPERIMENT).read_text()))
-        _, vector, layout, _ = _built(experiment)
+        _, vector, layout, _ = build(experiment)
         #: θ, the optimizer's state and its clock, to be read and written between batches.
         self.memory = SharedMemory(layout)
         self.memory.weights[:] = np.frombuffer(vector, np.float32)

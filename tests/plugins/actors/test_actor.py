@@ -18,9 +18,9 @@ from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.plugins.actors.actor import Actor, part_of
+from genkidama.plugins.actors.actor import Actor, lanes_and_steps
 from genkidama.plugins.actors.learner import rollout_of
-from genkidama.plugins.actors.outbox import Outboxes, rows_of_a_block
+from genkidama.plugins.actors.outbox import Outboxes, block_rows
 from genkidama.plugins.actors.rule import Columns
 from tests.child.problems import experiment
 
@@ -46,7 +46,7 @@ class Played:
         self._far, self._near = Pipe()
         line = WorkerPipe(self._near, self.memory.stop, None)
         self.actor = Actor(0, settings, self.memory, line, (1, 2, 3))
-        self.outboxes = Outboxes(self.memory, rows_of_a_block(settings.algorithm.batch_size))
+        self.outboxes = Outboxes(self.memory, block_rows(settings.algorithm.batch_size))
         self.columns: Columns = self.actor._outbox._columns
 
     def block(self) -> np.ndarray:
@@ -185,7 +185,7 @@ def test_a_rehearsal_leaves_the_blocks_to_the_core() -> None:
 @given(st.integers(0, 10**5), st.integers(1, 8), st.integers(0, 4), st.integers(0, 16))
 def test_a_part_is_possible(steps: int, cores: int, power: int, before: int) -> None:
     settings = acting(2**power, 64 * 2**power)
-    lanes, length = part_of(settings, cores, steps, min(before, 2**power))
+    lanes, length = lanes_and_steps(settings, cores, steps, min(before, 2**power))
     assert 1 <= lanes <= 2**power
     assert 16 <= length <= 64
     assert length == 64 or lanes == 1
@@ -210,4 +210,4 @@ def test_a_part_is_possible(steps: int, cores: int, power: int, before: int) -> 
 def test_a_part_is_what_a_core_does_of_a_push(
     steps: int, cores: int, before: int, part: tuple[int, int]
 ) -> None:
-    assert part_of(acting(16, 2048), cores, steps, before) == part
+    assert lanes_and_steps(acting(16, 2048), cores, steps, before) == part

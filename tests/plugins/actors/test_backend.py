@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from genkidama.child.backend import make_backend
-from genkidama.child.semaphore import SemaphoreVector
+from genkidama.child.worker_pool import SemaphoreVector
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.actors.backend import Actors, _ActorCrew
+from genkidama.plugins.actors.backend import ActorPool, Actors
 from genkidama.plugins.actors.outbox import BLOCKS
 from genkidama.plugins.actors.rule import Columns
 from genkidama.runtime.process import WorkerProcess
@@ -151,15 +151,15 @@ async def test_news_that_come_while_a_push_is_under_way_leave_it_as_it_is() -> N
 
 
 async def test_a_slow_core_is_not_kept_from_its_steps_by_news() -> None:
-    crew = _ActorCrew(acting(), "core", "pi", None)  # type: ignore[arg-type]
-    assert crew.asks, "at first"
-    crew.answered(0)
+    pool = ActorPool(acting(), "core", "pi", Actors(acting(), 1))
+    assert pool.asks, "at first"
+    pool.answered(0)
     await asyncio.sleep(0.01)
-    crew.answered(1)  # 10 ms a row
-    crew.pulling()
-    assert not crew.asks
-    assert 0.6 < crew._until(64) < 2.0
-    assert 2.5 < crew._until(256) < 6.0
+    pool.answered(1)  # 10 ms a row
+    pool.pulling()
+    assert not pool.asks
+    assert 0.6 < pool._until(64) < 2.0
+    assert 2.5 < pool._until(256) < 6.0
 
 
 async def test_a_push_that_is_refused_is_dropped() -> None:
@@ -184,22 +184,22 @@ async def test_a_core_that_is_killed_is_replaced_and_its_full_blocks_are_sent() 
 
 
 async def test_a_core_whose_word_comes_after_the_answer_is_woken_all_the_same() -> None:
-    crew = _ActorCrew(acting(), "core", "pi", None)  # type: ignore[arg-type]
+    pool = ActorPool(acting(), "core", "pi", Actors(acting(), 1))  # type: ignore[arg-type]
     elements = np.zeros(1, np.bool_)
-    crew._semaphore = SemaphoreVector(elements)
-    crew._semaphore.enter(0)
-    crew.release()
-    member = WorkerProcess(crew)
-    theirs = member._theirs
-    crew._members[0] = member
-    crew.outboxes = Full()  # type: ignore[assignment]
+    pool._semaphore = SemaphoreVector(elements)
+    pool._semaphore.enter(0)
+    pool.release()
+    worker = WorkerProcess(pool)
+    theirs = worker._theirs
+    pool._workers[0] = worker
+    pool.outboxes = Full()  # type: ignore[assignment]
     for room in (False, True):
         Full.room = room
         elements[0] = True
-        crew._heard(member, b"")
+        pool._record(worker, b"")
         assert theirs.poll() is room
     assert theirs.recv_bytes() == b""
-    member.pipe.close()
+    worker.pipe.close()
     theirs.close()
 
 

@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.shared_memory import Layout, SharedMemory
-from genkidama.child.worker import BLOCK, RECORD, WorkerPipe
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import RECORD, WorkerPipe
 from genkidama.plugins.actors import rule
-from genkidama.plugins.actors.outbox import BLOCKS, Outbox, Outboxes, rows_of_a_block
+from genkidama.plugins.actors.outbox import (
+    BLOCK,
+    BLOCKS,
+    Outbox,
+    Outboxes,
+    block_arrays,
+    block_rows,
+)
 from genkidama.plugins.actors.rule import Columns
+from tests.child.memory import shared_memory
 
 BATCH = 6
 COLUMNS = Columns(2, 1)
@@ -47,10 +55,9 @@ class Both:
     """A child's cores and its orchestrator."""
 
     def __init__(self, cores: int = 2, columns: Columns = COLUMNS, batch: int = BATCH) -> None:
-        rows = BLOCKS * rows_of_a_block(batch)
-        self.memory = SharedMemory(Layout(cores, rows, columns.count, 1, 1, 1, 1, blocks=BLOCKS))
+        self.memory = shared_memory(cores, more=block_arrays(batch, columns))
         self.columns = columns
-        self.outboxes = Outboxes(self.memory, rows_of_a_block(batch))
+        self.outboxes = Outboxes(self.memory, block_rows(batch))
         self.cores = [self.core(index) for index in range(cores)]
 
     def core(self, index: int) -> Outbox:
@@ -146,7 +153,7 @@ def test_a_push_takes_no_more_than_a_parent_does_and_no_core_goes_short(
     found = []
     while both.outboxes.ready:
         rows = both.sent()
-        assert len(rows) <= rows_of_a_block(BATCH)
+        assert len(rows) <= block_rows(BATCH)
         found.append([int(number) // 100 for number in rows[::BATCH, 0]])
         both.outboxes.acknowledge()
     assert found == [[0, 0], [1, 1], [2, 0]]

@@ -14,8 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.replay_tensor import ReplayTensor, RingSegment
-from genkidama.child.shared_memory import Layout, SharedMemory
+from genkidama.child.collector import BatchSink
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
@@ -32,6 +31,7 @@ from genkidama.plugins.gorila.global_replay import (
     ring_settings,
     rows_for,
 )
+from tests.child.memory import shared_memory
 from tests.engines import RealEngine, running
 
 ROWS = RingRows((2,), False, 1)
@@ -404,12 +404,11 @@ class Core:
         experiment = Experiment.from_dict(settings).with_settings(changes)
         self.model = Model(experiment, make_environment(experiment.environment))
         batch = experiment.algorithm.batch_size
-        layout = Layout(1, batch, 4 + 1 + 3, 1, 1, 1, 1)
-        self.memory = SharedMemory(layout)
+        self.memory = shared_memory(1, batch, 4 + 1 + 3)
         self.ring = EngineRing(ring_settings(self.model), "core")
         self.ring.open()
-        tensor = ReplayTensor(self.memory, batch, (4,), 1)
-        self.share = GlobalShare(RingSegment(tensor, 0), self.ring.settings.rows, self.ring)
+        sink = BatchSink(self.memory, 0, (4,), 1)
+        self.share = GlobalShare(sink, self.ring.settings.rows, self.ring)
         self.replay = GlobalReplay(self.ring, self.model, np.random.default_rng(0))
         self.written = 0
         self.goes_on = False

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.replay_tensor import ReplayTensor, RingSegment
-from genkidama.child.shared_memory import Layout, SharedMemory
+from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import Sampler, SumTrees, nodes_of
-from tests.child.test_replay_tensor import (
+from tests.child.memory import shared_memory
+from tests.plugins.gorila.test_replay_tensor import (
     GOES_ON,
     TERMINATED,
     TRUNCATED,
@@ -286,18 +287,15 @@ def test_without_priorities_none_can_be_asked_for() -> None:
 
 def memory_of(cores: int, steps: int, batch: int = 4) -> SharedMemory:
     rows = ReplayTensor.rows(steps, batch)
-    return SharedMemory(
-        Layout(
-            cores=cores,
-            steps=rows,
-            columns=ReplayTensor.columns(2, 1, True),
-            size=1,
-            trainable=1,
-            state_rows=1,
-            state_sets=1,
-            nodes=nodes_of(rows),
-        )
-    )
+    return memory_of_rows(cores, rows)
+
+
+def memory_of_rows(cores: int, rows: int) -> SharedMemory:
+    columns = ReplayTensor.columns(2, 1)
+    more = ring_arrays(rows, columns)
+    more["priorities"] = SharedArray((nodes_of(rows),), "float64")
+    more["largest"] = SharedArray((), "float64")
+    return shared_memory(cores, rows, columns, more)
 
 
 class Noting(Writer):
@@ -309,7 +307,7 @@ class Noting(Writer):
         super().start()
         replay = ReplayTensor(self.memory, self.batch, (2,), 1)
         self.forest = SumTrees(self.memory, replay, 1.0)
-        self._share = RingSegment(replay, self.index, 1, partial(self.forest.written, self.index))
+        self._share = RingSegment(replay, self.index, 1, self.forest)
 
 
 def leaves(memory: SharedMemory) -> np.ndarray:
@@ -318,9 +316,7 @@ def leaves(memory: SharedMemory) -> np.ndarray:
 
 @pytest.mark.parametrize("rows", [2, 31, 32, 33, 1024, 1025, 40_000])
 def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
-    memory = SharedMemory(
-        Layout(2, rows, ReplayTensor.columns(2, 1, True), 1, 1, 1, 1, nodes=nodes_of(rows))
-    )
+    memory = memory_of_rows(2, rows)
     forest = SumTrees(memory, ReplayTensor(memory, 1, (2,), 1), 1.0)
     rng = np.random.default_rng(rows)
     expected = np.zeros((2, rows))

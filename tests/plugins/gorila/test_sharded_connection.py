@@ -337,7 +337,7 @@ async def test_parts_of_two_networks_refuse_the_child_and_are_named(tmp_path: Pa
 async def test_a_name_that_the_first_part_has_numbered_is_used_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("genkidama.plugins.gorila.sharded_connection.machine_name", lambda: "pi")
+    monkeypatch.setattr("genkidama.child.parent_connection.machine_name", lambda: "pi")
     async with in_parts(uneven(), tmp_path, 2) as parents, FakeChild(parents[0].address) as other:
         hello = Hello(protocol=PROTOCOL, name="pi", session="another", part="1/2")
         assert isinstance(await other.ask(hello), Welcome)
@@ -368,19 +368,19 @@ async def test_a_child_that_is_told_to_stop_ends_no_part(tmp_path: Path) -> None
 def test_what_is_blended_is_what_each_part_was_sent() -> None:
     """A difference without an answer is sent again as it was, and the child has learned since."""
 
-    class Blended:
-        def blend(self, sent: Vector, parent: Vector, pull: float) -> None:
-            self.moves = (parent - sent).tolist()
-
-        def set_progress(self, progress: float) -> None:
-            pass
-
     parent = "ws://127.0.0.1:1,ws://127.0.0.1:2"
-    talks = ShardedConnection.with_parent(parent, "pi", "", lambda: None, "", None, "")
-    talks._numbers = [slice(0, 2), slice(2, 4)]
-    talks.session.experiment = constant()
-    backend: Any = Blended()
+    options = {"name": "pi", "role": "", "token": "", "ca_file": None}
+    connection = ShardedConnection.to(parent, Child(parent), fingerprint="", **options)
+    connection._numbers = [slice(0, 2), slice(2, 4)]
     now = np.array([5, 5, 5, 5], DTYPE)
-    answer = BlendReply(0.5, np.array([1, 2], DTYPE), np.array([2, 4], DTYPE), 0)
-    talks._carry_out([answer, None], now, backend)
-    assert backend.moves == [1.0, 2.0, 0.0, 0.0]
+    answer = BlendReply(0.5, np.array([1, 2], DTYPE), np.array([2, 4], DTYPE), 7)
+    decision = connection._combined([answer, None], now)
+    assert isinstance(decision, BlendReply)
+    assert (decision.progress, decision.steps) == (0.5, 7)
+    assert decision.sent is not None and decision.sent.tolist() == [1.0, 2.0, 5.0, 5.0]
+    assert decision.vector is not None and decision.vector.tolist() == [2.0, 4.0, 5.0, 5.0]
+    # Without the first shard, progress stays what it was.
+    decision = connection._combined([None, BlendReply(0.9, now[2:], now[2:] + 1, 9)], now)
+    assert isinstance(decision, BlendReply)
+    assert (decision.progress, decision.steps) == (0.5, 7)
+    assert decision.vector is not None and decision.vector.tolist() == [5.0, 5.0, 6.0, 6.0]

@@ -1,9 +1,10 @@
-"""The replay tensor T[C × N × M]: steps that the cores of one child have taken lately.
+"""The replay tensor T[C × N × M] as a ring: recent steps of the cores of one child, to sample.
 
-C cores, N rows a core, M numbers a row. It lies in shared memory; every core reads all of it and
-writes only its own share (thesis §4.5). With `replay.steps = 0` a share is one batch long, and
-nobody reads it but its own core. Otherwise it is a ring that learners sample, with these laws:
+C cores, N rows a core, M numbers a row, in shared memory. Each core reads all of it and writes only
+its own share (thesis §4.5). A core without `replay.steps` has one batch instead
+(`genkidama.child.collector.BatchSink`).
 
+Laws of this file:
 - A row is a step: observation, action, reward, terminated, truncated, log μ of the action, and how
   many rows further down the observation lies that followed. Or it is only such an observation, and
   says 0 there: a *stop*.
@@ -31,27 +32,50 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.collector import ReplayRows
+from genkidama.child.shared_memory import SharedArray, SharedMemory
 
-__all__ = ["ReadView", "ReplayTensor", "ReplayRows", "RingSegment"]
+__all__ = ["ReadView", "ReplayTensor", "RingSegment", "ring_arrays"]
 
 Array = npt.NDArray[Any]
 
 
-class ReplayRows(NamedTuple):
-    """Views of the rows that a core writes its next batch to, one array a column."""
+def ring_arrays(rows: int, columns: int, pixels: int = 0) -> dict[str, SharedArray]:
+    """The arrays of a child's memory that a replay tensor consists of.
 
-    observations: Array
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
+    Args:
+        rows: N, of each core.
+        columns: M.
+        pixels: bytes of an observation that lies beside T, because it is an image of uint8.
+    """
+    arrays = {
+        "replay": SharedArray((rows, columns), "float32"),
+        "filled": SharedArray((), "int64"),
+        "ended": SharedArray((), "int64"),
+    }
+    if pixels:
+        arrays["pixels"] = SharedArray((rows, pixels), "uint8")
+    return arrays
+
+
+class Priorities(Protocol):
+    """Keeps a priority for each row; `SumTrees`."""
+
+    def written(self, index: int, start: int, stops: int, head: int) -> None:
+        """A core has written a block whose steps cannot be sampled yet.
+
+        Args:
+            index: the core's.
+            start: the block's first row.
+            stops: the row after its steps.
+            head: the new `head`.
+        """
+        ...
 
 
 class ReadView(NamedTuple):
@@ -72,8 +96,9 @@ class ReplayTensor:
     """Named views of T.
 
     Args:
-        memory: the child's; `replay` is T, float32 (C, N, M), `pixels` are images or nothing, and
-            `head`, `filled` and `ended` are int64 (C,).
+        memory: the child's. `replay` is T, float32 (C, N, M); `pixels` are images, if it has them;
+            `head`, `filled` (rows written in this lap and the last) and `ended` (blocks written)
+            are int64 (C,).
         batch: B.
         observation_shape: of one observation.
         action_columns: numbers of one action.
@@ -90,11 +115,10 @@ class ReplayTensor:
         action_columns: int,
     ) -> None:
         tensor = memory.replay
-        images = memory.pixels.shape[2] > 0
+        images = hasattr(memory, "pixels")
         #: How many columns of T an observation takes.
         self.width = width = 0 if images else int(np.prod(observation_shape))
-        self.kept = tensor.shape[1] > batch
-        expected = self.columns(width, action_columns, self.kept)
+        expected = self.columns(width, action_columns)
         if tensor.shape[2] != expected:
             raise ValueError(f"a replay tensor of {tensor.shape[2]} columns, expected {expected}")
         self.tensor = tensor
@@ -109,20 +133,17 @@ class ReplayTensor:
         self.rewards = tensor[:, :, first]
         self.terminated = tensor[:, :, first + 1]
         self.truncated = tensor[:, :, first + 2]
-        if self.kept:
-            self.log_mu = tensor[:, :, first + 3]
-            self.following = tensor[:, :, first + 4]
+        self.log_mu = tensor[:, :, first + 3]
+        self.following = tensor[:, :, first + 4]
 
     @staticmethod
-    def columns(observation_size: int, action_columns: int, kept: bool) -> int:
-        """M. A ring, whose steps are `kept`, has two columns more than a single batch."""
-        return observation_size + action_columns + (5 if kept else 3)
+    def columns(observation_size: int, action_columns: int) -> int:
+        """M: two columns more than those of a single batch."""
+        return observation_size + action_columns + 5
 
     @staticmethod
     def rows(steps: int, batch: int, lanes: int = 1) -> int:
-        """N for this `replay.steps`: one batch if that is 0."""
-        if not steps:
-            return batch
+        """N for this `replay.steps`."""
         # The oldest block may be there in part, without its steps and with its stops.
         stops = 0 if lanes == 1 else lanes * (-(-steps // batch) + 1)
         return steps + stops + 4 * batch + 1
@@ -132,8 +153,6 @@ class ReplayTensor:
         ended = self.ended.copy()  # the last that a core writes is the first that is read
         head = self.head.copy()  # one look decides: other cores go on writing
         filled = self.filled.copy()
-        if not self.kept:
-            return ReadView(np.zeros_like(head), np.zeros_like(head), head, head, ended)
         room = 2 * self.batch
         wraps = head + room > self.tensor.shape[1]
         front = np.where(wraps, 0, head)
@@ -168,8 +187,7 @@ class RingSegment:
         replay: the tensor.
         index: the core's.
         lanes: L, how many trajectories a batch has.
-        noted: is told of each block, before its steps can be found: its first row, the row after
-            its steps, and the new `head`.
+        priorities: of the tensor's rows, if there are any.
     """
 
     def __init__(
@@ -177,11 +195,11 @@ class RingSegment:
         replay: ReplayTensor,
         index: int,
         lanes: int = 1,
-        noted: Callable[[int, int, int], None] | None = None,
+        priorities: Priorities | None = None,
     ) -> None:
-        self._replay = replay
         self._lanes = lanes
-        self._noted = noted
+        self._index = index
+        self._priorities = priorities
         #: The stops of the lanes that the last block left in the midst of an episode, by lane.
         self._open: dict[int, int] = {}
         self._tensor = replay.tensor[index]
@@ -198,9 +216,8 @@ class RingSegment:
         self._filled = replay.filled[index : index + 1]
         self._ended = replay.ended[index : index + 1]
         self._start = 0
-        if replay.kept:
-            self._log_mu = replay.log_mu[index]
-            self._following = replay.following[index]
+        self._log_mu = replay.log_mu[index]
+        self._following = replay.following[index]
 
     def begin(self, goes_on: bool) -> ReplayRows:
         """The B rows that the next batch is written to.
@@ -209,8 +226,6 @@ class RingSegment:
             goes_on: whether it continues the episode in which this `RingSegment`'s last block was
             cut.
         """
-        if not self._replay.kept:
-            return self._columns
         head = int(self._head[0])
         start = head - 1 if goes_on else head
         if head + self._room > len(self._following):
@@ -237,9 +252,6 @@ class RingSegment:
             following: the observations that followed there.
             log_mu: of the actions, (steps,) or one number for all.
         """
-        if not self._replay.kept:
-            self._head[0] = self._filled[0] = steps
-            return
         start = self._start
         stops = start + steps
         head = stops + len(cuts)
@@ -250,8 +262,8 @@ class RingSegment:
         distances = np.ones(steps, np.float32)
         distances[cuts] = np.arange(steps, steps + len(cuts)) - cuts
         self._following[start + 1 : stops] = distances[1:]
-        if self._noted is not None:
-            self._noted(start, stops, head)
+        if self._priorities is not None:
+            self._priorities.written(self._index, start, stops, head)
         if head > self._filled[0]:
             self._filled[0] = head
         self._head[0] = head
@@ -279,10 +291,9 @@ class RingSegment:
         """Fills all rows with the first one: as much memory as there ever will be."""
         self._tensor[1:] = self._tensor[:1]
         self._columns.observations[1:] = self._columns.observations[:1]
-        if self._replay.kept:
-            self._following[:-1] = 1.0
-            self._following[-1] = 0.0
-            if self._noted is not None:
-                self._noted(0, len(self._following) - 1, 0)
-            self._head[0] = self._filled[0] = len(self._following)
-            self._ended[0] += 1
+        self._following[:-1] = 1.0
+        self._following[-1] = 0.0
+        if self._priorities is not None:
+            self._priorities.written(self._index, 0, len(self._following) - 1, 0)
+        self._head[0] = self._filled[0] = len(self._following)
+        self._ended[0] += 1

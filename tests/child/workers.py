@@ -1,4 +1,4 @@
-"""Processes of a crew that need no torch, and their nursery."""
+"""Worker processes that need no torch, and their forkserver."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def light() -> ForkServer:
-    """A nursery without torch. It has this module warm."""
+    """A forkserver without torch. It has this module warm."""
     variables = {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-    return ForkServer("tests.child.crewmates", lambda _: variables)
+    return ForkServer("tests.child.workers", lambda _: variables)
 
 
 LIGHT = light()

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.child.replay_tensor import ReplayTensor, RingSegment
-from genkidama.child.shared_memory import Layout, SharedMemory
+from genkidama.child.shared_memory import SharedMemory
 from genkidama.learning.rollout import Transitions
+from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import Sampler
+from tests.child.memory import shared_memory
 
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 
@@ -40,17 +41,9 @@ def shared(
     actions: int = 1,
     lanes: int = 1,
 ) -> SharedMemory:
-    return SharedMemory(
-        Layout(
-            cores=cores,
-            steps=ReplayTensor.rows(steps, batch, lanes),
-            columns=ReplayTensor.columns(width, actions, steps > 0),
-            size=1,
-            trainable=1,
-            state_rows=1,
-            state_sets=1,
-        )
-    )
+    rows = ReplayTensor.rows(steps, batch, lanes)
+    columns = ReplayTensor.columns(width, actions)
+    return shared_memory(cores, rows, columns, ring_arrays(rows, columns))
 
 
 class Writer:
@@ -292,7 +285,6 @@ def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
         writer.write(batch)
     look = SimpleNamespace(
         replay=memory.replay,
-        pixels=memory.pixels,
         head=memory.head.copy(),
         filled=memory.filled.copy(),
         ended=memory.ended.copy(),
@@ -318,19 +310,6 @@ def test_an_episode_that_goes_on_costs_no_row_and_each_truncation_costs_one() ->
         assert memory.head.tolist() == [4 * blocks + 1]
     writer.write([GOES_ON, TRUNCATED, TRUNCATED, TERMINATED])
     assert memory.head.tolist() == [12 + 4 + 2]
-    memory.close()
-
-
-def test_a_batch_by_itself_is_overwritten_from_its_first_row_and_nobody_else_reads_it() -> None:
-    memory = shared(1, 0)
-    assert memory.replay.shape == (1, 4, 2 + 1 + 3)  # not a byte more than a batch
-    writer, replay = Writer(memory, 4), ReplayTensor(memory, 4, (2,), 1)
-    for batch in ([GOES_ON] * 4, [TRUNCATED], [TERMINATED] * 3):
-        writer.write(batch)
-        assert memory.head.tolist() == memory.filled.tolist() == [len(batch)]
-        found = replay.observations[0, : len(batch)].tolist()
-        assert found == [step["observations"] for step in writer.steps[-len(batch) :]]
-        assert everything(replay) == []
     memory.close()
 
 

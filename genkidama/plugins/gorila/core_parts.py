@@ -1,0 +1,197 @@
+"""Parts of a core for learners off their policy: replay and target network (hook `core_parts`).
+
+Laws of this file:
+- A replay is the child's own, a ring in its shared memory, or that of all children, in an engine.
+- θ⁻ is in the child's shared memory. It outlives cores, and is the same for all of them.
+- Each core that finds θ⁻ due copies θ_O. Two may do so at once, with the same result except for
+  what a third has learned meanwhile.
+- θ⁻ ages by the child's updates, by versions of the parent, or by both. A parent whose version has
+  gone back, and weights that were reset, begin a new age.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import torch
+
+from genkidama.child.collector import BatchSink, CollectedBatch, CollectorContext, RolloutSink
+from genkidama.child.core import CorePart, SingleCore
+from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.child.worker import PROGRESS
+from genkidama.config.experiment import Experiment
+from genkidama.learning.model import Model, Spaces
+from genkidama.learning.rollout import Replay, Rollout
+from genkidama.plugins.gorila.redis_client import RedisClient
+from genkidama.plugins.gorila.global_replay import shared_by_all
+from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
+from genkidama.plugins.gorila.sampling import LearnersReplay, SumTrees, nodes_of
+
+__all__ = ["LearnerOnly", "ReplayPart", "TargetNetwork", "make_replay"]
+
+#: Bytes of the replay that a core rehearses with instead of that of all children.
+_REHEARSED_BYTES = 16_000_000
+
+#: A core that only learns reports that it lives after this many empty batches.
+_REPORT_BATCHES = 64
+
+
+class ReplayPart(CorePart):
+    """The replay of an experiment with `replay.steps`."""
+
+    def __init__(self, core: SingleCore) -> None:
+        writer = "/".join(map(str, (*core.seed[1:2], core.index)))
+        self.sink, self._replay = make_replay(
+            core.memory, core.model, core.draws, core.index, writer, core.pipe.check
+        )
+
+    @classmethod
+    def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        if experiment.shares_replay:
+            return {}
+        replay, batch = experiment.replay, experiment.algorithm.batch_size
+        rows = ReplayTensor.rows(replay.steps, batch, experiment.environment.lanes)
+        images = model.sees_bytes
+        columns = ReplayTensor.columns(0 if images else model.observation_size, model.head.columns)
+        arrays = ring_arrays(rows, columns, model.observation_size if images else 0)
+        if replay.priority_exponent > 0.0:
+            arrays["priorities"] = SharedArray((nodes_of(rows),), "float64")
+            #: The largest priority that each core has given.
+            arrays["largest"] = SharedArray((), "float64")
+        return arrays
+
+    @classmethod
+    def check(cls, experiment: Experiment) -> None:
+        if experiment.shares_replay:
+            RedisClient(
+                experiment.replay.url
+            ).close()  # imports the client, and connects to nothing
+
+    @classmethod
+    def rehearsal(cls, experiment: Experiment, spaces: Spaces) -> Experiment:
+        """With a small replay of its own: that of all children stays as it is."""
+        if not experiment.shares_replay:
+            return experiment
+        replace = msgspec.structs.replace
+        row_bytes = 4 * (int(np.prod(spaces.observation_space.shape or ())) + 8)
+        most = min(experiment.replay.steps, _REHEARSED_BYTES // row_bytes)
+        return replace(
+            experiment,
+            algorithm=replace(experiment.algorithm, start_steps=0),
+            replay=replace(
+                experiment.replay, url="local", steps=max(experiment.algorithm.batch_size, most)
+            ),
+            child=replace(experiment.child, roles=("bundle",)),
+        )
+
+    def collector(self, context: CollectorContext) -> LearnerOnly | None:
+        return LearnerOnly(context) if context.model.experiment.role == "learn" else None
+
+    def prepare(self, rollout: Rollout) -> None:
+        rollout.replay = self._replay
+
+
+def make_replay(
+    memory: SharedMemory,
+    model: Model,
+    rng: np.random.Generator,
+    index: int,
+    writer: str = "",
+    check: Callable[[], None] = lambda: None,
+) -> tuple[RolloutSink, Replay]:
+    """The sink of a core's steps, and the replay that its learner samples.
+
+    Args:
+        memory: the child's.
+        model: for its shapes and its experiment.
+        rng: decides what is drawn.
+        index: the core.
+        writer, check: as `EngineRing` takes them.
+    """
+    experiment = model.experiment
+    if experiment.shares_replay:
+        batch = BatchSink(memory, index, model.observation_shape, model.head.columns)
+        return shared_by_all(batch, model, rng, writer, check)
+    tensor = ReplayTensor(
+        memory, experiment.algorithm.batch_size, model.observation_shape, model.head.columns
+    )
+    trees = None
+    if hasattr(memory, "priorities"):
+        trees = SumTrees(memory, tensor, experiment.replay.priority_exponent)
+    segment = RingSegment(tensor, index, experiment.environment.lanes, trees)
+    return segment, LearnersReplay(tensor, model, rng, index, trees)
+
+
+class LearnerOnly:
+    """A `Collector` of a core that only learns, from the steps of other children: it plays nothing.
+
+    Args:
+        context: of the core.
+    """
+
+    def __init__(self, context: CollectorContext) -> None:
+        self._sink = context.sink
+        self._pipe = context.pipe
+        self._log_mu = np.zeros(0, np.float32) if context.notes_log_mu else None
+        self._batches = 0
+
+    def reset(self, seed: int) -> None:
+        pass
+
+    def collect(self, most: int = sys.maxsize) -> CollectedBatch:
+        """An empty batch."""
+        self._batches += 1
+        if not self._batches % _REPORT_BATCHES:
+            self._pipe.report(PROGRESS)
+        return CollectedBatch(self._sink.begin(False), 0, [], [], self._log_mu)
+
+
+class TargetNetwork(CorePart):
+    """One core's view of θ⁻, older weights that all cores of a child compare themselves with."""
+
+    def __init__(self, core: SingleCore) -> None:
+        self._memory = core.memory
+        self._index = core.index
+        algorithm = core.model.experiment.algorithm
+        self._every_updates = algorithm.target_updates
+        self._every_versions = algorithm.target_versions
+        self._learned = self._memory.weights[: len(self._memory.target)]
+        self._tensor = torch.from_numpy(self._memory.target)
+
+    @classmethod
+    def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        return {
+            # θ⁻.
+            "target": SharedArray((model.trainable,), "float32", per_core=False),
+            # Updates that each core has made.
+            "updates": SharedArray((), "int64"),
+            # Whether θ⁻ holds numbers; the version, and the updates of all cores, of that time.
+            "refreshed": SharedArray((3,), "int64", per_core=False, reset=True),
+        }
+
+    def prepare(self, rollout: Rollout) -> None:
+        self.renew()
+        rollout.target = self._tensor
+
+    def updated(self) -> None:
+        self._memory.updates[self._index] += 1
+        self.renew()
+
+    def renew(self) -> bool:
+        """θ⁻ ← θ_O if it is time; whether it was."""
+        refreshed = self._memory.refreshed
+        version = int(self._memory.progress[1])
+        updates = int(self._memory.updates.sum())
+        if refreshed[0]:
+            aged = version - int(refreshed[1])
+            due = bool(self._every_versions) and not 0 <= aged < self._every_versions
+            if self._every_updates and updates - int(refreshed[2]) >= self._every_updates:
+                due = True
+            if not due:
+                return False
+        refreshed[:] = 1, version, updates
+        self._memory.target[:] = self._learned
+        return True

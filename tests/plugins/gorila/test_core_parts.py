@@ -1,0 +1,188 @@
+"""Replay, target network and learners that play nothing: parts of a core."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.child.collector import ReplayRows
+from genkidama.child.core_forkserver import layout_of
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import PROGRESS
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.plugins.gorila.core_parts import LearnerOnly, TargetNetwork, make_replay
+from tests.child.memory import shared_memory
+from tests.helpers import small
+
+
+def memory_of(cores: int = 2) -> SharedMemory:
+    """Weights of three numbers, the last one a statistic."""
+    more = TargetNetwork.arrays(Experiment(), SimpleNamespace(trainable=2))  # type: ignore[arg-type]
+    return shared_memory(cores, more=more, size=3, trainable=2)
+
+
+def target_of(memory: SharedMemory, index: int, updates: int, versions: int) -> TargetNetwork:
+    algorithm = Algorithm(name="dqn", target_updates=updates, target_versions=versions)
+    model = SimpleNamespace(experiment=SimpleNamespace(algorithm=algorithm))
+    core: Any = SimpleNamespace(memory=memory, index=index, model=model)
+    return TargetNetwork(core)
+
+
+def test_it_begins_as_what_is_learned_and_is_taken_anew_after_so_many_updates_of_all_cores() -> (
+    None
+):
+    memory = memory_of()
+    ours, theirs = (target_of(memory, index, 3, 0) for index in range(2))
+    memory.weights[:] = 1.0, 2.0, 9.0
+    assert ours.renew()
+    assert memory.target.tolist() == [1.0, 2.0]
+    memory.weights[:] = 3.0, 4.0, 9.0
+    assert not theirs.renew()
+    seen = []
+    for target in (ours, theirs, ours, theirs):
+        target.updated()
+        seen.append(memory.target.tolist())
+    assert seen == [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
+    rollout: Any = SimpleNamespace()
+    ours.prepare(rollout)
+    assert rollout.target.tolist() == [3.0, 4.0]
+    memory.close()
+
+
+def test_it_is_taken_anew_after_so_many_versions_of_the_parent() -> None:
+    memory = memory_of()
+    target = target_of(memory, 0, 0, 10)
+    memory.progress[1] = 95
+    renewed = []
+    for version in (95, 104, 105, 106, 114, 115, 200, 3, 12, 13):
+        memory.progress[1] = version
+        memory.weights[:2] = version
+        target.updated()
+        renewed.append(int(memory.target[0]))
+    # Version 3 is a parent that has begun again.
+    assert renewed == [95, 95, 105, 105, 105, 115, 200, 3, 3, 13]
+    memory.close()
+
+
+@pytest.mark.parametrize(("updates", "versions"), [(2, 100), (100, 2)])
+def test_whichever_comes_first_counts(updates: int, versions: int) -> None:
+    memory = memory_of()
+    target = target_of(memory, 0, updates, versions)
+    target.renew()
+    memory.weights[:] = 5.0
+    memory.updates[1] = 1
+    memory.progress[1] = 1
+    assert not target.renew()
+    memory.updates[1] += 1
+    memory.progress[1] += 1
+    assert target.renew()
+    assert memory.target.tolist() == [5.0, 5.0]
+    memory.close()
+
+
+def test_it_outlives_a_core() -> None:
+    memory = memory_of()
+    target_of(memory, 0, 3, 0).renew()
+    memory.weights[:] = 7.0
+    again = target_of(memory, 0, 3, 0)
+    again.updated()
+    again.updated()
+    assert memory.target.tolist() == [0.0, 0.0]
+    target_of(memory, 0, 3, 0).updated()
+    assert memory.target.tolist() == [7.0, 7.0]
+    memory.close()
+
+
+def test_weights_that_were_reset_are_a_beginning() -> None:
+    memory = memory_of()
+    target = target_of(memory, 0, 100, 0)
+    memory.weights[:] = np.nan
+    target.renew()
+    memory.weights[:] = 1.0
+    memory.refreshed[:] = 0
+    assert target.renew()
+    assert memory.target.tolist() == [1.0, 1.0]
+    memory.close()
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.6])
+def test_a_core_remembers_and_draws_as_the_experiment_says(exponent: float) -> None:
+    settings = small(
+        environment={"lanes": 2, "reward_scale": 0.5},
+        algorithm={"gamma": 0.5},
+        replay={"steps": 64, "priority_exponent": exponent},
+    )
+    environment = make_environment(settings.environment)
+    model = Model(settings, environment)
+    memory = SharedMemory(layout_of(settings, model))
+    share, replay = make_replay(memory, model, np.random.default_rng(0), 0)
+    rows = share.begin(False)
+    rows.rewards[:] = 1.0
+    rows.terminated[:] = 0.0
+    rows.truncated[:] = 0.0
+    behind = np.zeros(model.observation_shape, np.float32)
+    share.end(16, [7, 15], [behind, behind], np.nan)
+    assert hasattr(memory, "priorities") == (exponent > 0.0)
+    drawn = replay.sample(50, steps=2, correction=0.4 if exponent else None)
+    assert set(drawn.rewards.tolist()) == {0.5, 0.75}
+    assert drawn.actions.dtype == np.int64
+    whole = replay.trajectories(3, 5)
+    assert whole.rewards.tolist() == [0.5] * len(whole.rewards)
+    assert whole.log_mu is not None
+    replay.prioritize(drawn.places, np.ones(50))
+    memory.close()
+    environment.close()
+
+
+def test_images_take_a_byte_a_pixel_where_they_are_remembered() -> None:
+    settings = small(
+        environment={"id": "tests.child.test_core:Sides"},
+        network={"name": "convolutional", "convolutions": [[2, 4, 2]], "hidden": [8]},
+        replay={"steps": 64},
+    )
+    environment = make_environment(settings.environment)
+    model = Model(settings, environment)
+    memory = SharedMemory(layout_of(settings, model))
+    share, replay = make_replay(memory, model, np.random.default_rng(0), 0)
+    rows = share.begin(False)
+    images = np.random.default_rng(1).integers(256, size=(17, *model.observation_shape))
+    rows.observations[:] = images[:16]
+    rows.terminated[:] = 0.0
+    rows.truncated[:] = 0.0
+    rows.rewards[:] = np.arange(16)
+    share.end(16, [15], [images[16].astype(np.float32)], np.nan)
+    size = model.observation_size
+    assert memory.pixels.nbytes == memory.replay.shape[1] * size
+    assert memory.replay.shape[2] == 1 + 5
+    drawn = replay.sample(40)
+    assert drawn.observations.dtype == np.uint8
+    numbers = drawn.rewards.astype(int)
+    assert (drawn.observations == images[numbers]).all()
+    assert (drawn.following == images[numbers + 1]).all()
+    whole = replay.trajectories(4, 3)
+    assert (whole.observations.numpy() == images[whole.rewards.astype(int)]).all()
+    ends = whole.rewards[whole.cuts].astype(int)
+    assert (whole.cut_observations.numpy() == images[ends + 1]).all()
+    memory.close()
+
+
+@pytest.mark.parametrize("notes", [True, False])
+def test_its_batches_are_empty_and_now_and_then_it_says_so(notes: bool) -> None:
+    said: list[int] = []
+    line: Any = SimpleNamespace(report=said.append)
+    rows = ReplayRows(*(np.zeros((4, 1), np.float32) for _ in range(5)))
+    share: Any = SimpleNamespace(begin=lambda goes_on: rows)
+    context: Any = SimpleNamespace(sink=share, pipe=line, notes_log_mu=notes)
+    learner = LearnerOnly(context)
+    learner.reset(1)
+    for _ in range(128):
+        batch = learner.collect()
+        assert (batch.steps, batch.cuts, batch.following, batch.ended) == (0, [], [], False)
+        assert (batch.log_mu is not None) == notes
+    assert said == [PROGRESS] * 2
