@@ -54,6 +54,7 @@ __all__ = [
     "ask",
     "explain",
     "fingerprints",
+    "make_context",
     "make_room",
     "read_token",
     "retry_after",
@@ -128,7 +129,7 @@ class Transport:
             )
         self._context = None
         if self.secure:
-            self._context = _pinning(fingerprint) if fingerprint else _verifying(self.ca_file)
+            self._context = _pinning(fingerprint) if fingerprint else make_context(self.ca_file)
 
     @property
     def shows_token(self) -> bool:
@@ -236,7 +237,7 @@ def _read(path: str, where: str) -> str:
     return token
 
 
-def _verifying(ca_file: str) -> ssl.SSLContext:
+def make_context(ca_file: str) -> ssl.SSLContext:
     """A context that verifies the parent's certificate and host name, with TLS 1.3 or later.
 
     Args:

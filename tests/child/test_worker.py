@@ -1,4 +1,4 @@
-"""What a core and an agent have in common, with the test in the orchestrator's place."""
+"""Worker processes, with the test in the place of their orchestrator."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ import pytest
 from genkidama.child import worker
 from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES
 from genkidama.child.worker import (
-    BLOCK,
     EPISODE,
     FAILED,
     GONE,
     RECORD,
     RECYCLED,
-    BufferedPipe,
     MemoryGuard,
     StopWorker,
     WorkerPipe,
@@ -59,21 +57,6 @@ def test_a_record_is_sent_as_it_was_reported(yard: Yard) -> None:
     line.check()
     line.report(EPISODE, -1.5, 7)
     assert RECORD.unpack(yard.ours.recv_bytes()) == (EPISODE, -1.5, 7)
-
-
-def test_what_is_gathered_is_said_with_the_next_block_alone(yard: Yard) -> None:
-    line = BufferedPipe(yard.theirs, yard.stop, yard.element, "block")
-    line.report(EPISODE, -1.5, 7)
-    line.pause("episode")  # it waits for blocks alone
-    assert not yard.ours.poll()
-    line.report(BLOCK, 0.0, 3)
-    said = yard.ours.recv_bytes()
-    assert list(RECORD.iter_unpack(said)) == [(EPISODE, -1.5, 7), (BLOCK, 0.0, 3)]
-    line.report(BLOCK, 0.0, 4)
-    assert list(RECORD.iter_unpack(yard.ours.recv_bytes())) == [(BLOCK, 0.0, 4)]
-    yard.stop[0] = True
-    with pytest.raises(StopWorker):
-        line.report(EPISODE)
 
 
 def test_nothing_is_reported_once_the_process_should_end(yard: Yard) -> None:

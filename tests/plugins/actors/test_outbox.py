@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.child.shared_memory import SharedMemory
-from genkidama.child.worker import RECORD, WorkerPipe
+from genkidama.child.worker import EPISODE, RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors import rule
 from genkidama.plugins.actors.outbox import (
     BLOCK,
     BLOCKS,
+    BufferedPipe,
     Outbox,
     Outboxes,
     block_arrays,
@@ -215,3 +216,21 @@ def test_discounted_returns_go_on_from_block_to_block_in_each_lane() -> None:
         both.cores[0].end(4, [], [], 0.0)
     rows = both.sent()
     assert rows[:, -1].tolist() == [1, 2.5, 10, 20, 2.25, 3.125, 20, 20]
+
+
+def test_records_are_sent_together_with_the_next_block() -> None:
+    ours, theirs = Pipe()
+    stop = np.zeros(1, np.bool_)
+    pipe = BufferedPipe(theirs, stop, np.zeros(1, np.bool_), "block")
+    pipe.report(EPISODE, -1.5, 7)
+    pipe.pause("episode")  # it waits for blocks alone
+    assert not ours.poll()
+    pipe.report(BLOCK, 0.0, 3)
+    assert list(RECORD.iter_unpack(ours.recv_bytes())) == [(EPISODE, -1.5, 7), (BLOCK, 0.0, 3)]
+    pipe.report(BLOCK, 0.0, 4)
+    assert list(RECORD.iter_unpack(ours.recv_bytes())) == [(BLOCK, 0.0, 4)]
+    stop[0] = True
+    with pytest.raises(StopWorker):
+        pipe.report(EPISODE)
+    ours.close()
+    theirs.close()
