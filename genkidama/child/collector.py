@@ -15,6 +15,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,8 +60,6 @@ _LOOK_STEPS = 8
 def may_be_nan(space: Any) -> bool:
     """Whether observations of a Gymnasium space can be NaN or infinite; pixels cannot."""
     return np.dtype(space.dtype or np.float64).kind == "f"
-
-
 
 
 class ActionSampler:

@@ -45,7 +45,7 @@ import psutil
 
 from genkidama.child.backend import Backend, make_backend
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.ga3c.backend import AGENTS, GA3C
+from genkidama.plugins.ga3c.backend import GA3C
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "benchmarks/.venv/bin/python"

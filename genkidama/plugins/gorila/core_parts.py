@@ -25,8 +25,8 @@ from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
-from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.global_replay import shared_by_all
+from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import LearnersReplay, SumTrees, nodes_of
 
