@@ -9,29 +9,42 @@ meanwhile. Sources: Douillard et al. 2023, "DiLoCo" (Nesterov momentum over diff
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from genkidama.config.decoding import convert
+from genkidama.config.decoding import Meta, Natural, NotNegative, convert
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Vector, length
 from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
-from genkidama.server.rules.buffer import Buffer
-from genkidama.server.rules.options import DifferenceOptions
 from genkidama.server.rules.trust_region import (
+    StepOptions,
     TrustRegion,
     add_scaled,
     blend_statistics,
     shortening,
 )
-from genkidama.server.rules.weighted import PushWeights
+from genkidama.server.rules.weighted import Buffer, PushWeights
 
-__all__ = ["Difference"]
+__all__ = ["Difference", "DifferenceOptions"]
 
 _VELOCITY = "velocity"
 _DELAYED, _WAITED = "delayed", "steps_waited"
 _LENGTH = "length_begun"
+
+
+class DifferenceOptions(StepOptions, frozen=True):
+    """`parent.rule_options` of `"difference"`: also the momentum."""
+
+    momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """μ."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    delay: Natural = 1
+    """`nesterov`: N, steps from one with momentum to the next; each difference counts 1/N."""
+    max_difference: NotNegative = 10.0
+    """A longer difference is cut to this multiple of the length of θ_P when the run began, or of √n
+    for n numbers if that is more; 0 means no limit. Each shard of a parent bounds its own part."""
 
 
 class Difference(Rule):

@@ -13,26 +13,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from genkidama.config.decoding import convert
+from genkidama.config.decoding import Count, NotNegative, convert
 from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector, length
 from genkidama.server.rules.blend import Rule, RuleState, Update
-from genkidama.server.rules.buffer import Buffer
-from genkidama.server.rules.options import GradientOptions
-from genkidama.server.rules.trust_region import BLOCK, TrustRegion, blend_statistics, shortening
-from genkidama.server.rules.weighted import PushWeights
+from genkidama.server.rules.trust_region import (
+    BLOCK,
+    StepOptions,
+    TrustRegion,
+    blend_statistics,
+    shortening,
+)
+from genkidama.server.rules.weighted import Buffer, PushWeights
 
-__all__ = ["OUTLIER", "STALE", "Gradient", "NumpyOptimizer"]
+__all__ = ["OUTLIER", "STALE", "Gradient", "GradientOptions", "NumpyOptimizer"]
 
 
-# ------------------------------------------------------------------------------------------------
-# How a gradient becomes a step of θ_P: `[optimizer]` in NumPy. Pure.
-#
-# The cores' rules in `genkidama.learning.optimizers` do the same on tensors, which a parent does
-# not have; `tests/server/rules/test_steps.py` holds the two together.
-
-#: What each rule keeps, vectors of θ_P's length.
+#: The state of each optimizer: vectors of θ_P's length.
 _KEPT = {
     "sgd": ("velocity",),
     "rmsprop": ("squares",),
@@ -54,7 +52,11 @@ _Block: TypeAlias = tuple[slice, Vector, Vector, list[Vector]]
 
 
 class NumpyOptimizer:
-    """One optimizer over a vector whose length the first gradient tells."""
+    """`[optimizer]` in NumPy, over a vector as long as the first gradient.
+
+    `genkidama.learning.optimizers` does the same on tensors, which a parent does not have;
+    `tests/server/rules/test_gradient.py` compares the two.
+    """
 
     def __init__(self, settings: Optimizer) -> None:
         self._settings = settings
@@ -218,6 +220,16 @@ _FIRST_LOSSES = 20
 _NEW = 0.01
 
 _LOSSES = "losses"
+
+
+class GradientOptions(StepOptions, frozen=True):
+    """`parent.rule_options` of `"gradient"`: also limits of what is used."""
+
+    max_staleness: Count | None = None
+    """Greatest age of a gradient, in versions, that is used; absent means no limit."""
+    outlier_sigmas: NotNegative = 0.0
+    """Greatest distance of a gradient's loss above the running mean, in standard deviations, with
+    which it is used; 0 means no limit."""
 
 
 class Gradient(Rule):

@@ -1,21 +1,23 @@
-"""How long a step of θ_P is: a rate and a trust region that know how many children there are. Pure.
+"""The length of a step of θ_P: rate and trust region by the number of children. Pure.
 
 n children make n steps where one would make one. What they learn is nearly uncorrelated, so their
 steps add up to √n steps of one. A rate divided by √n keeps the pace of one child. Averaged
-gradients are less noisy, and bear a larger rate (Goyal et al. 2017, with a gradual warm-up).
+gradients are less noisy, and allow a larger rate (Goyal et al. 2017, with a gradual warm-up).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 
+from genkidama.config.decoding import Count, Meta, NotNegative
 from genkidama.protocol.vector import Vector, length
 from genkidama.server.rules.blend import RuleState, Update
-from genkidama.server.rules.options import DifferenceOptions, GradientOptions
+from genkidama.server.rules.weighted import WeightedOptions
 
-__all__ = ["TrustRegion", "add_scaled", "blend_statistics", "shortening"]
+__all__ = ["StepOptions", "TrustRegion", "add_scaled", "blend_statistics", "shortening"]
 
 _STEPS = "steps_made"
 
@@ -26,17 +28,33 @@ _ROUNDING = 1.0001
 BLOCK = 16_384
 
 
-class TrustRegion:
-    """The factor of the rate, and the longest step, of one step after the other."""
+Power = Annotated[float, Meta(ge=-1.0, le=1.0)]
 
-    def __init__(self, options: DifferenceOptions | GradientOptions) -> None:
+
+class StepOptions(WeightedOptions, frozen=True):
+    """Also the length of a step."""
+
+    children_power: Power = 0.0
+    """The rate is multiplied by n to this power while n children take part: 0.5 is √n, 1 is n, −0.5
+    is 1/√n."""
+    warm_up: Count = 0
+    """Steps over which that factor goes from 1 to its full size."""
+    max_step: NotNegative = 0.0
+    """Longest step of θ_P by its Euclidean norm, divided by √n while n children take part; 0 means
+    no limit."""
+
+
+class TrustRegion:
+    """Factor of the rate, and longest step."""
+
+    def __init__(self, options: StepOptions) -> None:
         self._power = options.children_power
         self._warm_up = options.warm_up
         self._max_step = options.max_step
         self._made = 0
 
     def factor(self, push: Update) -> float:
-        """What the rate of the next step is multiplied by. To be asked once a step."""
+        """The factor of the rate of the next step. To be called once a step."""
         if not self._power:
             return 1.0
         self._made += 1
@@ -52,7 +70,7 @@ class TrustRegion:
         return {_STEPS: np.array([float(self._made)])} if self._made else {}
 
     def restore(self, state: RuleState) -> None:
-        """Takes its own array out of a rule's state."""
+        """Restores its array from a rule's state."""
         self._made = int(state[_STEPS][0]) if _STEPS in state else 0
 
 

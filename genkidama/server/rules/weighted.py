@@ -1,39 +1,64 @@
-"""The blend with pushes that do not all count the same: FedAsync, and buffered. Pure.
+"""The blend with weights and buffers, and both for the other rules. Pure.
 
-Sources: Xie et al. 2019, "Asynchronous Federated Optimization"; Nguyen et al. 2022, "Federated
-Learning with Buffered Asynchronous Aggregation". With no option it is the documented `Blend`.
+Sources: Xie et al. 2019, "Asynchronous Federated Optimization" (§5.2: three functions of
+staleness); Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation";
+McMahan et al. 2017 (weights by work). With no option it is the documented `Blend`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from genkidama.config.decoding import convert
-from genkidama.protocol.vector import Vector, blend
+from genkidama.config.decoding import Natural, NotNegative, Section, convert
+from genkidama.protocol.vector import DTYPE, Vector, blend, length
 from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
-from genkidama.server.rules.buffer import Buffer
-from genkidama.server.rules.options import WeightedOptions
 
-__all__ = ["HEAVIEST", "PushWeights", "Weighted", "age_weight"]
+__all__ = [
+    "HEAVIEST",
+    "Buffer",
+    "PushWeights",
+    "UpdateBatch",
+    "Weighted",
+    "WeightedOptions",
+    "age_weight",
+]
 
-
-# ------------------------------------------------------------------------------------------------
-# What a push counts: by its age, by its work, by its child's speed. Pure.
-#
-# Sources: Xie et al. 2019, "Asynchronous Federated Optimization", §5.2, for the three functions of
-# staleness; McMahan et al. 2017 for weights by work.
-
-#: A push counts for at most so many mean ones: one that comes after an hour without a parent
-#: reports the work of that hour.
+#: The largest weight, relative to the mean: a push after an hour without a parent reports the work
+#: of that hour.
 HEAVIEST = 4.0
 
-#: How much of a running mean the newest figure is.
+#: Share of the newest figure in a running mean.
 _NEW = 0.1
 
 _MEAN = "mean_steps"
 _SPEED, _ARRIVAL = "speed.", "arrival."
+
+
+_SUM, _COUNTS = "waiting", "waiting_counts"
+
+
+class WeightedOptions(Section, frozen=True):
+    """The weight of a push, and the number of pushes of a step."""
+
+    staleness: Literal["constant", "hinge", "polynomial"] = "constant"
+    """Weight of a push of staleness s: `"constant"` 1; `"polynomial"` (1+s)^−a; `"hinge"` 1 up
+    to s = b, then 1/(1+a(s−b))."""
+    staleness_decay: NotNegative = 0.5
+    """a."""
+    staleness_grace: NotNegative = 4.0
+    """b, in versions."""
+    by: Literal["push", "steps", "speed"] = "push"
+    """Factor of the weight: `"push"` none; `"steps"` its environment steps, relative
+    to the mean; `"speed"` its child's steps a second, relative to the mean of all children."""
+    buffer: Natural | Literal["children"] = 1
+    """Pushes of one step of θ_P; `"children"` means as many as children take part."""
+    milliseconds: NotNegative = 0.0
+    """Longest wait of a push for the buffer to fill. The first push after that makes the step with
+    those that wait; 0 means that the buffer must be full."""
 
 
 def age_weight(options: WeightedOptions, staleness: int) -> float:
@@ -48,7 +73,7 @@ def age_weight(options: WeightedOptions, staleness: int) -> float:
 
 
 class PushWeights:
-    """Weighs one push after the other, and remembers the means that it compares them with.
+    """Weights of pushes by age, work and speed, relative to running means.
 
     A weight is in [0, `HEAVIEST`], and 1 for a push that is fresh and like the others.
     """
@@ -71,7 +96,7 @@ class PushWeights:
         return {name: np.array([figure]) for name, figure in self._figures.items()}
 
     def restore(self, state: RuleState) -> None:
-        """Takes its own arrays out of a rule's state."""
+        """Restores its arrays from a rule's state."""
         mine = (_MEAN, _SPEED, _ARRIVAL)
         self._figures = {
             name: float(array[0]) for name, array in state.items() if name.startswith(mine)
@@ -89,13 +114,89 @@ class PushWeights:
         figures[_ARRIVAL + push.child] = push.seconds
         if before is not None and push.seconds > before:
             now = push.steps / (push.seconds - before)
-            known = figures.get(_SPEED + push.child, now)
-            figures[_SPEED + push.child] = known + _NEW * (now - known)
+            mean = figures.get(_SPEED + push.child, now)
+            figures[_SPEED + push.child] = mean + _NEW * (now - mean)
         speeds = [value for name, value in figures.items() if name.startswith(_SPEED)]
         mean = sum(speeds) / len(speeds) if speeds else 0.0
         if not mean or _SPEED + push.child not in figures:
             return 1.0
         return min(HEAVIEST, figures[_SPEED + push.child] / mean)
+
+
+@dataclass
+class UpdateBatch:
+    """Pushes that make one step."""
+
+    #: Their weighted sum; read-only if `count` is 1.
+    total: Vector
+    #: A factor of `total`: the weight of a push that is alone.
+    factor: float
+    #: The sum of their weights.
+    weight: float
+    #: Their number.
+    count: int
+    #: An upper bound for the Euclidean norm of `factor` times `total`.
+    length: float
+
+
+class Buffer:
+    """Adds up weighted vectors until they make a step (Nguyen et al. 2022, FedBuff).
+
+    A push that waits has its reply at once. Without a clock of its own, the buffer is emptied when
+    it is full, or by the first push that comes when the oldest has waited long enough.
+    """
+
+    def __init__(self, options: WeightedOptions) -> None:
+        self._size = options.buffer
+        self._seconds = options.milliseconds / 1e3
+        self._total: Vector | None = None
+        self._weight = 0.0
+        self._count = 0
+        self._since = 0.0
+
+    def add(self, vector: Vector, weight: float, push: Update) -> UpdateBatch | None:
+        """Adds a push.
+
+        Args:
+            vector: its numbers, float32, shape (n,), only read.
+            weight: its weight.
+
+        Returns:
+            The pushes that make a step now; None if more are needed.
+        """
+        size = max(1, push.children) if self._size == "children" else self._size
+        if size == 1 and not self._count:
+            longest = math.inf if push.length is None else weight * push.length
+            return UpdateBatch(vector, weight, weight, 1, longest)
+        if self._total is None:
+            self._total = np.zeros(len(vector), DTYPE)
+        if not self._count:
+            self._since = push.seconds
+        self._total += weight * vector
+        self._weight += weight
+        self._count += 1
+        late = self._seconds and push.seconds - self._since >= self._seconds
+        if self._count < size and not late:
+            return None
+        batch = UpdateBatch(self._total, 1.0, self._weight, self._count, length(self._total))
+        self._total = None
+        self._weight = 0.0
+        self._count = 0
+        return batch
+
+    def state(self) -> RuleState:
+        if self._total is None:
+            return {}
+        counts = np.array([self._weight, self._count, self._since])
+        return {_SUM: self._total, _COUNTS: counts}
+
+    def restore(self, state: RuleState) -> None:
+        """Restores its arrays from a rule's state."""
+        self._total = state.get(_SUM)
+        weight, count, since = state.get(_COUNTS, np.zeros(3))
+        self._weight = float(weight)
+        self._count = int(count)
+        self._since = float(since)
 
 
 class Weighted(Rule):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from genkidama.protocol.vector import DTYPE, length
-from genkidama.server.rules.options import DifferenceOptions
+from genkidama.server.rules.difference import DifferenceOptions
 from genkidama.server.rules.trust_region import BLOCK, TrustRegion, add_scaled, blend_statistics
 from tests.server.rules import contribution, copied
 

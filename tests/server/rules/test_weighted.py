@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import DTYPE
 from genkidama.server.rules.blend import Blend, Update
-from genkidama.server.rules.weighted import Weighted
-from tests.server.rules import apply_all, check_rule, contribution, pushes
+from genkidama.server.rules.weighted import (
+    HEAVIEST,
+    Buffer,
+    PushWeights,
+    UpdateBatch,
+    Weighted,
+    WeightedOptions,
+    age_weight,
+)
+from tests.server.rules import apply_all, check_rule, contribution, copied, pushes
 
 OPTIONS: list[dict[str, Any]] = [
     {"staleness": "polynomial", "by": "steps"},
@@ -70,3 +78,107 @@ def test_a_wrong_option_is_told_in_one_line(options: dict[str, Any], line: str) 
         Weighted(0.5, **options)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+ONE = np.ones(1, DTYPE)
+
+
+@pytest.mark.parametrize(
+    ("options", "weights"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"staleness": "polynomial"}, [1, 2**-0.5, 3**-0.5, 0.5]),
+        ({"staleness": "polynomial", "staleness_decay": 1}, [1, 1 / 2, 1 / 3, 1 / 4]),
+        ({"staleness": "hinge", "staleness_grace": 1}, [1, 1, 1 / 1.5, 1 / 2]),
+        ({"staleness": "hinge", "staleness_grace": 2, "staleness_decay": 10}, [1, 1, 1, 1 / 11]),
+    ],
+)
+def test_by_age_as_in_the_paper(options: dict[str, float], weights: list[float]) -> None:
+    checked = WeightedOptions(**options)  # type: ignore[arg-type]
+    assert [age_weight(checked, age) for age in range(4)] == pytest.approx(weights)
+    weigh = PushWeights(checked)
+    pushes = [contribution(ONE, staleness=age) for age in range(4)]
+    assert [weigh(push) for push in pushes] == pytest.approx(weights)
+
+
+def test_by_steps_relative_to_the_mean_so_far() -> None:
+    weigh = PushWeights(WeightedOptions(by="steps"))
+    weights = [weigh(contribution(ONE, steps=steps)) for steps in (100, 50, 10**6, 0)]
+    # The mean is 100, 100, 95, and 95 + a tenth of 3 · 95.
+    assert weights == pytest.approx([1.0, 0.5, HEAVIEST, 0.0])
+    assert weigh(contribution(ONE, steps=100)) == pytest.approx(100 / (95 * 1.3 * 0.9))
+
+
+def test_a_push_without_steps_is_the_first_and_harms_nothing() -> None:
+    weigh = PushWeights(WeightedOptions(by="steps"))
+    assert [weigh(contribution(ONE, steps=steps)) for steps in (0, 0, 7)] == [1.0, 1.0, 1.0]
+
+
+def test_by_speed_relative_to_the_mean_of_the_children() -> None:
+    weigh = PushWeights(WeightedOptions(by="speed"))
+
+    def push(child: str, second: float) -> float:
+        return weigh(contribution(ONE, steps=60, child=child, seconds=second))
+
+    # The fast child makes 60 steps a second, the slow one 20.
+    assert [push("fast", 0.0), push("slow", 0.0)] == [1.0, 1.0]  # nothing is known yet
+    assert push("fast", 1.0) == 1.0
+    assert push("slow", 3.0) == pytest.approx(20 / 40)
+    assert push("fast", 2.0) == pytest.approx(60 / 40)
+
+
+def test_a_new_one_goes_on_with_what_the_old_one_knew() -> None:
+    old, new = (PushWeights(WeightedOptions(by="speed", staleness="polynomial")) for _ in range(2))
+    for second, child in enumerate(["a", "b.c", "a", "b.c"]):
+        old(contribution(ONE, child=child, seconds=second, steps=10 * (second + 1)))
+    new.restore(copied(old.state()) | {"velocity": ONE})
+    push = contribution(ONE, child="a", seconds=9.0, staleness=2)
+    assert new(push) == old(push) != 1.0
+
+
+def add(
+    buffer: Buffer, number: float, weight: float = 1.0, **more: Any
+) -> tuple[float, float, float, int] | None:
+    """The batch, if there is one: total, factor, weight, count."""
+    vector = np.full(2, number, DTYPE)
+    batch: UpdateBatch | None = buffer.add(vector, weight, contribution(vector, **more))
+    return batch and (float(batch.total[1]), batch.factor, batch.weight, batch.count)
+
+
+def test_each_push_alone_makes_a_step_unless_told_otherwise() -> None:
+    buffer = Buffer(WeightedOptions())
+    assert add(buffer, 3.0, 0.5) == (3.0, 0.5, 0.5, 1)
+    assert buffer.state() == {}
+
+
+def test_k_pushes_make_a_step() -> None:
+    buffer = Buffer(WeightedOptions(buffer=3))
+    for _ in range(2):
+        assert add(buffer, 1.0) is None
+        assert add(buffer, 2.0, 0.5) is None
+        assert add(buffer, 4.0, 0.25) == (3.0, 1.0, 1.75, 3)
+
+
+def test_as_many_as_take_part_make_a_step() -> None:
+    buffer = Buffer(WeightedOptions(buffer="children"))
+    assert add(buffer, 1.0, children=3) is None
+    assert add(buffer, 2.0, children=2) == (3.0, 1.0, 2.0, 2)  # one has left
+    assert add(buffer, 5.0, children=1) == (5.0, 1.0, 1.0, 1)
+    assert add(buffer, 5.0, children=0) == (5.0, 1.0, 1.0, 1)
+
+
+def test_a_push_takes_along_what_has_waited_long_enough() -> None:
+    buffer = Buffer(WeightedOptions(buffer=8, milliseconds=250))
+    assert add(buffer, 1.0, seconds=10.0) is None
+    assert add(buffer, 1.0, seconds=10.24) is None
+    assert add(buffer, 1.0, seconds=10.25) == (3.0, 1.0, 3.0, 3)
+    assert add(buffer, 1.0, seconds=10.49) is None  # it is the first that waits now
+    assert add(buffer, 1.0, seconds=10.74) == (2.0, 1.0, 2.0, 2)
+
+
+def test_what_waits_is_remembered() -> None:
+    old, new = (Buffer(WeightedOptions(buffer=3, milliseconds=100)) for _ in range(2))
+    add(old, 1.0, 0.5, seconds=5.0)
+    new.restore(copied(old.state()))
+    assert add(new, 2.0, seconds=5.05) is None
+    assert add(new, 2.0, seconds=5.1) == pytest.approx((4.5, 1.0, 2.5, 3))
