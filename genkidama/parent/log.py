@@ -18,7 +18,7 @@ from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.pacing import Throttle
-from genkidama.server.child_record import drop_connection
+from genkidama.server.child_record import absent_children
 from genkidama.server.events import Event, Exchange, Measures, PhaseReported, PushesRefused
 from genkidama.server.parameter_server import ParameterServer
 
@@ -143,7 +143,7 @@ class ProgressLog:
 def describe(server: ParameterServer, now: float) -> str:
     """The state of a run for a service manager: `3 children, version 1234, 41 %`."""
     words = server.trials.describe(len(server.connected), now)
-    missing = len(drop_connection(server.children)) if server.stop else 0
+    missing = len(absent_children(server.children)) if server.stop else 0
     return f"{words}, over, waits for {missing} cut off" if missing else words
 
 

@@ -42,7 +42,7 @@ from genkidama.runtime.log import log_with
 from genkidama.runtime.machine import loop_factory, on_signals
 from genkidama.runtime.script import begin
 from genkidama.runtime.systemd import Notify, supervised
-from genkidama.server.child_record import drop_connection
+from genkidama.server.child_record import absent_children
 from genkidama.server.events import Stopped
 from genkidama.server.parameter_server import ParameterServer
 
@@ -190,14 +190,14 @@ class Parent:
 
     def _log_linger(self) -> None:
         linger = self._linger_seconds
-        if linger and (missing := drop_connection(self.server.children)):
+        if linger and (missing := absent_children(self.server.children)):
             self._log.info("the run is over", waits_for=missing, seconds=linger)
 
     @property
     def _parting_seconds(self) -> float:
         """Seconds after the run's end in which children may still learn of it."""
         leave = LEAVE_SECONDS if self.connections.children else 0.0
-        return max(leave, self._linger_seconds if drop_connection(self.server.children) else 0.0)
+        return max(leave, self._linger_seconds if absent_children(self.server.children) else 0.0)
 
     @property
     def _linger_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""What the parent knows of one child, whether connected or not. Pure."""
+"""A parent's record of each child, connected or not. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from genkidama.server.trial import Snapshot, Trial
 __all__ = [
     "ChildRecord",
     "DivergenceSampling",
-    "drop_connection",
+    "absent_children",
     "distance",
     "snapshot_children",
     "restore_children",
 ]
 
-#: The distance is judged by so many numbers, which takes some 10 µs.
+#: Numbers of a sample for the distance, which takes some 10 µs.
 _SAMPLE = 4096
-#: A child's distance is judged every so many seconds, that of so many children at most.
+#: Seconds from one sample of a child to the next, and samples of all children in that time.
 _EVERY = 1.0
 _JUDGED = 64
 
@@ -47,21 +47,21 @@ class ChildRecord:
     steps: int = 0
     #: Pushes that the rule has left out.
     left_out: int = 0
-    #: The return of the last episode that it has told of.
+    #: The return of its last episode.
     last_return: float | None = field(default=None, compare=False)
-    #: What it said of itself: its software's version, and its cores, 0 if it did not say.
+    #: The version of its software, and its cores; 0 if it did not say.
     software: str = field(default="", compare=False)
     cores: int = field(default=0, compare=False)
     #: How far from θ_P the last of its pushes lay that was judged, |θ_C − θ_P| / |θ_P|, until an
     #: event has said it; and when that was.
     distance: float | UnsetType = field(default=UNSET, compare=False, repr=False)
     judged: float = field(default=-math.inf, compare=False, repr=False)
-    #: How many of its pushes had measures, since the parent began.
+    #: Pushes with measures, since the parent started.
     measures: int = field(default=0, compare=False, repr=False)
-    #: What it trains.
+    #: Its trial.
     trial: Trial | None = field(default=None, compare=False, repr=False)
-    #: How differences travel on its connection; None if all weights travel whole.
-    line: ParentDelta | None = field(default=None, compare=False, repr=False)
+    #: The encoding of its connection; None if all weights travel whole.
+    delta: ParentDelta | None = field(default=None, compare=False, repr=False)
 
     def count(self, push: Push, *, left_out: bool) -> None:
         """Counts a push of this session, whether the rule has used it or left it out."""
@@ -74,20 +74,20 @@ class ChildRecord:
             self.last_return = push.returns[-1]
 
     def measured(self, every: int) -> bool:
-        """Counts a push with measures; whether they are among every n-th, which are kept."""
+        """Counts a push with measures, and returns whether it is an n-th one, which is kept."""
         self.measures += 1
         return not self.measures % every
 
     def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
+        """Its counts, for a checkpoint."""
         counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
         return {**counts, "left_out": self.left_out} if self.left_out else counts
 
     def enter(self, hello: Hello, trial: Trial | None, encoding: str) -> None:
-        """It says hello. A session that is new begins to count its pushes.
+        """Notes a hello. A new session counts its pushes from zero.
 
         Args:
-            encoding: what the parent wishes, as `agree` takes it.
+            encoding: `parent.encoding`, as for `agree`.
         """
         if self.session != hello.session:
             self.session = hello.session
@@ -97,13 +97,13 @@ class ChildRecord:
         self.connected = True
         self.parted = False
         self.trial = trial
-        self.line = agree(hello, encoding)
+        self.delta = agree(hello, encoding)
 
     def leave(self) -> None:
-        """Its connection is gone."""
+        """Notes the end of its connection."""
         self.connected = False
         self.trial = None
-        self.line = None
+        self.delta = None
 
     def read(self, child: str, push: Push) -> Push:
         """The same push with its whole vector.
@@ -119,35 +119,35 @@ class ChildRecord:
                 "same session; a process that begins again needs another session",
             )
         if push.encoding:
-            if self.line is None:
+            if self.delta is None:
                 raise unknown_base(child, push)
-            push = self.line.read(child, push)
+            push = self.delta.read(child, push)
         return push
 
-    def tell(self) -> float | UnsetType:
-        """The distance that no event has said yet."""
-        told, self.distance = self.distance, UNSET
-        return told
+    def take_distance(self) -> float | UnsetType:
+        """The distance that no event has reported yet."""
+        distance, self.distance = self.distance, UNSET
+        return distance
 
     def join(self, signature: Signature, cores: int = 0) -> None:
-        """It joins with a network of this signature, and so many cores."""
+        """Notes a join with a network of this signature."""
         self.cores = cores
-        if self.line is not None:
-            self.line.join(signature)
+        if self.delta is not None:
+            self.delta.join(signature)
 
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentDelta.answer` takes it."""
-        return weights if self.line is None else self.line.answer(weights, push)
+        return weights if self.delta is None else self.delta.answer(weights, push)
 
 
 class DivergenceSampling:
-    """Which pushes are judged by how far they lie from θ_P: a few, since it takes its time."""
+    """Measures the distance from θ_P of a few pushes, since that takes time."""
 
     def __init__(self) -> None:
         self._after = -math.inf
 
-    def take(self, record: ChildRecord, push: Push, now: float) -> None:
-        """Takes a push down in its child's record, if it is its turn.
+    def sample(self, record: ChildRecord, push: Push, now: float) -> None:
+        """Records the distance of a push, if its child's turn has come.
 
         Args:
             record: of a child that has joined; its trial has θ_P as it is before the push.
@@ -183,12 +183,12 @@ def distance(push: Push, parent: Vector, statistics: int) -> float | UnsetType:
     with np.errstate(all="ignore"):
         away = theirs if push.kind == "difference" else theirs - ours
         whole = float(np.sqrt(np.dot(ours, ours)))
-        found = float(np.sqrt(np.dot(away, away))) / whole if whole > 0.0 else math.nan
-    return found if math.isfinite(found) else UNSET
+        ratio = float(np.sqrt(np.dot(away, away))) / whole if whole > 0.0 else math.nan
+    return ratio if math.isfinite(ratio) else UNSET
 
 
-def drop_connection(children: dict[str, ChildRecord]) -> list[str]:
-    """The children that took part, are gone without a goodbye, and may come back."""
+def absent_children(children: dict[str, ChildRecord]) -> list[str]:
+    """Children that took part, are gone without a goodbye, and may come back."""
     return [
         name
         for name, record in children.items()
@@ -197,7 +197,7 @@ def drop_connection(children: dict[str, ChildRecord]) -> list[str]:
 
 
 def snapshot_children(records: Mapping[str, ChildRecord]) -> dict[str, Any]:
-    """What a checkpoint says of all children, as arguments of `Trial.snapshot`."""
+    """The children in the metadata of a checkpoint, as arguments of `Trial.snapshot`."""
     return {
         "children": {name: record.counts() for name, record in records.items()},
         "sessions": {
@@ -209,12 +209,12 @@ def snapshot_children(records: Mapping[str, ChildRecord]) -> dict[str, Any]:
 
 
 def restore_children(snapshot: Snapshot) -> dict[str, ChildRecord]:
-    """The children that a checkpoint knows. None of them is connected."""
-    found = {}
+    """The records in a checkpoint. None of these children is connected."""
+    records = {}
     for name in snapshot.children.keys() | snapshot.sessions.keys():
         counts = snapshot.children.get(name, {})
         session, sequence = snapshot.sessions.get(name, ("", 0))
-        found[name] = ChildRecord(
+        records[name] = ChildRecord(
             session=session,
             sequence=sequence,
             exchanges=counts.get("exchanges", 0),
@@ -222,4 +222,4 @@ def restore_children(snapshot: Snapshot) -> dict[str, ChildRecord]:
             steps=counts.get("steps", 0),
             left_out=counts.get("left_out", 0),
         )
-    return found
+    return records

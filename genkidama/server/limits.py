@@ -1,8 +1,8 @@
-"""Who may come in, and how much each may say: limits, as counts and rates. Pure.
+"""Limits of connections and of their traffic, as counts and rates. Pure.
 
 Laws of this file:
-- Nobody is waited for. A connection that does not fit is refused at once, and may come again.
-- What one address does leaves room for all others.
+- A connection beyond a limit is refused at once, and may come again.
+- No address can use up the room of all others.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
     "place_of",
 ]
 
-#: So many connections may be between their first byte and their hello, in all and from one address.
+#: Connections between their first byte and their hello, in all and from one address.
 #: `parent.max_per_address` raises both: see `entering_of_one`.
 ENTERING = 512
 ENTERING_OF_ONE = 128
 
-#: So many HTTP answers that are sent in pieces may be under way, in all and to one address.
+#: HTTP answers under way that are sent in pieces, in all and to one address.
 ANSWERS = 64
 ANSWERS_OF_ONE = 16
 
-#: So many may watch the run's page, in all and from one address. They take no child's place.
+#: Viewers of the run's page, in all and from one address. They take no child's place.
 VIEWERS = 64
 VIEWERS_OF_ONE = 32
 
@@ -50,11 +50,11 @@ _NETWORK_BITS = 64
 class ConnectionSlot:
     """One connection, from its first byte on."""
 
-    #: From where it comes, as `place_of` says it.
+    #: Its address, or the network of that: see `place_of`.
     place: str
     #: Whether it has yet to say hello.
     entering: bool = True
-    #: Whether it watches the run's page.
+    #: Whether it is a viewer of the run's page.
     watching: bool = False
     #: Whether it is being sent a large answer.
     answered: bool = False
@@ -62,13 +62,12 @@ class ConnectionSlot:
 
 
 class ConnectionLimits:
-    """Counts the connections, and says which may come in.
+    """Counts connections, and refuses those beyond the limits.
 
     Args:
-        children: how many may have said hello. As many again as may be on their way to it may be
-            open at once.
-        limit_of_one: how many of these may come from one place. A quarter of them, and at least
-            `ENTERING_OF_ONE`, may be on their way to the hello.
+        children: the largest number that have said hello.
+        limit_of_one: the largest number of these from one place. A quarter of that, and at least
+            `ENTERING_OF_ONE`, may be before their hello.
     """
 
     def __init__(self, children: int, limit_of_one: int) -> None:
@@ -83,14 +82,14 @@ class ConnectionLimits:
         self._answered: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return self._open.total() + self._watching.total()
 
     def enter(self, host: str) -> ConnectionSlot:
-        """A connection from this address comes.
+        """Admits a connection from this address.
 
         Raises:
-            ProtocolError: it does not fit.
+            ProtocolError: there are too many.
         """
         place = place_of(host)
         for count, limit, what in (
@@ -105,62 +104,62 @@ class ConnectionLimits:
         self._entering[place] += 1
         return ConnectionSlot(place)
 
-    def settle(self, visit: ConnectionSlot) -> None:
-        """It has said hello, and was welcome."""
-        if visit.entering:
-            visit.entering = False
-            _take_one(self._entering, visit.place)
+    def settle(self, slot: ConnectionSlot) -> None:
+        """Notes that its hello was accepted."""
+        if slot.entering:
+            slot.entering = False
+            _take_one(self._entering, slot.place)
 
-    def watch(self, visit: ConnectionSlot) -> None:
-        """It watches the run's page, and is no child.
+    def watch(self, slot: ConnectionSlot) -> None:
+        """Notes that it is a viewer of the run's page, and no child.
 
         Raises:
             ProtocolError: too many watch.
         """
-        place = visit.place
+        place = slot.place
         for count, limit, what in (
             (self._watching.total(), VIEWERS, "viewers watch already"),
             (self._watching[place], VIEWERS_OF_ONE, f"viewers of {place} watch already"),
         ):
             if count >= limit:
                 raise ProtocolError("full", f"{limit} {what}; close a page elsewhere")
-        self.settle(visit)
-        visit.watching = True
+        self.settle(slot)
+        slot.watching = True
         _take_one(self._open, place)
         self._watching[place] += 1
 
-    def answer(self, visit: ConnectionSlot) -> None:
-        """It is sent a large answer, until it is gone.
+    def answer(self, slot: ConnectionSlot) -> None:
+        """Notes that it is sent a large answer, until it is gone.
 
         Raises:
             ProtocolError: too many are.
         """
-        place = visit.place
+        place = slot.place
         for count, limit, what in (
             (self._answered.total(), ANSWERS, "large answers are under way"),
             (self._answered[place], ANSWERS_OF_ONE, f"large answers to {place} are under way"),
         ):
             if count >= limit:
                 raise ProtocolError("full", f"{limit} {what}; ask again when one has been read")
-        visit.answered = True
+        slot.answered = True
         self._answered[place] += 1
 
-    def leave(self, visit: ConnectionSlot) -> None:
-        """It is gone. Nothing happens the second time."""
-        if not visit.gone:
-            if visit.answered:
-                _take_one(self._answered, visit.place)
-            self.settle(visit)
-            visit.gone = True
-            _take_one(self._watching if visit.watching else self._open, visit.place)
+    def leave(self, slot: ConnectionSlot) -> None:
+        """Frees its slot; a second call changes nothing."""
+        if not slot.gone:
+            if slot.answered:
+                _take_one(self._answered, slot.place)
+            self.settle(slot)
+            slot.gone = True
+            _take_one(self._watching if slot.watching else self._open, slot.place)
 
 
 class TokenBucket:
-    """So much a second, and so much more at once.
+    """A rate, with bursts.
 
     Args:
-        rate: what is earned a second.
-        burst: what may be owed.
+        rate: allowed amount a second.
+        burst: allowed amount at once.
         now: seconds, never going back.
     """
 
@@ -171,10 +170,10 @@ class TokenBucket:
         self._since = now
 
     def spend(self, amount: float, now: float) -> float:
-        """Spends what was used since the last call.
+        """Spends an amount.
 
         Returns:
-            After how many seconds that will have been allowed; 0 if it is.
+            Seconds until it is allowed; 0 if it is already.
         """
         earned = self._rate * (now - self._since)
         self._since = now
@@ -183,7 +182,7 @@ class TokenBucket:
 
 
 def place_of(host: str) -> str:
-    """What one machine can choose no more of: an IPv4 address, or the network of an IPv6 one."""
+    """The part of an address that its owner cannot choose: of IPv6, the network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -196,7 +195,7 @@ def place_of(host: str) -> str:
 
 
 def check_exposed(settings: ParentSettings, host: str) -> None:
-    """Checks that only those come in that should: beyond this machine that takes TLS and tokens.
+    """Checks that a parent that listens beyond this machine has TLS and tokens.
 
     Args:
         host: where the parent listens, as an address or a name.

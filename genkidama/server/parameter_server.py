@@ -1,12 +1,12 @@
-"""Everything the parent decides, as one pure method: `ParameterServer.handle(child, message, now)`.
+"""A parent's half of the protocol, without I/O: `ParameterServer.handle(child, message, now)`.
 
 Laws of this file:
 - No clock, no socket, no file. The shell passes `now` (seconds, never going back) and writes the
   events that `take_events` gives it.
 - Nothing here waits, so each push is applied at once and whole, without a lock.
 - A refused message changes nothing but a counter: the weights and the run go on untouched.
-- A *trial* is one set of hyperparameters with its vector and history. A `Trials` says which child
-  trains it, how a push is used, and when all is over. Nothing here asks whether it is a search.
+- A *trial* is one set of hyperparameters with its vector and history. `Trials` assigns it to
+  children and ends it. Nothing here asks whether the run is a search.
 """
 
 from __future__ import annotations
@@ -62,85 +62,17 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# What each child is told of the experiment beside the others: its role, and where the replay is.
-# Pure.
-#
-# Laws of this file:
-# - A child has the role that it asks for, as its machine's own settings say. Otherwise it gets the
-#   one that is furthest below its share of `child.roles` among the children that are connected.
-# - Whoever returns under the same name keeps its role. A parent that has started again hears it
-# from   the child.
-# - A child exchanges freely where `child.exchange` counts what it lacks: updates, or episodes.
-# - An engine's address is told to children, and stands in no file.
-
-#: Beyond so many, the names of children that are gone are forgotten.
+#: Names of children with a role that are remembered, before those that are gone are forgotten.
 _MOST_NAMES = 4096
 
 
-class RoleAssignment:
-    """Who does what.
-
-    Args:
-        experiment: the settings of all.
-    """
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._list = experiment.child.roles
-        self._of: dict[str, str] = {}
-        #: Where the replay is, as settings of `[replay]`; empty where children have their own.
-        self.replay: dict[str, Any] = {}
-
-    def told(
-        self, hello: Hello, experiment: dict[str, Any], connected: Collection[str]
-    ) -> dict[str, Any]:
-        """The experiment as this child has to know it.
-
-        Args:
-            hello: what the child has said.
-            experiment: that of its trial, which stays as it is.
-            connected: all children that are, this one included.
-
-        Raises:
-            ProtocolError: the child wants a role that the experiment has no room for.
-        """
-        name = hello.name
-        plain = set(self._list) == {"bundle"}
-        role = hello.role or self._of.get(name) or self._next(name, connected)
-        if plain and role == "bundle" and not self.replay:
-            self._of.pop(name, None)
-            return experiment
-        told = deepcopy(experiment)
-        told["replay"].update(self.replay)
-        told["child"]["roles"] = [role]
-        if role == hello.role:
-            try:
-                Experiment.from_dict(told, source=f"child {name!r} with role = {role!r}")
-            except ConfigurationError as error:
-                raise ProtocolError("role", str(error)) from None
-        if len(self._of) >= _MOST_NAMES:
-            self._of = {name: role for name, role in self._of.items() if name in connected}
-        self._of[name] = role
-        return told
-
-    def pushing(self, joined: Collection[str]) -> int:
-        """How many of these children bring something to learn from; at least 1."""
-        if not self._of:  # asked with each push, and roles are rare
-            return len(joined) or 1
-        return max(1, sum(self._of.get(name) != "act" for name in joined))
-
-    def _next(self, name: str, connected: Collection[str]) -> str:
-        there = [self._of[other] for other in connected if other != name and other in self._of]
-        return min(self._list, key=lambda role: there.count(role) / self._list.count(role))
-
-
 class ParameterServer:
-    """The parent's mind: which children there are, what θ_P is, how each message is answered.
+    """A parent without I/O: its children, θ_P, and the reply to each message.
 
     Args:
         experiment: the settings.
-        run: the run's name, told to the children.
-        trials: which child trains what; None is a plain run with the documented rule.
+        run: the run's name.
+        trials: None makes a plain run.
 
     It is not thread-safe, and need not be: one event loop calls `handle` for all children.
     """
@@ -157,19 +89,19 @@ class ParameterServer:
         self.children: dict[str, ChildRecord] = {}
         #: The children that take part: they are connected and have joined.
         self.joined: set[str] = set()
-        #: How many messages were refused, by code.
+        #: Numbers of refused messages, by code.
         self.refusals: Counter[str] = Counter()
-        #: Why the run is over; empty while it goes on.
+        #: The reason why the run is over; empty before.
         self.stop = ""
-        #: What all parts of a parent know, and no child; empty if they know nothing of each other.
+        #: The secret of all shards of a parent; empty if they share none.
         self.secret = ""
         self._events = self.trials.events
         self._tally = self.trials.tally
-        #: Of refusals by code: a child gone mad must not fill a disk.
+        #: Of refusals by code: a child in a loop must not fill a disk.
         self._refused = Throttle[PushesRefused](1.0)
-        self._judging = DivergenceSampling()
+        self._sampling = DivergenceSampling()
 
-    # What the shell calls.
+    # The shell calls these.
 
     def handle(self, child: str, message: Request, now: float) -> Reply:
         """Answers one message of `child`. The reply is a `Refusal` if the message is not allowed.
@@ -195,7 +127,7 @@ class ParameterServer:
             return self.refuse(child, error, now)
 
     def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
-        """Counts and notes a message that is not allowed, and words the reply."""
+        """Counts a message that is not allowed, and makes the reply."""
         code, reason = error.code, shortened(error.reason)
         event = PushesRefused(time=now, child=child, code=code, reason=reason)
         self.refusals[code] += 1
@@ -205,7 +137,7 @@ class ParameterServer:
         return Refusal(code=code, reason=reason, final=error.final)
 
     def disconnected(self, child: str, reason: str, now: float) -> None:
-        """The child's connection is gone. It may come back under the same name."""
+        """Notes the end of a child's connection. The child may return under the same name."""
         self.trials.vanished(child, now)
         record = self.children.get(child)
         if record is None or not record.connected:
@@ -218,17 +150,17 @@ class ParameterServer:
             del self.children[child]
         alone = all(self.children[name].trial is not trial for name in self.joined)
         if alone and trial is not None and trial.vector is None:
-            # Nobody has pushed: the next child may bring another network.
+            # Without a push so far, the next child may bring another network.
             trial.signature = None
         self._events.append(Left(time=now, child=child, reason=reason))
 
     def tick(self, now: float) -> None:
-        """Lets time-bound stop conditions come true while nobody pushes."""
+        """Checks stop conditions that depend on time. Call it about once a second."""
         self._check_stop(now)
         self.settle(now)
 
     def settle(self, now: float, last: bool = False) -> None:
-        """Notes the refusals that have no event of their own: one event sums up those of a code."""
+        """Makes the events of refusals that have none: one for all of a code."""
         for event, count in self._refused.due(now, last):
             event.time = now
             if count > 1:
@@ -236,12 +168,12 @@ class ParameterServer:
             self._events.append(event)
 
     def take_events(self) -> list[Event]:
-        """What happened since the last call, oldest first."""
+        """The events since the last call, oldest first."""
         events = self._events.copy()
         self._events.clear()
         return events
 
-    # What others may read.
+    # The state, for others to read.
 
     @property
     def exchanges(self) -> int:
@@ -250,11 +182,11 @@ class ParameterServer:
 
     @property
     def updates(self) -> float:
-        """Exchanges a child: the thesis' count of updates. `Tally` says how it counts."""
+        """Exchanges a child: the thesis' count of updates. See `ProgressCounter`."""
         return self._tally.updates
 
     def idle(self, child: str) -> bool:
-        """Whether a child has nothing to train: it waits for a trial, or its trial has ended."""
+        """Whether a child waits for a trial, or its trial has ended."""
         record = self.children.get(child)
         return record is None or record.trial is None or bool(record.trial.stop)
 
@@ -267,11 +199,11 @@ class ParameterServer:
         return self._tally.seconds(now)
 
     def progress(self, now: float) -> float:
-        """How much of a plain run is done, in [0, 1]; it never goes back."""
+        """The share of a plain run that is done, in [0, 1]; it never decreases."""
         return self.trials.progress(self.trial, now)
 
     def snapshot(self, now: float) -> Snapshot:
-        """What a checkpoint of a plain run says beside the vector."""
+        """The metadata of a checkpoint of a plain run."""
         return self.trial.snapshot(
             exchanges=self.exchanges,
             updates=self.updates,
@@ -280,7 +212,7 @@ class ParameterServer:
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
-        """Goes on where a checkpoint left off. The vector is taken over, not copied."""
+        """Resumes from a checkpoint. The vector is used as it is, not copied."""
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         self.children.update(restore_children(snapshot))
@@ -294,20 +226,20 @@ class ParameterServer:
         settings = self.experiment.parent
         check_hello(message, session, len(self.connected), settings.max_children, self.trial.part)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
-        told = self.roles.told(message, trial.experiment, self.connected) if trial else {}
+        sent = self.roles.experiment_for(message, trial.experiment, self.connected) if trial else {}
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
         record.parted = bool(self.stop)  # then this tells it
         self.joined.discard(name)
         return Welcome(
             protocol=message.protocol,
-            experiment=told,
+            experiment=sent,
             run=self.run,
             stop=self.stop,
             proof=self._proof(self.stop),
             trial=trial.number if trial else None,
             wait=0.0 if trial else self.trials.wait,
-            encoding=record.line.encoding if trial and record.line else "",
+            encoding=record.delta.encoding if trial and record.delta else "",
             part=str(self.trial.part),
         )
 
@@ -317,7 +249,7 @@ class ParameterServer:
         check_signature(child, signature, trial, self.experiment.parent)
         trial.signature = signature
         self.joined.add(child)
-        self._tally.begin(now)
+        self._tally.start(now)
         self.trials.joined(trial, now)
         self._events.append(
             Joined(
@@ -348,11 +280,11 @@ class ParameterServer:
         message = record.read(child, message)
         vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
         statistics = trial.held.statistics
-        long = 0.0
+        norm = 0.0
         if message.kind == "experience":
             wrong = "" if is_finite(vector) else "NaN or infinity"
         else:
-            long, wrong = measure(vector, statistics)
+            norm, wrong = measure(vector, statistics)
         if wrong:
             return self._diverged(child, trial, wrong, now)
         check_returns(child, message.returns)
@@ -360,7 +292,7 @@ class ParameterServer:
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             children = self.roles.pushing(self.joined)
-            contribution = Update(
+            update = Update(
                 vector,
                 message.version,
                 trial.version - message.version,
@@ -371,11 +303,11 @@ class ParameterServer:
                 self.trials.progress(trial, now),
                 message.measures.get("loss"),
                 statistics,
-                long,
+                norm,
             )
-            self._judging.take(record, message, now)
+            self._sampling.sample(record, message, now)
             average = self.experiment.parent.average
-            left_out = trial.take(contribution, message.kind, self.trials.rule, average)
+            left_out = trial.apply(update, message.kind, self.trials.rule, average)
             if left_out != "":
                 self._tally.count(children)
             self._count(child, record, trial, message, left_out, now)
@@ -401,7 +333,7 @@ class ParameterServer:
         if left_out or not self._tally.exchanges % every:
             staleness = version - message.version
             event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)
-            event.distance = record.tell()
+            event.distance = record.take_distance()
             self._events.append(event)
         if message.measures and record.measured(every):
             # Every n-th of each child: otherwise children that push in turns would be left out.
@@ -456,10 +388,10 @@ class ParameterServer:
         return self._weights(child, trial, now, answer=True)
 
     def _proof(self, reason: str, *, check: bool = False) -> str:
-        """What proves the run's end to the other parts; empty before it, and on all but the first.
+        """The proof of the run's end for the other shards; empty before, and on these.
 
         Args:
-            check: for a part that compares it.
+            check: whether another shard needs it for comparison.
         """
         part = self.trial.part
         if not reason or part.count == 1 or not (part.is_first or check):
@@ -482,3 +414,63 @@ def _unproven(child: str, part: Shard) -> ProtocolError:
         f"child {child!r} says that the run is over, and has no proof of the first part: part "
         f"{part} goes on; parts that are started by hand need one {SECRET}, or are stopped by hand",
     )
+
+
+class RoleAssignment:
+    """The roles of children that share a replay, and the experiment that each is sent.
+
+    A child has the role that it asks for. Otherwise it gets the one that is furthest below its
+    share of `child.roles` among the connected children. A child that returns under the same name
+    keeps its role; a restarted parent learns it from the child.
+
+    Args:
+        experiment: the settings of all.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._list = experiment.child.roles
+        self._of: dict[str, str] = {}
+        #: Settings of `[replay]` that only children learn, as its address; in no file.
+        self.replay: dict[str, Any] = {}
+
+    def experiment_for(
+        self, hello: Hello, experiment: dict[str, Any], connected: Collection[str]
+    ) -> dict[str, Any]:
+        """The experiment as this child is sent it.
+
+        Args:
+            hello: of the child.
+            experiment: of its trial; it is not changed.
+            connected: all connected children, this one included.
+
+        Raises:
+            ProtocolError: the child wants a role that the experiment has no room for.
+        """
+        name = hello.name
+        plain = set(self._list) == {"bundle"}
+        role = hello.role or self._of.get(name) or self._next(name, connected)
+        if plain and role == "bundle" and not self.replay:
+            self._of.pop(name, None)
+            return experiment
+        sent = deepcopy(experiment)
+        sent["replay"].update(self.replay)
+        sent["child"]["roles"] = [role]
+        if role == hello.role:
+            try:
+                Experiment.from_dict(sent, source=f"child {name!r} with role = {role!r}")
+            except ConfigurationError as error:
+                raise ProtocolError("role", str(error)) from None
+        if len(self._of) >= _MOST_NAMES:
+            self._of = {name: role for name, role in self._of.items() if name in connected}
+        self._of[name] = role
+        return sent
+
+    def pushing(self, joined: Collection[str]) -> int:
+        """The number of these children that bring something to learn from; at least 1."""
+        if not self._of:  # asked with each push, and roles are rare
+            return len(joined) or 1
+        return max(1, sum(self._of.get(name) != "act" for name in joined))
+
+    def _next(self, name: str, connected: Collection[str]) -> str:
+        others = [self._of[other] for other in connected if other != name and other in self._of]
+        return min(self._list, key=lambda role: others.count(role) / self._list.count(role))

@@ -1,8 +1,7 @@
-"""A trial: one set of hyperparameters with its weights, and how far it has come. Pure.
+"""Trials: one set of hyperparameters with its weights each, and the plain run, which has one. Pure.
 
-A plain run has one trial, shared by all children. In a search each child trains a trial of its own.
-A `Trials` says which child trains which trial, and what follows from a push. It is a
-`SingleTrialRun`, or the `Search` of `genkidama.plugins.hypertrick.search`.
+In a plain run all children share the trial of a `SingleTrialRun`. In a search each child trains a
+trial of its own, which the `Search` of the plug-in hypertrick assigns. Both are `Trials`.
 """
 
 from __future__ import annotations
@@ -38,80 +37,37 @@ __all__ = [
     "reached",
 ]
 
-
-# ------------------------------------------------------------------------------------------------
-# How many steps each child should bring, so that all push equally often. Pure.
-#
-# A child that is told to push every so many steps pushes seldom where it is slow. What it does
-# while the others push many times is then old when it comes (Nguyen et al. 2022 call it a
-# straggler). So each child is told its own number, in proportion to its speed, which its pushes
-# tell.
-
-#: How much of a child's speed is that of its newest push.
-_NEW = 0.2
-
-
-class ExchangePacing:
-    """How fast the children are.
-
-    Args:
-        steps: that a child of mean speed should bring.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        #: By child: when its last push came, and its steps a second.
-        self._last: dict[str, float] = {}
-        self._speeds: dict[str, float] = {}
-
-    def note(self, child: str, steps: int, seconds: float) -> None:
-        """A push of so many steps has come, at this time."""
-        before = self._last.get(child, seconds)
-        self._last[child] = seconds
-        if steps and seconds > before:
-            speed = steps / (seconds - before)
-            known = self._speeds.get(child, speed)
-            self._speeds[child] = known + _NEW * (speed - known)
-
-    def forget(self, child: str) -> None:
-        """The child does not take part any more. It may come back."""
-        self._last.pop(child, None)
-        self._speeds.pop(child, None)
-
-    def share(self, child: str) -> int:
-        """How many steps its next push should bring; 0 leaves it to the child."""
-        speed = self._speeds.get(child)
-        if speed is None:
-            return 0
-        mean = sum(self._speeds.values()) / len(self._speeds)
-        return max(1, round(self._steps * speed / mean))
-
-
-#: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
+#: Prefix of a rule's arrays in a checkpoint, beside a network's parameters.
 STATE_PREFIX = "__rule__."
 
-#: A push longer than this (Euclidean norm) is used on trial, with a copy of what it changes.
+#: A push longer than this (Euclidean norm) is applied with a copy of what it changes.
 _SUSPECT = 1e6
 
 #: Far below float32's 3.4e38, as is its square below a float's largest.
 _SAFE = 1e18
 
-#: Why a push of weights is left out by a rule that takes something else: its child had no θ_P to
-#: start from, and has one with the answer.
+#: The reason to leave out a push of weights by a rule that takes something else: its child had no
+#: θ_P to start from, and gets one with the answer.
 BASELESS = "baseless"
+
+#: The largest denominator with which the updates of a checkpoint are read as a fraction.
+_LARGEST_DENOMINATOR = 1_000_000
+
+#: Share of the newest push in a child's speed.
+_NEW = 0.2
 
 
 @dataclass
 class Trial:
     """θ_P of one set of hyperparameters, its signature, and how far it has come."""
 
-    #: `mean_return` covers so many of the last episodes.
+    #: Episodes that `mean_return` covers.
     window: int
     #: In a search, its number in the order of starting; None in a plain run.
     number: int | None = None
     #: The experiment with this trial's settings, as a child receives it.
     experiment: dict[str, Any] = field(default_factory=dict)
-    #: The whole network's, of which this parent may hold a part.
+    #: Of the whole network, of which this parent may hold a shard.
     signature: Signature | None = None
     part: Shard = WHOLE
     #: The numbers that this parent holds: shape (held.size,).
@@ -121,11 +77,11 @@ class Trial:
     #: A finite copy of θ_P and of the rule's state, and its version: the last checkpoint's, or that
     #: of the run's beginning.
     backup: tuple[Vector, RuleState, int] | None = None
-    #: How many pushes have been applied.
+    #: Pushes applied.
     version: int = 0
     episodes: int = 0
     steps: int = 0
-    #: Why nobody trains it any more; empty while somebody may.
+    #: The reason why it has ended; empty before.
     stop: str = ""
     returns: deque[float] = field(default_factory=deque)
     #: An upper bound for the norm of θ_P's trained numbers; infinity until they are looked at.
@@ -135,29 +91,29 @@ class Trial:
 
     @property
     def held(self) -> Signature:
-        """What the numbers that this parent holds mean; a child must have joined."""
+        """The signature of the numbers that this parent holds; a child must have joined."""
         assert self.signature is not None
         return self.signature if self.part is WHOLE else self.part.of(self.signature)
 
     def add_returns(self, returns: list[float]) -> None:
-        kept = self.returns
+        newest = self.returns
         for value in returns:
-            kept.append(value)
+            newest.append(value)
             self._sum += value
-            if len(kept) > self.window:
-                self._sum -= kept.popleft()
+            if len(newest) > self.window:
+                self._sum -= newest.popleft()
         self._unchecked += len(returns)
         if self._unchecked >= self.window:
-            # Now and then the running sum is computed anew, which drops its rounding errors.
-            self._sum = fsum(kept)
+            # Computing the sum anew now and then drops its rounding errors.
+            self._sum = fsum(newest)
             self._unchecked = 0
 
-    def take(self, push: Update, kind: str, rule: Rule, decay: float) -> str | None:
-        """θ_P by a push: a new version, unless the push is left out.
+    def apply(self, push: Update, kind: str, rule: Rule, decay: float) -> str | None:
+        """Applies a push to θ_P: a new version, unless the push is left out.
 
         Args:
-            kind: what its vector is.
-            rule: how it is used.
+            kind: of the push.
+            rule: of the run.
             decay: of the running mean of versions, `parent.average`.
 
         Returns:
@@ -191,15 +147,15 @@ class Trial:
         if left_out is None:
             self.version += 1
             if decay:
-                self._take_into_average(self.vector, decay)
+                self._update_average(self.vector, decay)
         return left_out
 
     def _use(self, push: Update, vector: Vector, rule: Rule) -> str | None:
-        """As `Rule.apply`, but what makes NaN or infinity changes nothing and is refused.
+        """Calls `Rule.apply`; a push that makes NaN or infinity changes nothing and is refused.
 
-        What an honest push makes overflow, by a rule that is not `convex`, is found afterwards and
-        without a copy of it; θ_P then goes back to the `backup`. All of θ_P is looked at only when
-        the steps since the last look may have added up to something large.
+        An overflow by a push of honest size, under a rule that is not `convex`, is detected
+        afterwards and without a copy; θ_P then goes back to the `backup`. All of θ_P is checked
+        only when the steps since the last check may have added up to something large.
         """
         if rule.convex:
             return rule.apply(vector, push)
@@ -227,10 +183,10 @@ class Trial:
         )
 
     def go_back(self, rule: Rule) -> str:
-        """Lets θ_P and the rule go on from the `backup`. The counts go on as they are.
+        """Restores θ_P and the rule from the `backup`. The counts stay.
 
         Returns:
-            What has happened, for people.
+            A sentence for people.
         """
         assert self.vector is not None
         assert self.backup is not None
@@ -243,11 +199,11 @@ class Trial:
         return f"θ_P goes back to what it was at version {version}"
 
     def is_sound(self, rule: Rule) -> bool:
-        """Whether θ_P, its mean and all that the rule remembers are finite."""
+        """Whether θ_P, its mean and the rule's state are finite."""
         vectors = [each for each in (self.vector, self.average) if each is not None]
         return all(map(is_finite, vectors)) and _all_finite(rule.state())
 
-    def _take_into_average(self, vector: Vector, decay: float) -> None:
+    def _update_average(self, vector: Vector, decay: float) -> None:
         """Below decay 1 the mean is exponential, and plain while there are few versions.
 
         At 1 it is the plain mean of all versions (Izmailov et al. 2018, SWA).
@@ -270,7 +226,7 @@ class Trial:
     def exchanged(
         self, child: str, update: float, staleness: int, left_out: str | None, now: float
     ) -> Exchange:
-        """The event that a push was applied, or left out."""
+        """The event of a push, applied or left out."""
         return Exchange(
             time=now,
             child=child,
@@ -293,7 +249,7 @@ class Trial:
         children: dict[str, dict[str, int]] | None = None,
         sessions: dict[str, tuple[str, int]] | None = None,
     ) -> Snapshot:
-        """What a checkpoint says beside the vector. A trial does not know the arguments itself."""
+        """The metadata of a checkpoint. The arguments are not the trial's."""
         return Snapshot(
             version=self.version,
             exchanges=exchanges,
@@ -313,7 +269,7 @@ class Trial:
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
-        """Goes on where a checkpoint left off. The vector is taken over, not copied."""
+        """Resumes from a checkpoint. The vector is used as it is, not copied."""
         self.signature = signature
         self.vector = vector
         self._bound = inf
@@ -337,7 +293,7 @@ def _all_finite(state: RuleState) -> bool:
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """A trial's state as a checkpoint's metadata holds it, beside the vector and its signature."""
+    """The metadata of a checkpoint: a trial's state beside the vector and its signature."""
 
     version: int
     exchanges: int
@@ -352,8 +308,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     returns: list[float] = []
     #: Per child: `exchanges`, `episodes`, `steps`.
     children: dict[str, dict[str, int]] = {}
-    #: Per child: its last session, and the number of the last push in it that was counted. The
-    #: vector has all pushes up to there, so a push that is sent again is not counted again.
+    #: Per child: its last session, and the number of its last counted push. The vector has all
+    #: pushes up to there, so a push that is sent again is not counted again.
     sessions: dict[str, tuple[str, int]] = {}
     experiment: dict[str, Any] = {}
     #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
@@ -362,12 +318,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     whole: list[tuple[str, tuple[int, ...]]] = []
 
 
-#: The updates of a checkpoint are read as a fraction with at most this denominator, if they can be.
-_LARGEST_DENOMINATOR = 1_000_000
-
-
 class ProgressCounter:
-    """How far a run has come: exchanges, updates, and seconds of training.
+    """Counts exchanges, updates, and seconds of training.
 
     An exchange is 1/n of an update while n children take part. As long as the same children take
     part, updates are the thesis' count: exchanges divided by children. Updates never go back when
@@ -385,27 +337,27 @@ class ProgressCounter:
         self._step = 1
         self._children = 1
         self._seconds_before = 0.0
-        self._began: float | None = None
+        self._started: float | None = None
 
     def count(self, children: int) -> None:
-        """Counts an exchange while so many children take part, including the one that pushes."""
+        """Counts an exchange while n children take part, including the one that pushes."""
         if children != self._children:
             self._divide_by(children)
         self.exchanges += 1
         self._numerator += self._step
         self.updates = self._numerator / self._denominator
 
-    def begin(self, now: float) -> None:
-        """Training begins, if it has not begun yet."""
-        if self._began is None:
-            self._began = now
+    def start(self, now: float) -> None:
+        """Starts the clock of training, once."""
+        if self._started is None:
+            self._started = now
 
     def seconds(self, now: float) -> float:
         """Seconds of training, from the first join on, without downtime."""
-        return self._seconds_before + (now - self._began if self._began is not None else 0.0)
+        return self._seconds_before + (now - self._started if self._started is not None else 0.0)
 
     def restore(self, exchanges: int, updates: float, seconds: float) -> None:
-        """Goes on where a checkpoint left off."""
+        """Resumes from a checkpoint."""
         fraction = Fraction(updates).limit_denominator(_LARGEST_DENOMINATOR)
         if fraction.numerator / fraction.denominator != updates:
             fraction = Fraction(updates)
@@ -425,7 +377,7 @@ class ProgressCounter:
 
 
 class Trials(Protocol):
-    """Which child trains which trial, and what follows from a push.
+    """Assigns trials to children, and decides when they and the run end.
 
     A plain run has a trivial one, `SingleTrialRun`. A search has
     `genkidama.plugins.hypertrick.search.Search`.
@@ -443,7 +395,7 @@ class Trials(Protocol):
 
     @property
     def wait(self) -> float:
-        """How many seconds a child waits before it asks again, if `assign` gave it nothing."""
+        """Seconds until a child that `assign` gave nothing asks again."""
 
     def assign(self, child: str, now: float, training: int | None) -> Trial | None:
         """The trial that this child has to train; None if there is none at present.
@@ -462,8 +414,8 @@ class Trials(Protocol):
         """A child's push to this trial, of so many steps, has been applied and counted."""
 
     def share(self, child: str, children: int) -> int:
-        """How many steps the child's next push should bring, while so many take part; 0 leaves it
-        to the child."""
+        """Environment steps of the child's next push while `children` take part; 0 leaves it to
+        the child."""
 
     def diverged(self, trial: Trial, now: float) -> None:
         """A push brings NaN or infinity. If trials are shared, the push is refused instead."""
@@ -475,30 +427,64 @@ class Trials(Protocol):
         """The child's connection is gone. It may come back."""
 
     def progress(self, trial: Trial, now: float) -> float:
-        """How much of the trial is done, in [0, 1]; it never goes back."""
+        """The share of the trial that is done, in [0, 1]; it never decreases."""
 
     def over(self, now: float) -> str:
-        """Why the run is over; empty while it goes on."""
+        """The reason why the run is over; empty before."""
 
     @property
     def version(self) -> int | UnsetType:
         """The version of θ_P, if all children share one."""
 
     def describe(self, connected: int, now: float) -> str:
-        """How the run goes with so many children connected, in a few words for people."""
+        """A few words for people on the run, with the number of connected children."""
 
 
-# ------------------------------------------------------------------------------------------------
-# A plain run: one trial, shared by all children, that ends with the run. Pure.
+class ExchangePacing:
+    """Steps of each child's next push, in proportion to its speed, so that all push equally often.
+
+    With one number for all, a slow child's push is old when it comes: a straggler (Nguyen et al.
+    2022).
+
+    Args:
+        steps: of a child of mean speed.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        #: By child: the time of its last push, and its steps a second.
+        self._last: dict[str, float] = {}
+        self._speeds: dict[str, float] = {}
+
+    def note(self, child: str, steps: int, seconds: float) -> None:
+        """Notes a push: its environment steps, and its time in seconds."""
+        before = self._last.get(child, seconds)
+        self._last[child] = seconds
+        if steps and seconds > before:
+            speed = steps / (seconds - before)
+            mean = self._speeds.get(child, speed)
+            self._speeds[child] = mean + _NEW * (speed - mean)
+
+    def forget(self, child: str) -> None:
+        """Forgets a child that takes part no longer. It may come back."""
+        self._last.pop(child, None)
+        self._speeds.pop(child, None)
+
+    def share(self, child: str) -> int:
+        """Environment steps of the child's next push; 0 leaves it to the child."""
+        speed = self._speeds.get(child)
+        if speed is None:
+            return 0
+        mean = sum(self._speeds.values()) / len(self._speeds)
+        return max(1, round(self._steps * speed / mean))
 
 
 class SingleTrialRun:
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Args:
-        rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
-            import string, the documented one.
-        part: which part of the parent this is. Only the first ends the run.
+        rule: None makes the rule of `parent.rule` or, if that is an import string, `Blend`.
+        part: the shard that this parent is. Only the first ends the run.
     """
 
     shared = True
@@ -510,15 +496,15 @@ class SingleTrialRun:
         self.rule: Rule = rule or make_rule(experiment)
         settings = experiment.to_dict()
         if self.rule.takes != experiment.pushes:
-            # The children do not know a rule of one's own.
+            # The children do not know a rule of the user's.
             settings["child"]["push"] = self.rule.takes
         self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
         self.tally = ProgressCounter()
         self.events: list[Event] = []
         self._stop = experiment.stop
-        told = experiment.child
-        steps = told.exchange_steps if told.exchange == "free" else 0
-        self._arrivals = ExchangePacing(steps) if steps else None
+        child = experiment.child
+        steps = child.exchange_steps if child.exchange == "free" else 0
+        self._pacing = ExchangePacing(steps) if steps else None
 
     @property
     def version(self) -> int:
@@ -534,12 +520,12 @@ class SingleTrialRun:
         pass
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
-        if self._arrivals is not None:
-            self._arrivals.note(child, steps, now)
+        if self._pacing is not None:
+            self._pacing.note(child, steps, now)
 
     def share(self, child: str, children: int) -> int:
-        told = self.rule.share(child, children)
-        return told if told or self._arrivals is None else self._arrivals.share(child)
+        steps = self.rule.share(child, children)
+        return steps if steps or self._pacing is None else self._pacing.share(child)
 
     def diverged(self, trial: Trial, now: float) -> None:
         pass
@@ -548,11 +534,11 @@ class SingleTrialRun:
         pass
 
     def vanished(self, child: str, now: float) -> None:
-        if self._arrivals is not None:
-            self._arrivals.forget(child)
+        if self._pacing is not None:
+            self._pacing.forget(child)
 
     def progress(self, trial: Trial, now: float) -> float:
-        """How much of the strictest countable stop condition is used up."""
+        """The used share of the strictest countable stop condition."""
         stop = self._stop
         used = 0.0
         if stop.updates:
@@ -590,7 +576,7 @@ class SingleTrialRun:
 def reached(
     stop: Stop, mean: float | None, updates: float, episodes: int, steps: int, seconds: float
 ) -> str:
-    """Which stop condition a run has reached, in words; empty if none.
+    """The stop condition that a run has reached, in words; empty if none.
 
     Args:
         mean: mean return of the last `stop.window` episodes; None while there are fewer.

@@ -1,4 +1,4 @@
-"""What a parent refuses. Each check raises a `ProtocolError` or finds no fault. Pure."""
+"""Checks of requests. Each raises a `ProtocolError` or accepts. Pure."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from genkidama.server.trial import STATE_PREFIX, Trial
 
 __all__ = ["check_hello", "check_push", "check_returns", "check_signature", "measure"]
 
-#: What a push that brings only news of work has for its vector.
+#: The vector of a push that reports work alone.
 NOTHING: Vector = np.zeros(0, DTYPE)
 
 
 def check_hello(
     message: Hello, session: str, connected: int, limit: int, part: Shard = WHOLE
 ) -> None:
-    """Checks that this child may come in.
+    """Checks that this child may connect.
 
     Args:
         session: the session of the child connected under this name; empty if there is none.
-        connected: how many children are connected.
+        connected: the number of connected children.
         limit: `parent.max_children`.
-        part: which part of a parent this is.
+        part: the shard that this parent is.
     """
     if message.protocol != PROTOCOL:
         raise ProtocolError(
@@ -65,8 +65,8 @@ def check_signature(
 ) -> None:
     """Checks that a child with this network may train the trial.
 
-    What another network than the run's is may change: the child that brought the run's may have
-    been the wrong one. All else is refused for good.
+    The run's network may change, since the child that brought it may have been the wrong one. All
+    else is refused for good.
     """
     limit = settings.max_parameters
     expected = settings.signature if trial.number is None else ""
@@ -97,7 +97,7 @@ def check_signature(
 
 
 def _is_reserved(name: str) -> bool:
-    """Whether a checkpoint could not hold a parameter of this name: safetensors or we need it."""
+    """Whether safetensors or a checkpoint needs this name for something else."""
     return name == "__metadata__" or name.startswith(STATE_PREFIX)
 
 
@@ -105,7 +105,7 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
     """Checks that this push fits the trial.
 
     Args:
-        rule: says how many numbers a push has, for the trial's signature.
+        rule: of the run; it knows the length of a push.
         owned: whether the child may train the trial.
 
     Returns:
@@ -131,24 +131,24 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
 
 
 def measure(vector: Vector, statistics: int) -> tuple[float, str]:
-    """The Euclidean norm of a vector's trained numbers, and what is wrong with its numbers.
+    """The Euclidean norm of a vector's trained numbers, and a fault in its numbers, or "".
 
     Args:
         vector: of weights, a difference or a gradient.
-        statistics: how many running statistics end it.
+        statistics: the number of running statistics at its end.
     """
     trained = vector[: len(vector) - statistics] if statistics else vector
-    found = length(trained)
-    if not statistics and found <= LARGEST:
-        return found, ""
+    norm = length(trained)
+    if not statistics and norm <= LARGEST:
+        return norm, ""
     tail = vector[len(trained) :]
-    if not (found < math.inf and is_finite(tail)):
-        return found, "NaN or infinity"
-    if found > LARGEST:
-        return found, f"numbers no network has: their norm is {found:.3g}, at most {LARGEST:g}"
+    if not (norm < math.inf and is_finite(tail)):
+        return norm, "NaN or infinity"
+    if norm > LARGEST:
+        return norm, f"numbers no network has: their norm is {norm:.3g}, at most {LARGEST:g}"
     if statistics and np.abs(tail).max() > LARGEST_STATISTIC:
-        return found, f"running statistics beyond ±{LARGEST_STATISTIC:g}"
-    return found, ""
+        return norm, f"running statistics beyond ±{LARGEST_STATISTIC:g}"
+    return norm, ""
 
 
 def check_returns(child: str, returns: list[float]) -> None:

@@ -50,7 +50,7 @@ def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once()
     trial = Trial(window=1)
     trial.signature = Signature.of([("weight", (2,)), ("statistics.observations", (3,))])
     record = ChildRecord(trial=trial)
-    take = partial(DivergenceSampling().take, record)
+    take = partial(DivergenceSampling().sample, record)
 
     def push(sequence: int, *numbers: float, kind: str = "weights") -> Push:
         tail = [5.0 * sequence] * 3  # statistics are not trained, and do not count
@@ -60,16 +60,16 @@ def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once()
     trial.vector = np.array([3.0, 4.0, 7.0, 8.0, 9.0], DTYPE)
     take(push(2, 3.0, 9.0), 10.0)
     take(push(3, 3.0, 14.0), 10.9)
-    assert (record.tell(), record.tell()) == (1.0, UNSET)
+    assert (record.take_distance(), record.take_distance()) == (1.0, UNSET)
     take(push(4, 3.0, 14.0), 11.0)
-    assert record.tell() == 2.0
+    assert record.take_distance() == 2.0
     take(push(5, 0.0, 15.0, kind="difference"), 12.0)
-    assert record.tell() == 3.0
+    assert record.take_distance() == 3.0
     take(push(6, 1.0, 1.0, kind="gradient"), 13.0)
-    assert record.tell() is UNSET
+    assert record.take_distance() is UNSET
     take(push(7, 3.0, 9.0), 14.0)
     record.enter(Hello(protocol=2, name="pi", session="s"), trial, "")  # perhaps another trial's
-    assert record.tell() is UNSET
+    assert record.take_distance() is UNSET
 
 
 def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:
@@ -84,13 +84,13 @@ def test_a_child_that_returns_goes_on_and_another_one_begins() -> None:
     hello = Hello(protocol=2, name="pi", session="s", encodings=["int8"])
     record.enter(hello, trial, "int8")
     assert record == ChildRecord(session="s", connected=True, sequence=4, exchanges=3)
-    assert record.trial is trial and record.line is not None
+    assert record.trial is trial and record.delta is not None
     record.leave()
     assert record == ChildRecord(session="s", sequence=4, exchanges=3)
-    assert record.trial is None and record.line is None
+    assert record.trial is None and record.delta is None
     record.enter(Hello(protocol=2, name="pi", session="t"), trial, "int8")
     assert record == ChildRecord(session="t", connected=True, exchanges=3)
-    assert record.line is None
+    assert record.delta is None
 
 
 def test_without_a_line_an_answer_is_what_it_was() -> None:

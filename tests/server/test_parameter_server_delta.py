@@ -86,7 +86,7 @@ def test_each_child_is_read_by_what_it_was_told_itself(encoding: str) -> None:
         wanted = (0.5 * wanted + 0.5 * numbers(seed)).astype(DTYPE)
         assert near(server, wanted, 0.5)
         assert decision.vector is not None and near(server, decision.vector, 1.0)
-        theirs = server.children[session.name].line
+        theirs = server.children[session.name].delta
         ours = session._delta
         assert theirs is not None and theirs.parent is not None
         assert ours is not None and ours.parent is not None
@@ -101,7 +101,7 @@ def test_without_a_common_encoding_all_travels_whole(wish: str, offer: list[str]
     assert isinstance(welcome, Welcome)
     assert (welcome.protocol, welcome.encoding) == (2, "")
     assert welcome.experiment["parent"]["encoding"] == wish
-    assert server.children["a"].line is None
+    assert server.children["a"].delta is None
 
 
 def test_a_search_is_exact() -> None:
@@ -114,7 +114,7 @@ def test_a_search_is_exact() -> None:
     hello = Session("a", "word", parent="the parent").hello()
     welcome = server.handle("", hello, 0.0)
     assert isinstance(welcome, Welcome) and welcome.trial is not None
-    assert welcome.encoding == "" and server.children["a"].line is None
+    assert welcome.encoding == "" and server.children["a"].delta is None
 
 
 def test_a_refused_difference_changes_nothing_and_the_next_one_is_read() -> None:
@@ -181,7 +181,7 @@ def test_of_differences_nothing_is_lost_or_counted_twice_whatever_the_line_loses
         assert decision.sent is not None and decision.vector is not None
         ours += decision.vector.astype(np.float64) - decision.sent
         base = session._base.vector
-        theirs = server.children["a"].line
+        theirs = server.children["a"].delta
         assert base is not None and theirs is not None and theirs.parent is not None
         assert base.tobytes() == theirs.parent.tobytes()
         assert server.trial.vector is not None
@@ -235,7 +235,7 @@ def test_what_a_child_pulls_is_a_difference_and_its_next_push_goes_on_from_it() 
     decision = one.receive(Pull(), reply)
     assert isinstance(decision, BlendReply) and decision.sent is None
     assert decision.vector is not None and near(server, decision.vector, 0.04)
-    line = server.children["a"].line
+    line = server.children["a"].delta
     assert line is not None and line.parent is not None
     assert decision.vector.tobytes() == line.parent.tobytes()
     push, _ = exchange(server, one, numbers(3))
@@ -268,6 +268,6 @@ def test_a_parent_that_has_lost_everything_takes_the_childs_weights_whole() -> N
 def test_a_child_that_is_gone_takes_no_memory() -> None:
     server = make("int4")
     exchange(server, entered(server, "a"), numbers(0))
-    assert server.children["a"].line is not None
+    assert server.children["a"].delta is not None
     server.disconnected("a", "gone", 1.0)
-    assert server.children["a"].line is None
+    assert server.children["a"].delta is None

@@ -16,7 +16,7 @@ from genkidama.server.trial import SingleTrialRun
 def run(**stop: Any) -> SingleTrialRun:
     """A run that began at 10 seconds."""
     run = SingleTrialRun(Experiment.from_dict({"stop": stop}))
-    run.tally.begin(10.0)
+    run.tally.start(10.0)
     return run
 
 

@@ -41,7 +41,9 @@ def test_children_are_shared_out_in_the_ratio_that_was_asked_for(
     roles, there, connected = RoleAssignment(of_all), [], []
     for number in range(children):
         connected.append(f"child-{number}")
-        there.append(role_of(roles.told(hello(connected[-1]), of_all.to_dict(), connected)))
+        there.append(
+            role_of(roles.experiment_for(hello(connected[-1]), of_all.to_dict(), connected))
+        )
         for role in set(wanted):
             share = wanted.count(role) / len(wanted)
             assert abs(there.count(role) - len(there) * share) < 1 + share * len(set(wanted))
@@ -52,12 +54,15 @@ def test_a_child_keeps_its_role_and_one_that_is_gone_is_made_up_for() -> None:
     of_all = experiment(roles=["act", "learn"])
     settings = of_all.to_dict()
     roles = RoleAssignment(of_all)
-    assert role_of(roles.told(hello("a"), settings, ["a"])) == "act"
-    assert role_of(roles.told(hello("b"), settings, ["a", "b"])) == "learn"
-    assert role_of(roles.told(hello("a"), settings, ["a", "b"])) == "act"
-    assert role_of(roles.told(hello("c"), settings, ["a", "c"])) == "learn"
+    assert role_of(roles.experiment_for(hello("a"), settings, ["a"])) == "act"
+    assert role_of(roles.experiment_for(hello("b"), settings, ["a", "b"])) == "learn"
+    assert role_of(roles.experiment_for(hello("a"), settings, ["a", "b"])) == "act"
+    assert role_of(roles.experiment_for(hello("c"), settings, ["a", "c"])) == "learn"
     # A parent that has started again.
-    assert role_of(RoleAssignment(of_all).told(hello("b", "learn"), settings, ["b"])) == "learn"
+    assert (
+        role_of(RoleAssignment(of_all).experiment_for(hello("b", "learn"), settings, ["b"]))
+        == "learn"
+    )
 
 
 def test_names_of_children_that_are_gone_are_not_kept_for_ever(
@@ -67,7 +72,7 @@ def test_names_of_children_that_are_gone_are_not_kept_for_ever(
     of_all = experiment(roles=["act", "learn"])
     roles = RoleAssignment(of_all)
     for number in range(40):
-        roles.told(hello(f"child-{number}"), of_all.to_dict(), [f"child-{number}"])
+        roles.experiment_for(hello(f"child-{number}"), of_all.to_dict(), [f"child-{number}"])
         assert len(roles._of) <= 8
     assert roles.pushing([f"child-{number}" for number in (38, 39)]) >= 1
 
@@ -75,7 +80,7 @@ def test_names_of_children_that_are_gone_are_not_kept_for_ever(
 def test_a_machine_that_says_what_it_does_does_that() -> None:
     of_all = experiment()
     roles = RoleAssignment(of_all)
-    told = roles.told(hello("a", "act"), of_all.to_dict(), ["a"])
+    told = roles.experiment_for(hello("a", "act"), of_all.to_dict(), ["a"])
     assert role_of(told) == "act"
     assert Experiment.from_dict(told).role == "act"
 
@@ -84,13 +89,13 @@ def test_a_role_without_a_replay_for_all_is_refused_by_the_setting_that_is_missi
     plain = Experiment()
     roles = RoleAssignment(plain)
     with pytest.raises(ProtocolError) as caught:
-        roles.told(hello("a", "learn"), plain.to_dict(), ["a"])
+        roles.experiment_for(hello("a", "learn"), plain.to_dict(), ["a"])
     assert caught.value.code == "role"
     assert str(caught.value) == (
         "child 'a' with role = 'learn': child.roles = ['learn']: children that only act, or only "
         "learn, share a replay; set replay.url to 'embedded'"
     )
-    assert role_of(roles.told(hello("a"), plain.to_dict(), ["a"])) == "bundle"
+    assert role_of(roles.experiment_for(hello("a"), plain.to_dict(), ["a"])) == "bundle"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_where_the_replay_is_is_told_and_kept_nowhere() -> None:
     of_all = experiment()
     roles, settings = RoleAssignment(of_all), of_all.to_dict()
     roles.replay = {"url": "redis://:word@:4711", "name": "run-1"}
-    told = roles.told(hello("a"), settings, ["a"])
+    told = roles.experiment_for(hello("a"), settings, ["a"])
     assert told["replay"]["url"] == "redis://:word@:4711"
     assert settings == of_all.to_dict()
     child = Experiment.from_dict(told)
@@ -144,4 +149,4 @@ def test_an_engine_with_a_host_stays_where_it_is() -> None:
 def test_a_plain_run_tells_everybody_the_same() -> None:
     plain = Experiment()
     settings = plain.to_dict()
-    assert RoleAssignment(plain).told(hello("a"), settings, ["a"]) is settings
+    assert RoleAssignment(plain).experiment_for(hello("a"), settings, ["a"]) is settings

@@ -78,8 +78,8 @@ def test_seconds_go_on_after_a_restart_and_begin_once() -> None:
     tally = ProgressCounter()
     tally.restore(exchanges=0, updates=0.0, seconds=5.0)
     assert tally.seconds(100.0) == 5.0
-    tally.begin(100.0)
-    tally.begin(110.0)
+    tally.start(100.0)
+    tally.start(110.0)
     assert tally.seconds(120.0) == 25.0
 
 
@@ -96,7 +96,7 @@ def test_the_mean_return_is_that_of_the_window(returns: list[float], window: int
 def test_the_running_mean_at_decay_1_is_that_of_all_versions(values: list[float]) -> None:
     trial = Trial(window=1)
     for value in values:
-        trial.take(contribution(np.full(2, value, DTYPE)), "weights", Blend(1.0), 1.0)
+        trial.apply(contribution(np.full(2, value, DTYPE)), "weights", Blend(1.0), 1.0)
     assert trial.average is not None
     assert trial.average.tolist() == pytest.approx([sum(values) / len(values)] * 2, abs=1e-3)
     assert trial.vector is not None
@@ -107,12 +107,12 @@ def test_the_running_mean_forgets_below_1_and_is_none_at_0() -> None:
     trial = Trial(window=1)
     means = []
     for value in (8.0, 0.0, 4.0, 0.0):
-        trial.take(contribution(np.full(1, value, DTYPE)), "weights", Blend(1.0), 0.75)
+        trial.apply(contribution(np.full(1, value, DTYPE)), "weights", Blend(1.0), 0.75)
         assert trial.average is not None
         means.append(float(trial.average[0]))
     assert means == pytest.approx([8.0, 4.0, 4.0, 3.0])
     without = Trial(window=1)
-    without.take(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
+    without.apply(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
     assert without.average is None
 
 
@@ -129,9 +129,9 @@ def test_what_is_left_out_makes_no_version(
     kind: str, rule: Rule, left_out: str | None, version: int
 ) -> None:
     trial = Trial(window=1)
-    assert trial.take(contribution(np.ones(1, DTYPE)), "weights", rule, 0.5) is None
+    assert trial.apply(contribution(np.ones(1, DTYPE)), "weights", rule, 0.5) is None
     push = contribution(np.full(1, 3.0, DTYPE), staleness=1)
-    assert trial.take(push, kind, rule, 0.5) == left_out
+    assert trial.apply(push, kind, rule, 0.5) == left_out
     assert trial.version == version
     assert trial.vector is not None
     assert (trial.vector.tolist() == [1.0]) == (left_out is not None)
@@ -144,9 +144,9 @@ def test_what_is_left_out_makes_no_version(
 def test_a_push_of_another_kind_is_refused(before: bool, words: str) -> None:
     trial = Trial(window=1)
     if before:
-        trial.take(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
+        trial.apply(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
     kept = (trial.version, None if trial.vector is None else trial.vector.tolist())
     with pytest.raises(ProtocolError, match=words) as caught:
-        trial.take(contribution(np.ones(1, DTYPE)), "difference", Blend(1.0), 0.0)
+        trial.apply(contribution(np.ones(1, DTYPE)), "difference", Blend(1.0), 0.0)
     assert caught.value.code == "order"
     assert kept == (trial.version, None if trial.vector is None else trial.vector.tolist())
