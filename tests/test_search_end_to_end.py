@@ -205,31 +205,6 @@ def test_a_trial_can_be_evaluated_and_trained_on(
 
 
 @pytest.mark.slow
-def test_a_search_that_is_over_is_over_at_once(searched: Searched, tmp_path: Path) -> None:
-    shutil.copytree(searched.path, tmp_path / "run")
-    said = command(
-        tmp_path,
-        "genkidama",
-        "search",
-        "--resume",
-        "run",
-        "--nodes",
-        1,
-        "--cores",
-        1,
-        "--no-figures",
-        seconds=LONG,
-    )
-    assert said.code == 0, said.err
-    assert said.out.strip() == searched.said.out.strip()
-    after = trials_of(tmp_path / "run")
-    prefixes(trials_of(searched.path), after)
-    assert len(history(tmp_path / "run", "report")) == sum(
-        len(trial.user_attrs["phases"]) for trial in after
-    )
-
-
-@pytest.mark.slow
 def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: Path) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
     options = ["--set", "search.trials=5", "--nodes", 1, "--cores", 1, "--no-figures"]
@@ -239,53 +214,7 @@ def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: 
     assert len(trials_of(tmp_path / "run")) == 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["asha", "hyperband"])
-def test_a_halving_search_is_killed_and_resumed(method: str, tmp_path: Path, start: Start) -> None:
-    plan = {"method": method, "phases": 4, "reduction_factor": 2, "eviction_rate": 0.25}
-    experiment = cart(tmp_path, phase_steps=300, trials=8, **plan)
-    run = tmp_path / "run"
-    options = ["--nodes", 2, "--cores", 1, "--no-figures"]
-    process = start("genkidama", "search", "cart.toml", *options, "--out", "run")
-    until(
-        lambda: len(history(run, "report")) >= 4 or process.popen.poll() is not None,
-        "reports",
-        LONG,
-    )
-    for member in process.family():
-        member.kill()
-    process.vanish(10.0)
-    before = trials_of(run)
-    said = command(tmp_path, "genkidama", "search", "--resume", "run", *options, seconds=LONG)
-    assert said.code == 0, said.err
-    after = trials_of(run)
-    check(run, after, experiment)
-    prefixes(before, after)
-    assert TrialState.PRUNED in {trial.state for trial in after}
-    assert "(reduction factor 2)" in said.out and "Traceback" not in said.err
-
-
 # What only the parent can see. `tests/test_main.py` has the other mistakes.
-
-
-def test_a_search_that_does_not_fit_its_study_is_one_line(
-    searched: Searched,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shutil.copytree(searched.path, tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    options = ["--set", "search.phases=7", "--nodes", "0", "--listen", "127.0.0.1:0"]
-    assert main(["search", "--resume", "run", *options]) == 2
-    said = capsys.readouterr().err
-    assert [line for line in said.splitlines() if line.startswith("error: ")] == [
-        said.splitlines()[-1]
-    ]
-    assert "its phases was 2, and now is 7; choose another directory with --out" in said
-    assert "Traceback" not in said
-    assert Run.open(tmp_path / "run").experiment == searched.experiment
 
 
 # Ends that nobody wished for.

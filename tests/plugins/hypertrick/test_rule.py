@@ -118,11 +118,6 @@ def test_workers_before_selection_is_exact_where_the_rate_is_a_square(
     assert workers_before_selection(workers, float(q * q), phase) == math.floor(exact)
 
 
-@pytest.mark.parametrize(("phase", "expected"), [(0, 16), (1, 12), (2, 9), (3, 6.75)])
-def test_expected_workers_of_the_running_example(phase: int, expected: float) -> None:
-    assert expected_workers(16, 0.25, phase) == expected
-
-
 @pytest.mark.parametrize(
     ("phases", "minimum", "expected"), [(10, 0.1887, 0.3775), (5, 0.3051, 0.6102)]
 )
@@ -192,23 +187,6 @@ def test_late_reporters_are_stopped_strictly_below_the_quantile_of_all_reports_a
         assert rule.report(n, 0, metric) is expected
 
 
-def test_a_metric_that_is_the_quantile_itself_passes() -> None:
-    rule = selecting_at_once()
-    assert [rule.report(trial, 0, metric) for trial, metric in enumerate([1, 3, 2])] == [
-        CONTINUE
-    ] * 3
-    assert rule.report(3, 0, 1.5) is STOP
-
-
-def test_phases_do_not_see_each_other() -> None:
-    rule = selecting_at_once(phases=3)
-    for trial in range(10):
-        rule.report(trial, 0, 100 + trial)
-    assert rule.decide(10, 1, -5) == Decision(
-        10, 1, -5, order=1, worse=0, mode=Mode.SELECTION, verdict=CONTINUE
-    )
-
-
 @given(st.integers(1, 20), st.lists(st.floats(allow_nan=False), max_size=20))
 def test_nothing_is_decided_after_the_last_phase(phases: int, metrics: list[float]) -> None:
     rule = selecting_at_once(phases)
@@ -261,23 +239,6 @@ def test_the_worst_case_of_the_running_example() -> None:
     # Rounding down may take more than the missing phase gives: of two workers over 100 phases one
     # may run them all.
     assert fewest_phases(2, 0.01, 100) == 101 < minimum_completion_rate(0.01, 100) * 200
-
-
-def test_the_expected_number_of_workers_where_metrics_are_stationary() -> None:
-    """Equation 1, under the assumption of its proof: a metric says nothing about the next."""
-    workers, phases, rate, searches = 200, 5, 0.25, 60
-    rng = np.random.default_rng(7)
-    reached = np.empty((searches, phases))
-    for n in range(searches):
-        rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
-        ran = np.array(search(rule, rng, 16, lambda trial, phase: rng.normal()))
-        reached[n] = [(ran > phase).sum() for phase in range(phases)]
-    assert (reached[:, 0] == workers).all()
-    expected = np.array([expected_workers(workers, rate, phase) for phase in range(1, phases)])
-    error = reached[:, 1:].std(axis=0, ddof=1) / math.sqrt(searches)
-    # Whole trials cannot be cut at √r: rounding W^DCM, and n·√r of a few reports, cost up to one
-    # trial a phase.
-    assert (np.abs(reached[:, 1:].mean(axis=0) - expected) < 4 * error + 1).all()
 
 
 # Ties, failures, repetitions.
@@ -340,12 +301,19 @@ def test_a_repeated_report_counts_once_and_gets_the_same_answer(
     assert len(twice.decisions) == len(history)
 
 
-@given(histories(), st.integers(0, 40), st.sampled_from([None, 5]), st.sampled_from([None, (1,)]))
+@given(
+    histories(),
+    st.integers(0, 40),
+    st.sampled_from([None, 5]),
+    st.sampled_from([None, (1,)]),
+    st.booleans(),
+)
 def test_a_restored_rule_goes_on_as_if_nothing_had_happened(
     history: list[tuple[int, int, float]],
     cut: int,
     cohort: int | None,
     decide_after: tuple[int, ...] | None,
+    adaptive: bool,
 ) -> None:
     whole, before, after = (
         HyperTrick(
@@ -354,6 +322,7 @@ def test_a_restored_rule_goes_on_as_if_nothing_had_happened(
             eviction_rate=0.25,
             cohort=cohort,
             decide_after=decide_after,
+            adaptive=adaptive,
             seed=3,
         )
         for _ in range(3)
@@ -497,14 +466,6 @@ def test_a_factor_below_two_is_named(factor: int) -> None:
         geometric_phases(27, factor)
 
 
-@given(st.integers(1, 500), st.integers(1, 30), rates)
-def test_without_a_cohort_it_is_equations_1_and_9(workers: int, phases: int, rate: float) -> None:
-    runs = expected_runs(workers, phases, rate)
-    assert runs == pytest.approx([expected_workers(workers, rate, p) for p in range(phases)])
-    rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
-    assert rule.expected_completion_rate == pytest.approx(completion_rate(rate, phases))
-
-
 @given(st.integers(1, 500), st.integers(1, 30), rates, st.integers(1, 600))
 def test_a_cohort_lets_fewer_run_on_and_one_of_all_changes_nothing(
     workers: int, phases: int, rate: float, cohort: int
@@ -538,7 +499,7 @@ def searched(rule: HyperTrick, rng: np.random.Generator) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("cohort", "adaptive"), [(None, False), (16, False), (100, False), (16, True)]
+    ("cohort", "adaptive"), [(None, False), (None, True), (16, False), (16, True)]
 )
 def test_what_is_expected_is_what_stationary_metrics_do(cohort: int | None, adaptive: bool) -> None:
     """With a cohort of 16 of 1,000 trials √r = 82 % are stopped at r = 2/3, and not 67 %."""
@@ -558,13 +519,6 @@ def test_what_is_expected_is_what_stationary_metrics_do(cohort: int | None, adap
     assert ran == pytest.approx(rule.expected_completion_rate, rel=0.05)
     if cohort and not adaptive:
         assert stopped == pytest.approx(math.sqrt(2 / 3), abs=0.02)
-        assert ran < 0.8 * completion_rate_of(rule)
-
-
-def completion_rate_of(rule: HyperTrick) -> float:
-    """What equation 9 says, blind to the cohort."""
-    runs = expected_runs(rule.workers, rule.phases, rule.eviction_rate, rule.decide_after)
-    return sum(runs) / (rule.workers * rule.phases)
 
 
 def quantile_by_counting(rule: HyperTrick, history: list[Decision], phase: int) -> Fraction | None:
@@ -669,62 +623,6 @@ def test_values_of_the_quantile() -> None:
     assert rule.report(15, 0, NAN) is Verdict.STOP
 
 
-def test_more_arrivals_than_expected_are_counted() -> None:
-    """If 5 instead of 4 passed the first decision, the second has 5 arrivals to choose 2 from."""
-    rule = HyperTrick(workers=8, phases=3, eviction_rate=0.5, adaptive=True)
-    for trial, metric in enumerate([1, 2, 3, 4, 5, 0, 0.1, 0.2]):
-        rule.report(trial, 0, metric)
-    assert [
-        decision.trial for decision in rule.decisions if decision.verdict is Verdict.CONTINUE
-    ] == [0, 1, 2, 3, 4]
-    assert rule.decide(0, 1, 2.0).mode is Mode.COLLECTION
-    # 1 place for 4 arrivals: 3/4 of one report before it, so it must be better.
-    assert rule.report(1, 1, 1.0) is Verdict.STOP
-    assert rule.report(2, 1, 3.0) is Verdict.CONTINUE
-    # None for 2: only a new best.
-    assert rule.report(3, 1, 2.5) is Verdict.STOP
-    assert rule.report(4, 1, 4.0) is Verdict.CONTINUE
-
-
-def test_it_is_off_by_default_and_changes_nothing_before_selection() -> None:
-    assert not HyperTrick(workers=16, phases=4, eviction_rate=0.25).adaptive
-    plain, adaptive = (
-        HyperTrick(workers=16, phases=4, eviction_rate=0.25, adaptive=adaptive)
-        for adaptive in (False, True)
-    )
-    for trial in range(9):
-        assert plain.decide(trial, 0, -trial) == adaptive.decide(trial, 0, -trial)
-
-
-@given(
-    stop_at=st.integers(0, 60),
-    cohort=st.sampled_from([None, 6]),
-    metrics=st.lists(st.floats(0, 1), min_size=60, max_size=60),
-)
-@settings(max_examples=50)
-def test_a_restored_rule_decides_as_the_one_that_never_stopped(
-    stop_at: int, cohort: int | None, metrics: list[float]
-) -> None:
-    def make() -> HyperTrick:
-        return HyperTrick(
-            workers=15, phases=4, eviction_rate=0.4, cohort=cohort, adaptive=True, seed=3
-        )
-
-    def play(rule: HyperTrick, stopped: set[int], first: int, last: int) -> None:
-        for number in range(first, last):
-            phase, trial = divmod(number, 15)
-            if trial not in stopped and rule.report(trial, phase, metrics[number]) is Verdict.STOP:
-                stopped.add(trial)
-
-    whole, before, after = make(), make(), make()
-    play(whole, set(), 0, 60)
-    stopped: set[int] = set()
-    play(before, stopped, 0, stop_at)
-    after.restore(before.decisions)
-    play(after, stopped, stop_at, 60)
-    assert after.decisions == whole.decisions
-
-
 def overshoot(
     *, adaptive: bool, workers: int, phases: int, target: float, name: str, seeds: int
 ) -> float:
@@ -752,22 +650,3 @@ def test_where_ranks_persist_it_keeps_to_equation_9(name: str, phases: int, targ
     )
     assert plain > 8
     assert abs(adaptive) < 2
-
-
-def test_where_metrics_are_independent_draws_it_keeps_the_published_rate() -> None:
-    """The proof's own assumption: the controller has nothing to correct, and must not spoil it."""
-    rng = np.random.default_rng(0)
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    for adaptive, found in rates.items():
-        for _ in range(40):
-            rule = HyperTrick(workers=100, phases=10, eviction_rate=0.25, adaptive=adaptive)
-            done = 0
-            for trial in range(100):
-                for phase in range(10):
-                    done += 1
-                    if rule.report(trial, phase, float(rng.random())) is Verdict.STOP:
-                        break
-            found.append(done / 1000)
-    expected = completion_rate(0.25, 10)
-    assert abs(np.mean(rates[True]) - expected) < 0.03
-    assert np.std(rates[True]) < np.std(rates[False])

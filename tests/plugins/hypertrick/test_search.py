@@ -299,17 +299,6 @@ def test_a_push_may_end_two_phases_at_once() -> None:
     assert a.push(3.0, 6.0, steps=1).stop.startswith("all trials are done")
 
 
-def test_a_push_that_ends_more_phases_than_there_are() -> None:
-    server = make(trials=2)
-    offer(server, 2)
-    a = Node(server)
-    a.enter()
-    assert a.push(3.0, steps=1000) == Weights(
-        version=1, progress=1.0, stop="all phases are done", next=True
-    )
-    assert len(searching(server).trials[0].phases) == 3
-
-
 def test_phases_of_episodes() -> None:
     server = make(phase_episodes=3)
     offer(server)
@@ -488,16 +477,6 @@ def test_no_retries() -> None:
     assert searching(server).trials[0].state == "failed"
 
 
-def test_another_node_may_bring_another_network_if_nobody_has_pushed() -> None:
-    server = make()
-    offer(server)
-    a, b = Node(server, "a"), Node(server, "b")
-    a.enter()
-    a.leave(failed=True)
-    b.hello()
-    assert isinstance(server.handle("b", Join(signature=[("other", [7])]), 0), Weights)
-
-
 def test_weights_that_are_no_numbers_end_the_trial_once() -> None:
     server = make()
     offer(server, 2)
@@ -656,26 +635,6 @@ def test_the_time_is_over_while_trials_are_under_way() -> None:
     assert [event["reason"] for event in events(server, "stop")] == [server.stop]
 
 
-def test_a_search_of_one_phase_decides_nothing() -> None:
-    server = make(trials=3, phases=1)
-    offer(server, 3)
-    a = Node(server)
-    for _ in range(3):
-        a.enter()
-        a.push(0.0)
-    assert server.stop == "all trials are done: 3 completed"
-
-
-def test_in_a_search_progress_is_the_trials() -> None:
-    server = make()
-    offer(server)
-    a = Node(server)
-    a.enter()
-    assert [a.push(1.0, steps=6).progress for _ in range(3)] == [
-        pytest.approx(n * 6 / 30) for n in (1, 2, 3)
-    ]
-
-
 def test_a_snapshot_of_a_trial_is_one_of_a_run() -> None:
     server = make()
     offer(server)
@@ -823,18 +782,6 @@ def test_a_trial_that_has_lost_its_weights_begins_again() -> None:
     )  # the phase that was reported before is not reported again
     b.push(1.0, 102.0)
     assert len(search.trials[0].phases) == 2
-
-
-def test_a_search_that_was_over_is_over_after_a_restart() -> None:
-    old = make(trials=1, phases=1)
-    offer(old)
-    a = Node(old)
-    a.enter()
-    a.push(1.0)
-    new = make(trials=1, phases=1)
-    restore(searching(old), new)
-    new.tick(0.0)
-    assert new.stop == old.stop == "all trials are done: 1 completed"
 
 
 def test_the_time_before_a_restart_counts() -> None:
@@ -1037,8 +984,7 @@ def compare(rng: random.Random) -> None:
     ]
 
 
-NODES = "abc"
-DEEDS = ["find", "find its own", "vanish", "release", "end"]
+REQUESTS = ["find", "find its own", "vanish", "release", "end"]
 
 
 def roster(trials: int) -> Assignments:
@@ -1061,7 +1007,7 @@ def found(roster: Assignments, node: str, now: float, training: int | None = Non
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(NODES), st.sampled_from(DEEDS), st.integers(0, 3)), max_size=40
+        st.tuples(st.sampled_from(NAMES), st.sampled_from(REQUESTS), st.integers(0, 3)), max_size=40
     )
 )
 def test_a_trial_has_one_node_and_a_node_one_trial(deeds: list[tuple[str, str, int]]) -> None:
@@ -1102,20 +1048,6 @@ def test_fresh_are_the_trials_that_wait_untried() -> None:
     assert subject.untried == 2
     subject.trials[1].failed_on.add("b")
     assert subject.untried == 1
-
-
-def test_a_node_that_returns_in_time_keeps_its_trial_and_its_weights() -> None:
-    server = make()
-    offer(server, 2)
-    a, b = Node(server, "a"), Node(server, "b")
-    a.enter(0.0)
-    a.push(1.0, 5.0, value=3.0, steps=5)
-    a.vanish(6.0)
-    assert b.enter(30.0) == 1
-    assert a.enter(35.9) == 0
-    a.push(1.0, 36.0)
-    assert searching(server).trials[0].phases[0].node == "a"
-    assert not searching(server).assignments.absent
 
 
 def test_a_node_that_was_started_again_goes_on_with_its_trial() -> None:

@@ -128,16 +128,26 @@ def test_decisions_by_values() -> None:
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"search": {"trials": 0}}, "search.trials = 0: expected int >= 1"),
-    ({"search": {"trials": -3}}, "search.trials = -3: expected int >= 1"),
-    ({"search": {"trials": 1.5}}, "search.trials = 1.5: expected int"),
-    ({"search": {"phases": 0}}, "search.phases = 0: expected int >= 1"),
-    ({"search": {"eviction_rate": 0.0}}, "search.eviction_rate = 0.0: expected float > 0.0"),
-    ({"search": {"eviction_rate": 1.0}}, "search.eviction_rate = 1.0: expected float < 1.0"),
-    ({"search": {"eviction_rate": 1.5}}, "search.eviction_rate = 1.5: expected float < 1.0"),
-    ({"search": {"eviction_rate": -0.1}}, "search.eviction_rate = -0.1: expected float > 0.0"),
-    ({"search": {"eviction_rate": float("nan")}}, "search.eviction_rate = nan: expected float"),
-    ({"search": {"factor": 1}}, "search.factor = 1: expected int >= 2"),
+    *(
+        ({"search": {key: value}}, f"search.{key} = {value!r}: {problem}")
+        for key, value, problem in (
+            ("trials", 0, "expected int >= 1"),
+            ("phases", 0, "expected int >= 1"),
+            ("eviction_rate", 0.0, "expected float > 0.0"),
+            ("eviction_rate", 1.0, "expected float < 1.0"),
+            ("factor", 1, "expected int >= 2"),
+            ("reduction_factor", 1, "expected int >= 2"),
+            ("decisions", "none", "expected one of 'every', 'geometric'"),
+            ("sampler", "", "expected one of"),
+            ("sampler", "gp", "expected one of 'random', 'tpe', or an import string 'module:Name'"),
+            ("seconds", 0, "expected float > 0.0"),
+            ("retries", -1, "expected int >= 0"),
+            ("return_seconds", -1, "expected float >= 0.0"),
+            ("phase_steps", 0, "expected int >= 1"),
+            ("trails", 3, "no such setting; did you mean 'trials'?"),
+            ("space", 3, "expected a table"),
+        )
+    ),
     (
         {"search": {"method": "ashes"}},
         "search.method = 'ashes': expected one of 'hypertrick', 'hyperband', 'asha', 'random'",
@@ -158,24 +168,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         for method in methods
         for key, value in own.items()
     ),
-    ({"search": {"reduction_factor": 1}}, "search.reduction_factor = 1: expected int >= 2"),
     (
         {"search": {"method": "asha", "least_phases": 11}},
         "search.least_phases = 11: at most search.phases = 10 is allowed",
     ),
-    (
-        {"search": {"decisions": "none"}},
-        "search.decisions = 'none': expected one of 'every', 'geometric'",
-    ),
-    (
-        {"search": {"sampler": "gp"}},
-        "search.sampler = 'gp': expected one of 'random', 'tpe', or an import string 'module:Name'",
-    ),
-    ({"search": {"sampler": ""}}, "search.sampler = '': expected one of"),
-    ({"search": {"seconds": 0}}, "search.seconds = 0: expected float > 0.0"),
-    ({"search": {"retries": -1}}, "search.retries = -1: expected int >= 0"),
-    ({"search": {"return_seconds": -1}}, "search.return_seconds = -1: expected float >= 0.0"),
-    ({"search": {"phase_steps": 0}}, "search.phase_steps = 0: expected int >= 1"),
     (
         {"search": {"phase_steps": None}},
         "search.phase_steps is absent: "
@@ -186,57 +182,35 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "search.phase_steps = 10, search.phase_seconds = 3.0: "
         "give exactly one of phase_steps, phase_episodes and phase_seconds",
     ),
-    ({"search": {"trails": 3}}, "search.trails = 3: no such setting; did you mean 'trials'?"),
-    ({"search": {"space": {}}}, "search.space: is empty"),
-    ({"search": {"space": 3}}, "search.space = 3: expected a table"),
-    (
-        {"search": {"space": {"optimizer": {"learning_rate": {"low": 1.0, "high": 0.1}}}}},
-        "optimizer.learning_rate: low = 1.0 is not below",
-    ),
-    (
-        {"search": {"space": {"optimizer": {"lerning_rate": [0.1]}}}},
-        "search.space: optimizer.lerning_rate = 0.1: no such setting; did you mean",
-    ),
-    (
-        {"search": {"space": {"optimiser": {"learning_rate": [0.1]}}}},
-        "search.space: optimiser = {'learning_rate': 0.1}: no such setting; did you",
-    ),
-    (
-        {"search": {"space": {"seed": [1, 2], "optimiser": {"name": ["adam"]}}}},
-        "search.space: optimiser = {'name': 'adam'}: no such setting",
-    ),
-    ({"search": {"space": {"gamma": [0.9]}}}, "search.space: gamma = 0.9: no such setting"),
-    (
-        {"search": {"space": {"algorithm": {"gamma": [0.9, 1.5]}}}},
-        "search.space: algorithm.gamma = 1.5: expected float <= 1.0",
-    ),
-    (
-        {"search": {"space": {"algorithm": {"gamma": {"low": 0.5, "high": 1.5}}}}},
-        "search.space: algorithm.gamma = 1.5: expected float <= 1.0",
-    ),
-    (
-        {"search": {"space": {"optimizer": {"learning_rate": {"low": 0.0, "high": 1.0}}}}},
-        "search.space: optimizer.learning_rate = 0.0: expected",
-    ),
-    (
-        {"search": {"space": {"algorithm": {"batch_size": {"low": 0.5, "high": 9.0}}}}},
-        "search.space: algorithm.batch_size = 0.5: expected int",
-    ),
-    (
-        {"search": {"space": {"network": {"hidden": [[8], [0]]}}}},
-        "search.space: network.hidden[0] = 0: expected int >= 1",
-    ),
-    (
-        {"search": {"space": {"network": {"hidden": [8, 16]}}}},
-        "search.space: network.hidden = 8: expected array",
-    ),
-    (
-        {"search": {"space": {"optimizer": {"name": ["adam", "adamw"]}}}},
-        "search.space: optimizer.name = 'adamw': expected one of",
-    ),
-    (
-        {"search": {"space": {"algorithm": {"name": {"deeper": [1, 2]}}}}},
-        "search.space: algorithm.name.deeper: 'name' is no section",
+    *(
+        ({"search": {"space": space}}, f"search.space: {problem}")
+        for space, problem in (
+            ({}, "is empty"),
+            (
+                {"optimizer": {"lerning_rate": [0.1]}},
+                "optimizer.lerning_rate = 0.1: no such setting; did you mean",
+            ),
+            (
+                {"seed": [1, 2], "optimiser": {"name": ["adam"]}},
+                "optimiser = {'name': 'adam'}: no such setting; did you",
+            ),
+            ({"gamma": [0.9]}, "gamma = 0.9: no such setting"),
+            ({"algorithm": {"gamma": [0.9, 1.5]}}, "algorithm.gamma = 1.5: expected float <= 1.0"),
+            (
+                {"algorithm": {"gamma": {"low": 0.5, "high": 1.5}}},
+                "algorithm.gamma = 1.5: expected float <= 1.0",
+            ),
+            (
+                {"algorithm": {"batch_size": {"low": 0.5, "high": 9.0}}},
+                "algorithm.batch_size = 0.5: expected int",
+            ),
+            ({"network": {"hidden": [[8], [0]]}}, "network.hidden[0] = 0: expected int >= 1"),
+            ({"optimizer": {"name": ["adam", "adamw"]}}, "optimizer.name = 'adamw': expected one"),
+            (
+                {"algorithm": {"name": {"deeper": [1, 2]}}},
+                "algorithm.name.deeper: 'name' is no section",
+            ),
+        )
     ),
     (
         {
@@ -383,79 +357,38 @@ def test_keys_may_be_deep() -> None:
     }
 
 
+#: A space in TOML, and the problem of which it is told.
+PROBLEMS = """
+x = {} → : x: a range needs low and high
+a.b = 3 → : a.b = 3: expected a range { low = …, high = … } or a list of choices
+a.b = { lo = 1, hi = 2 } → : a.b.lo = 1: expected a range { low = …, high = … } or a list of choices
+x = { low = 1 } → : x: a range needs low and high
+x = { low = 1, high = 1 } → : x: low = 1 is not below high = 1
+x = { low = 0, high = 1.0, log = true } → : x: low = 0: a logarithm needs a range above 0
+x = { low = 0.0, high = inf } → : x: low = 0.0, high = inf: finite numbers are needed
+x = { low = 0, high = 4, step = 0 } → : x: step = 0: above 0 and at most high − low = 4 is needed
+x = { low = 0, high = 4, step = 5 } → : x: step = 5: above 0 and at most high − low = 4 is needed
+x = { low = 0, high = 4, step = 0.5 } → : x: step = 0.5: between whole numbers a whole step
+x = { low = 1, high = 9, step = 2, log = true } → : x: step = 2: with log only
+x = [] → : x: choices = []: at least one is needed
+x = [1, 2, 1] → : x: choices = [1, 2, 1]: one of them stands there twice
+x = [1, 1.0] → : x: choices = [1, 1.0]: one of them stands there twice
+x = [[1], "[1]"] → : x: choices = [[1], '[1]']: one of them stands there twice
+x = { choices = [1, 2], low = 1 } → : x: has choices and a range; give one of them
+x = { low = 1, high = 2, lgo = true } →  lgo
+x = { low = "1", high = 2 } → Expected
+x = { low = true, high = 2 } → got bool
+"""
+
+
 @pytest.mark.parametrize(
     ("toml", "problem"),
     [
+        *(line.split(" → ") for line in PROBLEMS.strip().splitlines()),
         (
             "",
-            ": is empty; name a setting to vary, "
-            "as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
+            ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
         ),
-        ("x = {}", ": x: a range needs low and high"),
-        ("a.b = 3", ": a.b = 3: expected a range { low = …, high = … } or a list of choices"),
-        (
-            'a.b = "adam"',
-            ": a.b = 'adam': expected a range { low = …, high = … } or a list of choices",
-        ),
-        (
-            "a.b = { lo = 1, hi = 2 }",
-            ": a.b.lo = 1: expected a range { low = …, high = … } or a list of choices",
-        ),
-        ("x = { low = 1 }", ": x: a range needs low and high"),
-        ("x = { high = 1, log = true }", ": x: a range needs low and high"),
-        ("x = { low = 2.0, high = 1.0 }", ": x: low = 2.0 is not below high = 1.0"),
-        ("x = { low = 1, high = 1 }", ": x: low = 1 is not below high = 1"),
-        (
-            "x = { low = 0, high = 1.0, log = true }",
-            ": x: low = 0: a logarithm needs a range above 0",
-        ),
-        (
-            "x = { low = -1.0, high = 1.0, log = true }",
-            ": x: low = -1.0: a logarithm needs a range above 0",
-        ),
-        ("x = { low = 0.0, high = inf }", ": x: low = 0.0, high = inf: finite numbers are needed"),
-        ("x = { low = nan, high = 1.0 }", ": x: low = nan, high = 1.0: finite numbers are needed"),
-        (
-            "x = { low = 0, high = 4, step = 0 }",
-            ": x: step = 0: above 0 and at most high − low = 4 is needed",
-        ),
-        (
-            "x = { low = 0, high = 4, step = -1 }",
-            ": x: step = -1: above 0 and at most high − low = 4 is needed",
-        ),
-        (
-            "x = { low = 0, high = 4, step = 5 }",
-            ": x: step = 5: above 0 and at most high − low = 4 is needed",
-        ),
-        (
-            "x = { low = 0, high = 4, step = nan }",
-            ": x: step = nan: above 0 and at most high − low = 4 is needed",
-        ),
-        (
-            "x = { low = 0, high = 4, step = 0.5 }",
-            ": x: step = 0.5: between whole numbers a whole step is needed",
-        ),
-        (
-            "x = { low = 1, high = 9, step = 2, log = true }",
-            ": x: step = 2: with log only whole numbers in steps of 1 are possible",
-        ),
-        (
-            "x = { low = 0.1, high = 9.0, step = 0.1, log = true }",
-            ": x: step = 0.1: with log only whole numbers in steps of 1 are possible",
-        ),
-        ("x = []", ": x: choices = []: at least one is needed"),
-        ("x = { choices = [] }", ": x: choices = []: at least one is needed"),
-        ("x = [1, 2, 1]", ": x: choices = [1, 2, 1]: one of them stands there twice"),
-        ("x = [1, 1.0]", ": x: choices = [1, 1.0]: one of them stands there twice"),
-        ("x = [[1], [2], [1]]", ": x: choices = [[1], [2], [1]]: one of them stands there twice"),
-        ('x = [[1], "[1]"]', ": x: choices = [[1], '[1]']: one of them stands there twice"),
-        ("x = { choices = [1, 2], low = 1 }", ": x: has choices and a range; give one of them"),
-        ("x = { choices = [1, 2], log = true }", ": x: has choices and a range; give one of them"),
-        ("x = { low = 1, high = 2, lgo = true }", " lgo"),
-        ('x = { low = "1", high = 2 }', "Expected"),
-        ("x = { low = true, high = 2 }", "got bool"),
-        ("x = { low = 1, high = 2, log = 1 }", "Expected bool"),
-        ("x = { choices = 3 }", "Expected array"),
         ("x.y = [1]\n'x.y' = [2]", ": x.y: stands there twice"),
     ],
 )
