@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections import defaultdict
 from itertools import accumulate
 
 from genkidama.plugins.hypertrick.rule import (
     Decision,
     Mode,
+    SearchRule,
     Verdict,
     check_natural,
-    checked_metric,
     geometric_phases,
 )
 
@@ -53,8 +53,8 @@ def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
     return tuple(-((highest + 1) * factor**s // -(s + 1)) for s in range(highest, -1, -1))
 
 
-class Halving:
-    """The rule with its memory of all reports.
+class Halving(SearchRule):
+    """The rule of Successive Halving, without waiting.
 
     Args:
         workers: how many trials are started in all, at least 1.
@@ -70,10 +70,8 @@ class Halving:
     def __init__(
         self, *, workers: int, phases: int, factor: int, least: int = 1, brackets: bool = False
     ) -> None:
-        check_natural("workers", workers)
+        super().__init__(workers, phases)
         sizes = bracket_sizes(phases, factor, least)
-        self.workers = workers
-        self.phases = phases
         self.factor = factor
         #: By bracket, the end of its trials in a turn.
         self._ends = tuple(accumulate(sizes if brackets else sizes[:1]))
@@ -82,49 +80,30 @@ class Halving:
             geometric_phases(phases, factor, least * factor**bracket)
             for bracket in range(len(self._ends))
         ]
+        self.decide_after = self._rungs[0]
         #: By bracket and phase, whether each report is a number, and its metric, worst first.
-        self._reports: dict[tuple[int, int], list[tuple[bool, float]]] = {}
-        self._decisions: dict[tuple[int, int], Decision] = {}
-
-    @property
-    def decide_after(self) -> tuple[int, ...]:
-        """The phases, from 0, after which some trials are judged, ascending."""
-        return self._rungs[0]
-
-    @property
-    def decisions(self) -> list[Decision]:
-        """All decisions, oldest first."""
-        return list(self._decisions.values())
+        self._reports: defaultdict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
 
     def peers(self, trial: int) -> int:
         """The bracket of a trial: it is compared with the trials of the same one."""
         return bisect_right(self._ends, trial % self._ends[-1])
 
-    def report(self, trial: int, phase: int, metric: float) -> Verdict:
-        """`HyperTrick.report`."""
-        return self.decide(trial, phase, metric).verdict
-
-    def decide(self, trial: int, phase: int, metric: float) -> Decision:
-        """`HyperTrick.decide`; order and worse count the reports of the same bracket."""
-        metric = checked_metric(trial, phase, metric, self.phases)
-        if (earlier := self._decisions.get((trial, phase))) is not None:
-            return earlier
-        worse, order, better = self._count(trial, phase, metric)
+    def _judge(self, trial: int, phase: int, metric: float) -> Decision:
+        """The decision; its order and worse count the reports of the same bracket."""
+        reports = self._reports[self.peers(trial), phase]
+        worse = bisect_left(reports, _key(metric))
+        better = len(reports) - bisect_right(reports, _key(metric))
+        order = len(reports) + 1
         mode = Mode.SELECTION if phase in self._rungs[self.peers(trial)] else Mode.NONE
         stop = mode is Mode.SELECTION and better >= self._places(order)
         if math.isnan(metric):
             mode = Mode.FAILURE
             stop = True
         verdict = Verdict.STOP if stop else Verdict.CONTINUE
-        decision = Decision(trial, phase, metric, order, worse, mode, verdict)
-        self._decisions[trial, phase] = decision
-        return decision
+        return Decision(trial, phase, metric, order, worse, mode, verdict)
 
-    def restore(self, decisions: Iterable[Decision]) -> None:
-        """`HyperTrick.restore`."""
-        for decision in decisions:
-            self._count(decision.trial, decision.phase, decision.metric)
-            self._decisions[decision.trial, decision.phase] = decision
+    def _count(self, decision: Decision) -> None:
+        insort(self._reports[self.peers(decision.trial), decision.phase], _key(decision.metric))
 
     @property
     def expected_completion_rate(self) -> float:
@@ -158,10 +137,7 @@ class Halving:
         """The number of reports, of this many, that are good enough."""
         return max(1, reports // self.factor)
 
-    def _count(self, trial: int, phase: int, metric: float) -> tuple[int, int, int]:
-        """Adds a report. Returns the numbers of worse reports, of all, and of better ones."""
-        reports = self._reports.setdefault((self.peers(trial), phase), [])
-        key = (False, 0.0) if math.isnan(metric) else (True, metric)
-        worse = bisect_left(reports, key)
-        insort(reports, key)
-        return worse, len(reports), len(reports) - bisect_right(reports, key)
+
+def _key(metric: float) -> tuple[bool, float]:
+    """Orders reports: NaN first, then by metric."""
+    return (False, 0.0) if math.isnan(metric) else (True, metric)

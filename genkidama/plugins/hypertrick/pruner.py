@@ -42,7 +42,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.rule import (
+    Decision,
+    HyperTrick,
+    Mode,
+    Verdict,
+    check_natural,
+)
 
 try:
     from optuna.pruners import BasePruner
@@ -60,10 +66,10 @@ _PREFIX = "hypertrick:"
 
 @dataclass
 class _Memory:
-    """What is known of one study."""
+    """The memory of one study."""
 
     rule: HyperTrick
-    #: So many trials have been seen.
+    #: The number of trials that were seen.
     seen: int = 0
     #: Trials that had not ended when they were looked at last, with the steps of them that the rule
     #: has.
@@ -122,8 +128,8 @@ class HyperTrickPruner(BasePruner):
             "seed": seed,
         }
         rule = HyperTrick(**self._settings)
-        _check_whole("first_step", first_step, least=0)
-        _check_whole("interval", interval, least=1)
+        check_natural("first_step", first_step, least=0)
+        check_natural("interval", interval, least=1)
         self._steps = range(first_step, first_step + phases * interval, interval)
         #: The steps after which something is decided, and their phases.
         self._deciding = {self._steps[phase]: phase for phase in rule.decide_after}
@@ -188,13 +194,8 @@ class HyperTrickPruner(BasePruner):
                         "verdict": Verdict.CONTINUE if goes_on else Verdict.STOP,
                     }
                 if not _inherited(trial, record):
-                    memory.rule.restore(
-                        [
-                            _decision(
-                                number, phase, sign * float(trial.intermediate_values[step]), record
-                            )
-                        ]
-                    )
+                    metric = sign * float(trial.intermediate_values[step])
+                    memory.rule.restore([_decision(number, phase, metric, record)])
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
@@ -211,12 +212,12 @@ class HyperTrickPruner(BasePruner):
 
 
 def decisions(study: Study) -> list[Decision]:
-    """What a `HyperTrickPruner` has decided in a study, by phase and order.
+    """The decisions of a `HyperTrickPruner` in a study, by phase and order.
 
     `metric` is the value as it was reported: where the study minimizes, lower is better.
     Phases after which nothing is decided are left out.
     """
-    found = [
+    made = [
         _decision(
             trial.number,
             int(key.removeprefix(_PREFIX)),
@@ -227,14 +228,7 @@ def decisions(study: Study) -> list[Decision]:
         for key, record in trial.system_attrs.items()
         if key.startswith(_PREFIX) and not _inherited(trial, record)
     ]
-    return sorted(found, key=lambda decision: (decision.phase, decision.order, decision.trial))
-
-
-def _check_whole(name: str, value: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(
-            f"{name} = {value!r}: a whole number of at least {least} is needed"
-        )
+    return sorted(made, key=lambda decision: (decision.phase, decision.order, decision.trial))
 
 
 def _inherited(trial: FrozenTrial, record: dict[str, Any]) -> bool:
@@ -243,7 +237,7 @@ def _inherited(trial: FrozenTrial, record: dict[str, Any]) -> bool:
 
 
 def _record(decision: Decision, step: int) -> dict[str, int | str]:
-    """What is stored of a decision."""
+    """The stored form of a decision."""
     return {
         "trial": decision.trial,
         "step": step,
@@ -255,7 +249,7 @@ def _record(decision: Decision, step: int) -> dict[str, int | str]:
 
 
 def _decision(trial: int, phase: int, metric: float, record: dict[str, Any]) -> Decision:
-    """What a stored record says: the inverse of `_record`."""
+    """The decision of a stored form: the inverse of `_record`."""
     order, worse = record.get("order", 0), record.get("worse", 0)
     return Decision(
         trial, phase, metric, order, worse, Mode(record["mode"]), Verdict(record["verdict"])

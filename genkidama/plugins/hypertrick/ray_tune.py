@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict, is_number
 
 try:
     from ray.tune.schedulers import FIFOScheduler
@@ -87,7 +87,7 @@ class HyperTrickScheduler(FIFOScheduler):
         seed: int = 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        if not _is_number(phase_length) or not 0 < phase_length < math.inf:
+        if not is_number(phase_length) or not 0 < phase_length < math.inf:
             raise ConfigurationError(f"phase_length = {phase_length!r}: a number above 0 is needed")
         _check_mode(mode)
         #: The rule, with all its decisions. Its metrics are the trials' own, with the sign changed
@@ -136,10 +136,8 @@ class HyperTrickScheduler(FIFOScheduler):
         self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]
     ) -> str:
         """CONTINUE or STOP. Asked again for a phase, it gives the same answer as before."""
-        metric, time = (
-            _number_in(result, str(self._metric), trial),
-            _number_in(result, self._time_attr, trial),
-        )
+        metric = _number_in(result, str(self._metric), trial)
+        time = _number_in(result, self._time_attr, trial)
         if not math.isfinite(time):
             raise ConfigurationError(
                 f"trial {trial}: {self._time_attr} = {time!r}: "
@@ -176,15 +174,10 @@ class HyperTrickScheduler(FIFOScheduler):
 
     def debug_string(self) -> str:
         """The rule, and by phase how many trials have reported and how many were stopped."""
-        counts = [[0, 0] for _ in range(self.rule.phases)]
-        for decision in self.rule.decisions:
-            counts[decision.phase][0] += 1
-            counts[decision.phase][1] += decision.verdict is Verdict.STOP
-        reports = ", ".join(
-            f"{phase}: {stopped}/{reports}"
-            for phase, (reports, stopped) in enumerate(counts)
-            if reports
-        )
+        decisions = self.rule.decisions
+        reported = Counter(decision.phase for decision in decisions)
+        stopped = Counter(each.phase for each in decisions if each.verdict is Verdict.STOP)
+        reports = ", ".join(f"{p}: {stopped[p]}/{reported[p]}" for p in sorted(reported))
         return (
             f"Using HyperTrick: workers={self.rule.workers} phases={self.rule.phases} "
             f"eviction_rate={self.rule.eviction_rate:g}\n"
@@ -263,11 +256,6 @@ def _from_line(line: dict[str, Any]) -> Decision:
     )
 
 
-def _is_number(value: object) -> bool:
-    """NumPy's numbers too, which are not all `float`."""
-    return not isinstance(value, bool) and isinstance(value, Real)
-
-
 def _check_mode(mode: str | None) -> None:
     if mode not in ("max", "min", None):
         raise ConfigurationError(f"mode = {mode!r}: 'max' or 'min' is needed")
@@ -279,6 +267,6 @@ def _number_in(result: dict[str, Any], key: str, trial: Trial) -> float:
             f"trial {trial}: its result has no {key!r}, only {', '.join(sorted(result))}"
         )
     value = result[key]
-    if not _is_number(value):
+    if not is_number(value):
         raise ConfigurationError(f"trial {trial}: {key} = {value!r}: expected a number")
     return float(value)

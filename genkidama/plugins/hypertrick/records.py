@@ -25,14 +25,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.hypertrick.hyperband import Halving
-from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, SearchRule, Verdict
 from genkidama.plugins.hypertrick.settings import Dimension, parse_space
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "Improvement",
     "PhaseRecord",
     "SearchRecord",
-    "SearchRule",
     "Span",
     "State",
     "StudySnapshot",
@@ -67,22 +66,6 @@ State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed
 #: The state, in an Optuna study, of a trial that has ended. All others are RUNNING there as soon as
 #: their settings are drawn. A trial that is WAITING there is only enqueued (`enqueue_trial`).
 OPTUNA_STATES: dict[State, str] = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
-
-
-class SearchRule(Protocol):
-    """A rule of a search, with its memory of all reports; `HyperTrick` explains the names."""
-
-    workers: int
-    phases: int
-
-    @property
-    def decide_after(self) -> tuple[int, ...]: ...
-    @property
-    def decisions(self) -> list[Decision]: ...
-    @property
-    def expected_completion_rate(self) -> float: ...
-    def decide(self, trial: int, phase: int, metric: float) -> Decision: ...
-    def restore(self, decisions: Iterable[Decision]) -> None: ...
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,9 @@ Laws of this file. Where the paper leaves room they are readings, with the reaso
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -55,6 +57,7 @@ __all__ = [
     "Decision",
     "HyperTrick",
     "Mode",
+    "SearchRule",
     "Verdict",
     "check_natural",
     "checked_metric",
@@ -233,8 +236,76 @@ def checked_metric(trial: int, phase: int, metric: float, phases: int) -> float:
     return float(metric)
 
 
-class HyperTrick:
-    """The rule with its memory of all reports.
+class SearchRule(ABC):
+    """A rule of a search with its memory of all reports.
+
+    Args:
+        workers: W₀, how many trials are started in all, at least 1.
+        phases: N_p, at least 1.
+
+    Raises:
+        ConfigurationError: one of them is out of its range.
+    """
+
+    #: The phases, from 0, after which anything is decided, ascending.
+    decide_after: tuple[int, ...]
+
+    def __init__(self, workers: int, phases: int) -> None:
+        check_natural("workers", workers)
+        check_natural("phases", phases)
+        self.workers = workers
+        self.phases = phases
+        self._decisions: dict[tuple[int, int], Decision] = {}
+
+    def report(self, trial: int, phase: int, metric: float) -> Verdict:
+        """Decides on the metric that a trial reports after a phase.
+
+        Args:
+            trial: its number, from 0 in the order in which trials are started.
+            phase: from 0.
+            metric: higher is better; NaN means that the trial has failed.
+
+        Raises:
+            ConfigurationError: no such phase, or a metric that is no number.
+        """
+        return self.decide(trial, phase, metric).verdict
+
+    def decide(self, trial: int, phase: int, metric: float) -> Decision:
+        """`report`, with the reason."""
+        metric = checked_metric(trial, phase, metric, self.phases)
+        if (earlier := self._decisions.get((trial, phase))) is not None:
+            return earlier
+        decision = self._judge(trial, phase, metric)
+        self.restore([decision])
+        return decision
+
+    def restore(self, decisions: Iterable[Decision]) -> None:
+        """Adds decisions, as those from before a restart, in their order. Their verdicts stay."""
+        for decision in decisions:
+            self._count(decision)
+            self._decisions[decision.trial, decision.phase] = decision
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions, oldest first."""
+        return list(self._decisions.values())
+
+    @property
+    @abstractmethod
+    def expected_completion_rate(self) -> float:
+        """The expected share of all W₀·N_p phases to be run, while metrics are stationary."""
+
+    @abstractmethod
+    def _judge(self, trial: int, phase: int, metric: float) -> Decision:
+        """The decision on a new report."""
+
+    @abstractmethod
+    def _count(self, decision: Decision) -> None:
+        """Adds a decision to the memory."""
+
+
+class HyperTrick(SearchRule):
+    """The rule of the paper.
 
     Args:
         workers: W₀, how many trials are started in all, at least 1.
@@ -266,13 +337,10 @@ class HyperTrick:
         adaptive: bool = False,
         seed: int = 0,
     ) -> None:
-        check_natural("workers", workers)
-        check_natural("phases", phases)
+        super().__init__(workers, phases)
         check_rate(eviction_rate)
         if cohort is not None:
             check_natural("cohort", cohort)
-        self.workers = workers
-        self.phases = phases
         self.eviction_rate = eviction_rate
         self.decide_after = tuple(range(phases - 1) if decide_after is None else decide_after)
         allowed = sorted(set(self.decide_after).intersection(range(phases - 1)))
@@ -285,63 +353,13 @@ class HyperTrick:
         self.adaptive = adaptive
         self.seed = seed
         #: By phase, the keys of its reports, worst first.
-        self._reports: dict[int, list[_Key]] = {}
+        self._reports: defaultdict[int, list[_Key]] = defaultdict(list)
         #: By phase, how many of its reports were answered with CONTINUE.
-        self._passed: dict[int, int] = {}
-        self._decisions: dict[tuple[int, int], Decision] = {}
-
-    def report(self, trial: int, phase: int, metric: float) -> Verdict:
-        """Decides on the metric that a trial reports after a phase.
-
-        Args:
-            trial: its number, from 0 in the order in which trials are started.
-            phase: from 0.
-            metric: higher is better; NaN means that the trial has failed.
-
-        Raises:
-            ConfigurationError: no such phase, or a metric that is no number.
-        """
-        return self.decide(trial, phase, metric).verdict
-
-    def decide(self, trial: int, phase: int, metric: float) -> Decision:
-        """`report`, with the reason."""
-        metric = checked_metric(trial, phase, metric, self.phases)
-        if (earlier := self._decisions.get((trial, phase))) is not None:
-            return earlier
-        reports = self._reports.setdefault(phase, [])
-        key = self._key(trial, phase, metric)
-        worse = bisect_left(reports, key)
-        reports.insert(worse, key)
-        order = len(reports)
-        mode, verdict = self._judge(phase, metric, order, worse)
-        decision = Decision(trial, phase, metric, order, worse, mode, verdict)
-        self._remember(decision)
-        return decision
-
-    def restore(self, decisions: Iterable[Decision]) -> None:
-        """Adds decisions from before a restart, in their order. Their verdicts stay."""
-        for decision in decisions:
-            reports = self._reports.setdefault(decision.phase, [])
-            insort(reports, self._key(decision.trial, decision.phase, decision.metric))
-            self._remember(decision)
-
-    @property
-    def decisions(self) -> list[Decision]:
-        """All decisions, oldest first."""
-        return list(self._decisions.values())
-
-    def _remember(self, decision: Decision) -> None:
-        self._decisions[decision.trial, decision.phase] = decision
-        self._passed[decision.phase] = self._passed.get(decision.phase, 0) + (
-            decision.verdict is Verdict.CONTINUE
-        )
+        self._passed: Counter[int] = Counter()
 
     @property
     def expected_completion_rate(self) -> float:
-        """E[α] while metrics are stationary: the expected share of all W₀·N_p phases that are run.
-
-        Equation 9, but for decisions after some phases only and a cohort, which both count.
-        """
+        """Equation 9, but for decisions after some phases only and a cohort, which both count."""
         collecting = self.workers if self.adaptive else self._collecting
         runs = expected_runs(
             self.workers, self.phases, self.eviction_rate, self.decide_after, collecting
@@ -369,7 +387,18 @@ class HyperTrick:
     def _collecting(self) -> int:
         return min(self.workers, self.cohort or self.workers)
 
-    def _judge(self, phase: int, metric: float, order: int, worse: int) -> tuple[Mode, Verdict]:
+    def _judge(self, trial: int, phase: int, metric: float) -> Decision:
+        worse = bisect_left(self._reports[phase], self._key(trial, phase, metric))
+        order = len(self._reports[phase]) + 1
+        mode, verdict = self._verdict(phase, metric, order, worse)
+        return Decision(trial, phase, metric, order, worse, mode, verdict)
+
+    def _count(self, decision: Decision) -> None:
+        phase = decision.phase
+        insort(self._reports[phase], self._key(decision.trial, phase, decision.metric))
+        self._passed[phase] += decision.verdict is Verdict.CONTINUE
+
+    def _verdict(self, phase: int, metric: float, order: int, worse: int) -> tuple[Mode, Verdict]:
         if math.isnan(metric):
             return Mode.FAILURE, Verdict.STOP
         if phase not in self.decide_after:
@@ -379,9 +408,9 @@ class HyperTrick:
             return Mode.COLLECTION, Verdict.CONTINUE
         quantile = self.threshold(
             phase,
-            arrived=self._passed.get(self.decide_after[index - 1], 0) if index else 0,
+            arrived=self._passed[self.decide_after[index - 1]] if index else 0,
             reported=order - 1,
-            passed=self._passed.get(phase, 0),
+            passed=self._passed[phase],
         )
         below = worse < (order - 1) * quantile - ROUNDING
         return Mode.SELECTION, Verdict.STOP if below else Verdict.CONTINUE

@@ -387,7 +387,7 @@ x = { low = true, high = 2 } → got bool
         *(line.split(" → ") for line in PROBLEMS.strip().splitlines()),
         (
             "",
-            ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
+            ": is empty; name a setting to vary, as optimizer.learning_rate",
         ),
         ("x.y = [1]\n'x.y' = [2]", ": x.y: stands there twice"),
     ],
