@@ -72,7 +72,6 @@ def picture(url: str) -> None:
         page.goto(url)
         page.wait_for_selector(DRAWN)
         page.wait_for_selector("#connection[data-state=live]")
-        page.wait_for_timeout(4000)  # until plotly has drawn, where it is there
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.wait_for_timeout(1000)

@@ -246,9 +246,8 @@ class RunStatus:
         self.last: Exchange | None = None
         self.children: dict[str, ChildStatus] = {}
         self.refusals: Counter[str] = Counter()
-        #: Keys of the document that a server fills in: whether there is `/plotly.js`, the parts of
-        #: a parent, and the page's own cost: `viewers`, and `seconds` of CPU time.
-        self.plotly = False
+        #: Keys of the document that a server fills in: the parts of a parent, and the page's own
+        #: cost: `viewers`, and `seconds` of CPU time.
         self.parts: list[dict[str, Any]] | None = None
         self.page: dict[str, float] | None = None
         #: What the diagnostics of the parent's rule say.
@@ -580,7 +579,6 @@ class RunStatus:
             "schema": SCHEMA,
             "type": kind,
             "time": round(now, 3),
-            "plotly": self.plotly,
             "run": {
                 "name": self.run,
                 "kind": "plain" if search is None else "search",

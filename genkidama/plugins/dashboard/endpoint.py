@@ -23,17 +23,22 @@ from genkidama.errors import ProtocolError
 from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
-from genkidama.plugins.dashboard.address import page_of
 from genkidama.plugins.dashboard.broadcast import Watchers
-from genkidama.plugins.dashboard.files import Files, plotly
-from genkidama.plugins.dashboard.http import as_asked, as_response
 from genkidama.plugins.dashboard.metrics import metrics
-from genkidama.plugins.dashboard.routes import HttpRequest, HttpResponse, answer, is_watching
+from genkidama.plugins.dashboard.routes import (
+    Files,
+    HttpRequest,
+    HttpResponse,
+    answer,
+    is_watching,
+    make_response,
+    parse_request,
+)
 from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
 from genkidama.protocol.shard import Shard
 from genkidama.runs.status import Facts
 
-__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Dashboard", "observer"]
+__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Dashboard", "observer", "page_of"]
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
@@ -54,6 +59,9 @@ _PARTS_SECONDS = 30.0
 _OPENED = "opened-links"
 
 
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
 def observer(parent: Parent) -> Dashboard:
     """The page of a parent, which is started and knows its directory."""
     return Dashboard(parent)
@@ -67,7 +75,6 @@ class Dashboard(Observer):
         self._server = parent.server
         self._connections = parent.connections
         self.run_status = parent.status
-        self.run_status.plotly = plotly() is not None
         self.files = Files()
         self.watchers = Watchers(self.run_status, parent.now, self._facts, self._gather)
         settings = parent.experiment.parent
@@ -94,7 +101,7 @@ class Dashboard(Observer):
         return {"page": page_of(host, port, secure=self.viewers.secure)}
 
     def answer(self, connection: Connection, request: Request) -> Response | None:
-        asked = as_asked(request)
+        asked = parse_request(request)
         watching = is_watching(asked)
         if "upgrade" in asked.headers and not watching:
             return None
@@ -122,7 +129,7 @@ class Dashboard(Observer):
             except ProtocolError as error:
                 response = _full(error)
         connection.close_timeout = _ANSWER_SECONDS
-        return as_response(response, asked)
+        return make_response(response, asked)
 
     async def watch(self, connection: Connection, shown: ViewerCredential) -> None:
         """Sends the feed until the connection ends, or its viewer may look no longer."""
@@ -146,10 +153,6 @@ class Dashboard(Observer):
         self.watchers.close()
 
     # What is shown, as `genkidama.plugins.dashboard.routes.Contents`.
-
-    @property
-    def plotly(self) -> bool:
-        return self.run_status.plotly
 
     def status(self) -> bytes:
         return self.watchers.status()
@@ -223,3 +226,15 @@ def _host(asked: HttpRequest) -> str:
 
 def _full(error: ProtocolError) -> HttpResponse:
     return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.reason}\n".encode())
+
+
+def page_of(host: str, port: int, *, secure: bool = False) -> str:
+    """The page's address on the parent's own machine, or on the host that the parent listens on.
+
+    Args:
+        host: an address or a name.
+        secure: whether the parent speaks TLS.
+    """
+    host = _ANY.get(host, host)
+    shown = f"[{host}]" if ":" in host else host
+    return f"http{'s' * secure}://{shown}:{port}/"

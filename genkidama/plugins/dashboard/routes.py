@@ -1,4 +1,4 @@
-"""What a plain HTTP request to a parent is answered: who may ask, and what lies where. Pure.
+"""Routes of the page: permissions and answers of plain HTTP requests, and the static files.
 
 Laws of this file:
 - Nothing that can be asked changes anything. Everything is `GET`, or `HEAD` for its head.
@@ -10,11 +10,18 @@ Laws of this file:
 
 from __future__ import annotations
 
+import gzip
 import ipaddress
+import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
 
@@ -37,8 +44,12 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 
-#: Plotly writes styles, and a picture of nothing.
-PLOTLY_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+_STATIC = Path(__file__).parent / "static"
+
+#: A file of fewer bytes gains little.
+_LEAST_ZIPPED = 1 << 12
+
+_ZIPPED = (".js", ".css", ".html", ".svg")
 
 #: Of every answer.
 _HEADERS = (
@@ -81,22 +92,17 @@ class HttpResponse(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     #: Of a refusal that is worth a note: why. Who only came without a token is not.
     why: str = ""
-    policy: str = POLICY
 
     @property
     def all_headers(self) -> tuple[tuple[str, str], ...]:
         """Those that every answer has, too."""
         length = ("Content-Length", str(len(self.body)))
-        policy = ("Content-Security-Policy", self.policy)
+        policy = ("Content-Security-Policy", POLICY)
         return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
 
 
 class Contents(Protocol):
     """What there is to be shown."""
-
-    @property
-    def plotly(self) -> bool:
-        """Whether the page draws by plotly."""
 
     def status(self) -> bytes:
         """The document as JSON."""
@@ -156,21 +162,14 @@ def _answer(
         return HttpResponse(HTTPStatus.NOT_FOUND, f"{path}: there is no such file\n".encode())
     body, zipped = found
     more: tuple[tuple[str, str], ...] = (("Cache-Control", "no-cache"),)
-    if path == "/plotly.js":
-        more = (("Cache-Control", "max-age=86400"),)
     if zipped:
         more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
-    policy = PLOTLY_POLICY if path == "/" and contents.plotly else POLICY
-    return HttpResponse(HTTPStatus.OK, body, kind, more, policy=policy)
+    return HttpResponse(HTTPStatus.OK, body, kind, more)
 
 
 def _exists(path: str) -> bool:
-    return (
-        path in ("/", WATCH, "/plotly.js", "/favicon.ico")
-        or path in _PAGES
-        or path.startswith("/static/")
-    )
+    return path in ("/", WATCH, "/favicon.ico") or path in _PAGES or path.startswith("/static/")
 
 
 def _status(asked: HttpRequest, contents: Contents) -> HttpResponse:
@@ -271,3 +270,66 @@ def is_own_host(host: str, names: frozenset[str]) -> bool:
     except ValueError:
         return name in names or name == "localhost" or name.endswith(".localhost")
     return True
+
+
+class Files:
+    """The page's files by their paths, read at their first use and kept.
+
+    Only names of files in the folder are found; a name is never joined to a path.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytes] = {}
+        self._zipped: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def read(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        """A file, and whether it is compressed; None if there is none.
+
+        Args:
+            name: as `static/page.js`.
+            zipped: whether it may be compressed.
+        """
+        path = self._path(name)
+        if path is None:
+            return None
+        try:
+            content = self._kept.get(name)
+            if content is None:
+                content = self._kept[name] = path.read_bytes()
+        except OSError:
+            return None
+        if not zipped or not name.endswith(_ZIPPED) or len(content) < _LEAST_ZIPPED:
+            return content, False
+        found = self._zipped.get(name)
+        if found is None:
+            # The first reader does not wait.
+            self._zipped[name] = b""
+            threading.Thread(target=self._zip, args=(name, content), daemon=True).start()
+        return (found, True) if found else (content, False)
+
+    def _zip(self, name: str, content: bytes) -> None:
+        self._zipped[name] = gzip.compress(content, 6, mtime=0)
+
+    def _path(self, name: str) -> Path | None:
+        folder, _, rest = name.rpartition("/")
+        if folder == "static" and _STATIC.is_dir():
+            return next((each for each in _STATIC.iterdir() if each.name == rest), None)
+        return None
+
+
+def parse_request(request: Request) -> HttpRequest:
+    """A request as websockets read it. Of a repeated header the last counts."""
+    headers = {name.lower(): value for name, value in request.headers.raw_items()}
+    return HttpRequest(request.path, headers, getattr(request, "method", "GET"))
+
+
+def make_response(found: HttpResponse, asked: HttpRequest) -> Response:
+    """An answer as websockets sends it. `HEAD` gets its head."""
+    status = HTTPStatus(found.status)
+    headers = Headers({"Date": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())})
+    headers["Connection"] = "close"
+    for name, value in found.all_headers:
+        headers[name] = value
+    body = b"" if asked.method == "HEAD" else found.body
+    return Response(status, status.phrase, headers, body)

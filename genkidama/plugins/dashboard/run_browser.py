@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -18,23 +20,141 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from genkidama._version import __version__
-from genkidama.errors import ConfigurationError
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.plugins.dashboard.broadcast import Watchers
-from genkidama.plugins.dashboard.files import Files, plotly
-from genkidama.plugins.dashboard.http import as_asked, as_response
 from genkidama.plugins.dashboard.metrics import metrics
-from genkidama.plugins.dashboard.recorded_run import RecordedRun, find_runs
-from genkidama.plugins.dashboard.routes import HttpResponse, answer, is_watching
+from genkidama.plugins.dashboard.routes import (
+    Files,
+    HttpResponse,
+    answer,
+    is_watching,
+    make_response,
+    parse_request,
+)
 from genkidama.plugins.dashboard.viewers import Viewers
 from genkidama.protocol.tokens import is_loopback
+from genkidama.runs.history import Follower
+from genkidama.runs.run import HISTORY, Run
+from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain, parse_listen
+from genkidama.server.events import Event, from_line
 
-__all__ = ["Gallery", "show"]
+__all__ = ["Gallery", "RecordedRun", "find_runs", "show"]
 
 #: What answers, in the headers.
 SERVER = f"genkidama/{__version__}"
 
 _PREFIX = "/runs/"
+
+
+#: Lines are taken in together, so that there are so many points of the curve at most.
+_POINTS = 2000
+
+#: How long a line is, more or less.
+_LINE_BYTES = 250
+
+
+class RecordedRun:
+    """The document of a run directory, which grows with its history.
+
+    Args:
+        path: the directory.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.resolve().name
+        #: What is damaged; empty if nothing is.
+        self.problem = ""
+        self._unknown: dict[str, str] = {}
+        try:
+            self.experiment = Run.open(path).experiment
+        except GenkidamaError as error:
+            self.experiment = Experiment()  # which says nothing of this run
+            self._unknown = dict.fromkeys(("environment", "algorithm", "backend", "rule"), "?")
+            self.problem = str(error)
+        self.status = RunStatus(self.experiment)
+        if self.problem:
+            self.status.advice.append(self.problem)
+        #: The time of the newest event.
+        self.time = 0.0
+        self._follower = Follower(path / HISTORY)
+        self._follower.position = 0
+        self._together = 1
+
+    @property
+    def behind(self) -> bool:
+        """Whether `read` has not come to the end yet."""
+        return self._follower.behind
+
+    def read(self) -> None:
+        """Takes in the next piece, of 1 MiB at most, of what the history says."""
+        lines = iter(self._follower.read())
+        with suppress(OSError):
+            size = self._follower.path.stat().st_size
+            self._together = max(1, size // _LINE_BYTES // _POINTS)
+        while chunk := list(islice(lines, self._together)):
+            events = [event for line in chunk if (event := self._event(line)) is not None]
+            self.status.take(events)
+            if events:
+                self.time = events[-1].time
+        if self._follower.skipped:
+            self._damaged("a line is longer than any that a parent writes")
+
+    def _event(self, line: bytes) -> Event | None:
+        try:
+            return from_line(line)
+        except msgspec.ValidationError:
+            return None  # a line that another program wrote
+        except msgspec.DecodeError as error:
+            self._damaged(str(error))
+            return None
+
+    def _damaged(self, problem: str) -> None:
+        if not self.problem:
+            self.problem = f"{self._follower.path}: is damaged: {problem}; that line is left out"
+            self.status.advice.append(self.problem)
+
+    def summary(self, url: str) -> dict[str, Any]:
+        """A row of the list of runs, with the run's curve."""
+        whole = self.status.snapshot(self.time)
+        run, learning = whole["run"], whole["learning"]
+        told = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
+        return {
+            "name": self.name,
+            "url": url,
+            **{key: run[key] for key in told},
+            **self._unknown,
+            **({"state": "damaged", "reason": self.problem} if self.problem else {}),
+            "seed": self.experiment.seed,
+            "elapsed": run["elapsed"],
+            **{key: learning[key] for key in ("mean_return", "steps", "episodes", "curve")},
+        }
+
+
+def find_runs(folders: list[Path]) -> list[Path]:
+    """The runs in these folders: each is a run, or holds some.
+
+    Raises:
+        ConfigurationError: there is none in one of them.
+    """
+    found: dict[Path, None] = {}
+    for folder in folders:
+        here = [folder] if _is_run(folder) else []
+        if not here and folder.is_dir():
+            here = sorted(each for each in folder.iterdir() if _is_run(each))
+        if not here:
+            raise ConfigurationError(
+                f"{folder}: holds no run; give a run directory, or a folder with some, as runs/"
+            )
+        found.update(dict.fromkeys(here))
+    return list(found)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / HISTORY).is_file()
 
 
 class _Shown:
@@ -44,10 +164,6 @@ class _Shown:
         self.run = run
         self.watchers = Watchers(run.status, lambda: run.time, gather=run.read)
         self._files = files
-
-    @property
-    def plotly(self) -> bool:
-        return self.run.status.plotly
 
     def status(self) -> bytes:
         return self.watchers.status()
@@ -99,7 +215,6 @@ class Gallery:
                 number += 1
             run.name = name
             run.read()
-            run.status.plotly = plotly() is not None
             self.runs[name] = _Shown(run, files)
 
     async def start(self, listen: str) -> Server:
@@ -147,7 +262,7 @@ class Gallery:
         for name, shown in self.runs.items():
             shown.run.read()
             rows.append(shown.run.summary(f"runs/{quote(name)}/"))
-        found = {"schema": 1, "type": "runs", "time": time.time(), "plotly": plotly() is not None}
+        found = {"schema": 1, "type": "runs", "time": time.time()}
         return msgspec.json.encode({**found, "runs": rows})
 
     def _find(self, target: str) -> tuple[_Shown | None, str]:
@@ -161,23 +276,25 @@ class Gallery:
         return only, target
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
-        asked = as_asked(request)
+        asked = parse_request(request)
         if asked.path in ("/runs", "/status") and len(self.runs) > 1:
             # Only the file's own rules are asked: it is answered like the status.
             refused = answer(asked._replace(target="/watch"), *self._first, time.time())
             body = HttpResponse(HTTPStatus.OK, self.list(), "application/json")
-            return as_response(refused or body, asked)
+            return make_response(refused or body, asked)
         shown, rest = self._find(asked.target)
         if shown is None:
-            return as_response(HttpResponse(HTTPStatus.NOT_FOUND, b"there is no such run\n"), asked)
+            return make_response(
+                HttpResponse(HTTPStatus.NOT_FOUND, b"there is no such run\n"), asked
+            )
         if not rest:
             to = (("Location", f"{asked.path}/"),)
-            return as_response(HttpResponse(HTTPStatus.SEE_OTHER, b"", headers=to), asked)
+            return make_response(HttpResponse(HTTPStatus.SEE_OTHER, b"", headers=to), asked)
         inner = asked._replace(target=rest)
         found = answer(inner, shown, self._viewers, time.time())
         if found is None and not is_watching(inner):
             found = HttpResponse(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
-        return None if found is None else as_response(found, asked)
+        return None if found is None else make_response(found, asked)
 
     @property
     def _first(self) -> tuple[_Shown, Viewers]:

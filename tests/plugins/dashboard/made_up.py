@@ -21,7 +21,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from genkidama.plugins.dashboard.routes import PLOTLY_POLICY, POLICY
+from genkidama.plugins.dashboard.routes import POLICY
 from tests.helpers import ROOT
 
 STATIC = ROOT / "genkidama/plugins/dashboard/static"
@@ -89,7 +89,6 @@ def document(elapsed: float = 100.0, children: int = 4, **changed: Any) -> dict[
     return {
         "schema": 1,
         "type": "status",
-        "plotly": False,
         "time": BEGAN + elapsed,
         "run": {
             "name": "lunarlander-20261122-142608",
@@ -235,7 +234,7 @@ def runs(count: int = 4) -> dict[str, Any]:
                 "curve": {"columns": ["seconds", "steps", "mean_return"], "rows": rows},
             }
         )
-    return {"schema": 1, "type": "runs", "time": BEGAN, "plotly": False, "runs": found}
+    return {"schema": 1, "type": "runs", "time": BEGAN, "runs": found}
 
 
 class MadeUp:
@@ -317,7 +316,7 @@ class MadeUp:
             {
                 "Content-Type": kind,
                 "Content-Length": str(len(body)),
-                "Content-Security-Policy": PLOTLY_POLICY if self.document["plotly"] else POLICY,
+                "Content-Security-Policy": POLICY,
                 "X-Content-Type-Options": "nosniff",
                 "Connection": "close",
             }

@@ -246,25 +246,36 @@ def test_several_runs_lie_over_one_another(look: Look) -> None:
             page.click("#runs-table >> text=lunarlander-seed-2")
 
 
-def test_plotly_takes_over_where_it_is_and_a_phone_does_without(look: Look) -> None:
-    plotly = pytest.importorskip("plotly", reason="needs plotly: pip install 'genkidama[page]'")
-    from pathlib import Path
+def test_dragging_zooms_into_the_curve_and_the_button_shows_all_of_it(look: Look) -> None:
+    with made_up(document()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        ticks = "all => all.map(one => one.textContent)"
+        whole = page.eval_on_selector_all("#curve .tick", ticks)
+        box = page.locator("#curve .lines").bounding_box()
 
-    script = Path(plotly.__file__).parent / "package_data/plotly.min.js"
-    with made_up({**document(), "plotly": True}, {"/plotly.js": script}) as parent:
-        with look(parent.url) as page:
-            page.wait_for_selector("#curve[data-drawn-by=plotly] .scatterlayer path.js-line")
-            assert page.get_attribute("#curve .chart", "aria-label").startswith(
-                "Mean return over time"
-            )
-            picture(page, "plotly")
-            assert violations(page) == []
-        parent.asked.clear()
-        with look(parent.url, width=360) as page:
-            page.wait_for_selector(DRAWN)
-            page.wait_for_timeout(500)
-            assert "/plotly.js" not in parent.asked
-            assert page.get_attribute("#curve", "data-drawn-by") == "svg"
+        def drag() -> None:
+            page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 90)
+            page.mouse.down()
+            page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 90)
+            assert page.get_attribute("#curve .band", "visibility") == "visible"
+            page.mouse.up()
+
+        drag()
+        zoomed = page.eval_on_selector_all("#curve .tick", ticks)
+        assert zoomed != whole and page.locator("#curve .curve").count() == 1
+        picture(page, "zoomed")
+        assert violations(page) == []
+        change = {**copy.deepcopy(parent.document), "type": "change", "gone": []}
+        change["learning"]["mean_return"] = 300.0
+        parent.say(change)
+        page.wait_for_selector("#hero >> text=300.0")
+        assert page.eval_on_selector_all("#curve .tick", ticks) == zoomed  # it stays
+        page.click("#curve .whole")
+        assert page.eval_on_selector_all("#curve .tick", ticks) == whole
+        drag()
+        page.dblclick("#curve .lines")
+        assert page.eval_on_selector_all("#curve .tick", ticks) == whole
+        assert page.is_hidden("#curve .whole")
 
 
 def test_the_colours_are_the_systems_until_somebody_chooses(look: Look) -> None:

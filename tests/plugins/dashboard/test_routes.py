@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.datastructures import Headers
+from websockets.http11 import Request
 
+from genkidama.plugins.dashboard import routes
 from genkidama.plugins.dashboard.routes import (
-    PLOTLY_POLICY,
     POLICY,
+    Files,
     HttpRequest,
     HttpResponse,
     answer,
     is_own_host,
     is_watching,
+    make_response,
+    parse_request,
 )
 from genkidama.plugins.dashboard.viewers import Viewers
+from tests.helpers import until
 from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, TOKEN, bearer
 
 
@@ -23,7 +32,6 @@ class Shown:
     """Contents of a few words."""
 
     why = ""
-    plotly = False
 
     def status(self) -> bytes:
         return b'{"schema":1}'
@@ -35,7 +43,7 @@ class Shown:
         return self.why
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        known = ("static/index.html", "static/page.js", "plotly.js")
+        known = ("static/index.html", "static/page.js")
         return (name.encode(), zipped) if name in known else None
 
 
@@ -55,8 +63,7 @@ def ask(
     ("target", "status", "kind", "body"),
     [
         ("/", 200, "text/html", b"static/index.html"),
-        ("/static/page.js", 200, "text/javascript", b"static/page.js"),
-        ("/plotly.js?v=1", 200, "text/javascript", b"plotly.js"),
+        ("/static/page.js?v=1", 200, "text/javascript", b"static/page.js"),
         ("/status", 200, "application/json", b'{"schema":1}'),
         ("/metrics", 200, "text/plain", b"genkidama_children 0\n"),
         ("/healthz?probe=1", 200, "text/plain", b"ok\n"),
@@ -70,16 +77,7 @@ def test_what_lies_where(target: str, status: int, kind: str, body: bytes) -> No
     assert headers["Content-Type"].startswith(kind)
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Security-Policy"] == POLICY
-
-
-def test_only_plotlys_page_may_have_styles_of_its_own() -> None:
-    assert POLICY.startswith("default-src 'self';") and "-src 'self' " not in POLICY
-    shown = Shown()
-    shown.plotly = True
-    for target, policy in (("/", PLOTLY_POLICY), ("/static/page.js", POLICY), ("/status", POLICY)):
-        found = answer(HttpRequest(target, HERE), shown, OPEN, 0.0)
-        assert found is not None and found.policy == policy
-    assert "blob:" not in PLOTLY_POLICY and "script" not in PLOTLY_POLICY
+    assert POLICY.startswith("default-src 'self';") and "unsafe" not in POLICY
 
 
 @pytest.mark.parametrize("target", ["/more", "/healthz/more", "//status", "/Static/page.js", "*"])
@@ -190,7 +188,39 @@ def test_whatever_is_asked_there_is_an_answer_or_none(
 
 
 def test_what_is_compressed_says_so() -> None:
-    found = ask("/plotly.js", **{"accept-encoding": "br, gzip"})
+    found = ask("/static/page.js", **{"accept-encoding": "br, gzip"})
     assert found is not None and ("Content-Encoding", "gzip") in found.headers
     assert is_watching(HttpRequest("/watch?x", {"upgrade": "websocket"}))
     assert not is_watching(HttpRequest("/watch", {}))
+
+
+def test_only_the_folders_own_files_are_given() -> None:
+    found = Files().read("static/index.html", False)
+    assert found is not None and found[0].startswith(b"<!doctype html>")
+    for name in ("static/../routes.py", "static/", "static", "../routes.py", "static/a/b", "x"):
+        assert Files().read(name, False) is None
+
+
+def test_a_large_file_is_compressed_beside_and_then_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"var x = 1;" * 1000
+    (tmp_path / "page.js").write_bytes(content)
+    monkeypatch.setattr(routes, "_STATIC", tmp_path)
+    kept = Files()
+    assert kept.read("static/page.js", True) == (content, False)
+    found = until(lambda: (got := kept.read("static/page.js", True)) and got[1] and got)
+    assert gzip.decompress(found[0]) == content
+    assert kept.read("static/page.js", False) == (content, False)
+
+
+def test_a_request_and_its_answer() -> None:
+    asked = parse_request(Request("/status?x=1", Headers({"Host": "pi:1", "ACCEPT": "*"})))
+    assert (asked.path, asked.headers) == ("/status", {"host": "pi:1", "accept": "*"})
+    answer = HttpResponse(404, b"none\n", headers=(("X", "y"),))
+    response = make_response(answer, asked)
+    assert (response.status_code, response.reason_phrase) == (404, "Not Found")
+    assert (response.body, response.headers["X"]) == (b"none\n", "y")
+    head = make_response(answer, asked._replace(method="HEAD"))
+    assert (head.body, head.headers["Content-Length"]) == (b"", "5")
+    assert response.headers["Date"].endswith(" GMT")

@@ -1,6 +1,6 @@
 // Curves as SVG, with axes, a readout below the pointer, and words for who does not see them.
 
-import { drawn, element, mark, say } from "./dom.js";
+import { drawn, element, mark, reveal, say } from "./dom.js";
 import { evenly, extent, linear, nearest, roomy, step, ticks, timeStep } from "./scale.js";
 import { brief, duration, figure } from "./words.js";
 
@@ -9,6 +9,7 @@ const RIGHT = 14;
 const TOP = 12;
 const BOTTOM = 24;
 const WORST_GOAL = 3;
+const LEAST_DRAG = 8;
 const TABLE_ROWS = 24;
 
 export const AXES = {
@@ -85,8 +86,17 @@ export class Numbers {
   }
 }
 
+// Of each series the points in a span of x, or all of it where there is none.
+function within(series, [low, high]) {
+  const inside = series.map((one) => ({
+    ...one,
+    points: one.points.filter(([x]) => x >= low && x <= high),
+  }));
+  return inside.some(({ points }) => points.length) ? inside : series;
+}
+
 // The range that is shown of y: a goal far away does not flatten the curve.
-export function range(series, goal) {
+function range(series, goal) {
   const found = extent(series.flatMap(({ points }) => points.map((point) => point[1]))) ?? [0, 1];
   const [low, high] = found;
   const near =
@@ -94,39 +104,84 @@ export function range(series, goal) {
   return roomy(near ? [Math.min(low, goal), Math.max(high, goal)] : found);
 }
 
+// Dragging zooms into a span of x; a double click, or the button, shows the whole curve again.
 export class Lines {
   #svg = drawn("svg", { class: "lines", role: "img" });
   #readout = element("p", { class: "readout", "aria-hidden": "true" });
   #cursor = drawn("g", { class: "cursor", visibility: "hidden" });
+  #band = drawn("rect", { class: "band", y: TOP, visibility: "hidden" });
+  #whole = element("button", {
+    class: "whole",
+    type: "button",
+    text: "whole curve",
+    hidden: true,
+    onclick: () => this.#zoom(null),
+  });
   #spec = null;
   #x = null;
   #y = null;
+  #span = null; // The values of x that are shown; null for all.
+  #start = null; // Where a drag began, in pixels.
   node;
 
   constructor() {
-    this.node = element("div", { class: "chart" }, this.#svg, this.#readout);
+    this.node = element("div", { class: "chart" }, this.#svg, this.#readout, this.#whole);
     new ResizeObserver(() => this.#draw()).observe(this.node);
-    this.#svg.addEventListener("pointermove", (event) => this.#point(event));
-    this.#svg.addEventListener("pointerleave", () => this.#leave());
+    const on = (name, react) => this.#svg.addEventListener(name, react);
+    on("pointermove", (event) => this.#point(event));
+    on("pointerleave", () => this.#leave());
+    on("dblclick", () => this.#zoom(null));
+    // A finger scrolls the page.
+    on("pointerdown", (event) => {
+      if (event.pointerType !== "mouse" || event.button) return;
+      this.#start = this.#left(event);
+      this.#svg.setPointerCapture(event.pointerId);
+    });
+    on("pointerup", (event) => this.#release(this.#left(event)));
   }
 
   // {name, series: [{name, points, style}], axis, goal, stepped}
   show(spec) {
+    if (spec.axis !== this.#spec?.axis) this.#span = null;
     this.#spec = spec;
     this.#draw();
+  }
+
+  #left(event) {
+    return event.clientX - this.#svg.getBoundingClientRect().left;
+  }
+
+  #zoom(span) {
+    this.#span = span;
+    this.#leave();
+    this.#draw();
+  }
+
+  #release(left) {
+    const start = this.#start;
+    this.#start = null;
+    mark(this.#band, "visibility", "hidden");
+    if (start === null || Math.abs(left - start) < LEAST_DRAG) return;
+    const [low, high] = this.#x.domain;
+    const value = (place) => {
+      const share = (place - LEFT) / (this.node.clientWidth - RIGHT - LEFT);
+      return low + Math.min(1, Math.max(0, share)) * (high - low);
+    };
+    this.#zoom([value(Math.min(start, left)), value(Math.max(start, left))]);
   }
 
   #draw() {
     const [width, height] = [this.node.clientWidth, this.node.clientHeight];
     if (!this.#spec || !width || !height) return;
     const { name, series, axis, goal, stepped } = this.#spec;
-    const xs = extent(
+    const xs = this.#span ?? extent(
       series.flatMap(({ points }) =>
         [points[0], points.at(-1)].filter(Boolean).map((point) => point[0]),
       ),
     ) ?? [0, 1];
-    const ys = range(series, goal);
-    this.#x = linear(xs, LEFT, width - RIGHT);
+    const ys = range(within(series, xs), goal);
+    reveal(this.#whole, this.#span !== null);
+    this.#x = Object.assign(linear(xs, LEFT, width - RIGHT), { domain: xs });
     this.#y = linear(ys, height - BOTTOM, TOP);
     const [x, y] = [this.#x, this.#y];
     mark(this.#svg, "viewBox", `0 0 ${width} ${height}`);
@@ -168,22 +223,35 @@ export class Lines {
         drawn("text", { class: "tick", x: LEFT + 4, y: y(goal) - 5, text: `goal ${figure(goal)}` }),
       );
     }
+    // A picture in the picture: it cuts off what lies outside of the span.
+    const curves = drawn("svg", {
+      x: LEFT - 4,
+      width: width - RIGHT - LEFT + 8,
+      height,
+      viewBox: `${LEFT - 4} 0 ${width - RIGHT - LEFT + 8} ${height}`,
+    });
     for (const { points, style } of series) {
       if (!points.length) continue;
       const [lastX, lastY] = points.at(-1);
-      marks.push(
+      curves.append(
         drawn("path", { class: `curve ${style}`, d: path(points, x, y, stepped) }),
         drawn("circle", { class: `end ${style}`, cx: x(lastX), cy: y(lastY), r: 3.5 }),
       );
     }
-    this.#svg.replaceChildren(...marks, this.#cursor);
+    this.#svg.replaceChildren(...marks, curves, this.#band, this.#cursor);
   }
 
   #point(event) {
     if (!this.#spec || !this.#x) return;
-    const { series, axis } = this.#spec;
-    const left = event.clientX - this.#svg.getBoundingClientRect().left;
-    const found = series
+    const { axis } = this.#spec;
+    const left = this.#left(event);
+    if (this.#start !== null) {
+      mark(this.#band, "visibility", "visible");
+      mark(this.#band, "x", String(Math.min(this.#start, left)));
+      mark(this.#band, "width", String(Math.abs(left - this.#start)));
+      mark(this.#band, "height", String(this.node.clientHeight - BOTTOM - TOP));
+    }
+    const found = within(this.#spec.series, this.#x.domain)
       .filter(({ points }) => points.length)
       .map(({ name, points, style }) => {
         const low = points[0][0];

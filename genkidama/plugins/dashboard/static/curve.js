@@ -1,15 +1,9 @@
-// The learning curve: our own at first, Plotly's where it is there, with numbers beside both.
+// The learning curve, with its numbers.
 
-import { AXES, Lines, Numbers, described } from "./chart.js";
+import { AXES, Lines, Numbers } from "./chart.js";
 import { find, mark, reveal, say } from "./dom.js";
-import { Plot, load } from "./plot.js";
-
-// Plotly is 5 MB: a phone does without.
-const WIDE_ENOUGH = matchMedia("(min-width: 720px)");
 
 let lines = null;
-let plot = null;
-let asked = false;
 const numbers = new Numbers();
 let latest = null;
 
@@ -20,19 +14,13 @@ export function begin() {
   find("curve").append(lines.node);
   find("curve").after(numbers.node);
   find("over").addEventListener("change", draw);
-  addEventListener("theme", () => plot && draw());
 }
 
 // [{name, curve: {columns, rows}, style}]
-export function show(name, curves, goal, plotly, stepped = false) {
+export function show(name, curves, goal, stepped = false) {
   const before = latest;
   latest = { name, curves, goal, stepped };
   if (!same(before, latest)) draw();
-  if (plotly && !asked && WIDE_ENOUGH.matches && !navigator.connection?.saveData) {
-    asked = true;
-    const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 500));
-    idle(() => load().then(replace), { timeout: 4000 });
-  }
 }
 
 // Messages bring new curves; between two of them there is nothing to draw.
@@ -46,12 +34,6 @@ function same(a, b) {
       (one, index) => one.curve === b.curves[index].curve && one.style === b.curves[index].style,
     )
   );
-}
-
-function replace(plotly) {
-  if (plotly === null) return;
-  plot = new Plot(plotly);
-  draw();
 }
 
 function points({ columns, rows }, over) {
@@ -71,26 +53,11 @@ function draw() {
     axis: AXES[over],
     goal: latest.goal,
     stepped: latest.stepped,
-    over,
   };
   reveal(find("learning"), true);
   say(find("learning-title"), latest.name);
   const figure = find("curve");
   mark(figure, "data-points", String(series.reduce((sum, one) => sum + one.points.length, 0)));
   numbers.show(spec);
-  if (plot === null) {
-    mark(figure, "data-drawn-by", "svg");
-    lines.show(spec);
-    return;
-  }
-  if (lines.node.isConnected) lines.node.replaceWith(plot.node);
-  mark(figure, "data-drawn-by", "plotly");
-  mark(
-    plot.node,
-    "aria-label",
-    series
-      .map((one) => described(series.length > 1 ? one.name : latest.name, one.points, spec.axis))
-      .join(". "),
-  );
-  plot.show(spec);
+  lines.show(spec);
 }

@@ -61,7 +61,6 @@ function draw() {
       name,
       [{ name: latest.run.name, curve: learned, style: "s0" }],
       latest.run.goal,
-      latest.plotly,
       searches,
     );
   }

@@ -122,6 +122,5 @@ export function show(document) {
     "Mean return",
     runs.filter((run) => !hidden.has(run.name)),
     null,
-    document.plotly,
   );
 }

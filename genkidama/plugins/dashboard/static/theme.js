@@ -22,7 +22,6 @@
       button.setAttribute("aria-label", `Switch to the ${other} colours`);
       button.title = button.getAttribute("aria-label");
     }
-    dispatchEvent(new Event("theme"));
   }
 
   function turn() {
@@ -32,7 +31,6 @@
       else localStorage.setItem("theme", theme);
     } catch {
       document.documentElement.dataset.theme = theme;
-      dispatchEvent(new Event("theme"));
       return;
     }
     show();
