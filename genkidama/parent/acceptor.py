@@ -21,6 +21,7 @@ import socket
 import ssl
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 from structlog.typing import FilteringBoundLogger
@@ -28,11 +29,11 @@ from websockets.asyncio.server import Server, serve
 
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import EnvironmentFailure, ProtocolError
-from genkidama.parent.connection import PIECE_BYTES, SERVER
+from genkidama.parent.connection import PIECE_BYTES, SERVER, Connection
 from genkidama.parent.connections import ConnectionManager
 from genkidama.runtime.address import explain, parse_listen
 from genkidama.runtime.machine import descriptors_left
-from genkidama.server.limits import ConnectionLimits, ConnectionSlot, check_exposed
+from genkidama.server.limits import ConnectionLimits, check_exposed
 
 __all__ = ["bind", "make_room", "make_server"]
 
@@ -99,9 +100,7 @@ class Acceptor:
                 "ssl_shutdown_timeout": connections.close_seconds,
             }
         self._serving = False
-        self._opening: dict[asyncio.Task[None], tuple[socket.socket, ConnectionSlot]] = {}
-        #: Those of `_opening` whose task has taken its first step.
-        self._begun: set[ConnectionSlot] = set()
+        self._opening: set[asyncio.Task[None]] = set()
         #: Refused connections whose client may still read the answer.
         self._parting: set[socket.socket] = set()
 
@@ -129,11 +128,10 @@ class Acceptor:
         _close(self.sockets)
         _close(self._parting)
         self._parting.clear()
-        for task, (_, slot) in self._opening.items():
-            # Without TLS a connection opens in a moment. If it is cancelled in that moment, uvloop
-            # closes it and never calls `connection_lost`.
-            if self._options or slot not in self._begun:
-                task.cancel()
+        # Without TLS a connection opens in a moment and ends by itself. If it is cancelled in that
+        # moment, uvloop closes it and never calls `connection_lost`.
+        for task in self._opening if self._options else ():
+            task.cancel()
 
     async def wait_closed(self) -> None:
         if self._opening:
@@ -166,9 +164,30 @@ class Acceptor:
             self._turn_away(accepted)
             self._connections.refuse(f"{host}:{port}" if host else "unknown", error)
             return
-        task = asyncio.create_task(self._open(accepted, slot))
-        self._opening[task] = accepted, slot
-        task.add_done_callback(self._finish_opening)
+        connection = self._connections.make(self._server)
+        connection.slot = slot
+        task = asyncio.create_task(self._open(accepted, connection))
+        self._opening.add(task)
+        task.add_done_callback(partial(self._finish_opening, accepted, connection))
+
+    async def _open(self, accepted: socket.socket, connection: Connection) -> None:
+        with suppress(OSError):  # a socket of another family has no such option
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(OSError, ssl.SSLError, TimeoutError):
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: connection, accepted, **self._options)
+
+    def _finish_opening(
+        self, accepted: socket.socket, connection: Connection, task: asyncio.Task[None]
+    ) -> None:
+        """Frees the slot of a connection that has not opened; one that has does so itself."""
+        self._opening.discard(task)
+        if not connection.opened:
+            accepted.close()
+            assert connection.slot is not None
+            self._connections.limits.leave(connection.slot)
+        elif not self._serving:
+            connection.abort_unopened()
 
     def _turn_away(self, accepted: socket.socket) -> None:
         if self._options:  # a client that begins TLS reads nothing else
@@ -190,31 +209,6 @@ class Acceptor:
     def _part(self, accepted: socket.socket) -> None:
         self._parting.discard(accepted)
         accepted.close()
-
-    def _finish_opening(self, task: asyncio.Task[None]) -> None:
-        accepted, slot = self._opening.pop(task)
-        if slot not in self._begun:  # cancelled before its first step
-            accepted.close()
-            self._connections.limits.leave(slot)
-        self._begun.discard(slot)
-
-    async def _open(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
-        """Makes a connection of a socket. From then on the connection frees its slot itself."""
-        self._begun.add(slot)
-        with suppress(OSError):  # a socket of another family has no such option
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = self._connections.make(self._server)
-        connection.slot = slot
-        try:
-            loop = asyncio.get_running_loop()
-            await loop.connect_accepted_socket(lambda: connection, accepted, **self._options)
-        except (OSError, ssl.SSLError, TimeoutError):
-            accepted.close()
-        finally:
-            if not connection.opened:
-                self._connections.limits.leave(slot)
-            elif not self._serving:
-                connection.abort_unopened()
 
 
 async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:

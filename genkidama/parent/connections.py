@@ -229,8 +229,10 @@ class ConnectionManager:
             try:
                 message = decode(frame)
                 kind = type(message)
-                if isinstance(message, Hello):
-                    self._check_again(message, name)
+                if isinstance(message, Hello) and (
+                    message.name != name or not self._server.idle(name)
+                ):
+                    raise ProtocolError("order", "a second hello on one connection")
             except ProtocolError as error:
                 reply = self._server.refuse(name, error, now)
             else:
@@ -254,10 +256,6 @@ class ConnectionManager:
             await connection.send(encode(reply))
             if kind is Leave:
                 return
-
-    def _check_again(self, hello: Hello, name: str) -> None:
-        if hello.name != name or not self._server.idle(name):
-            raise ProtocolError("order", "a second hello on one connection")
 
     def _answer_at_once(self, connection: Connection, name: str, frame: bytes) -> bytes | None:
         """The reply to a push or a pull of a child that has joined; empty if that comes later.

@@ -97,16 +97,16 @@ async def test_connections_that_say_nothing_leave_room_for_those_that_do(
             await late.enter()
 
 
-async def test_what_has_just_been_accepted_is_closed_with_the_door(tmp_path: Path) -> None:
-    """Its task is cancelled before its first step."""
+async def test_what_has_just_been_accepted_is_closed_with_the_acceptor(tmp_path: Path) -> None:
+    """Its task has not taken its first step yet."""
     async with running(experiment(), tmp_path) as parent:
-        door = parent._websockets.server
+        acceptor_of_it = parent._websockets.server
         ours, theirs = socket.socketpair()
         with theirs:
-            door._receive(ours, ("127.0.0.1", 1))
+            acceptor_of_it._receive(ours, ("127.0.0.1", 1))
             assert len(parent.connections.limits) == 1
-            door.close()
-            await door.wait_closed()
+            acceptor_of_it.close()
+            await acceptor_of_it.wait_closed()
             assert ours.fileno() < 0 and theirs.recv(1) == b""
             assert not len(parent.connections.limits)
 
@@ -184,7 +184,7 @@ async def test_a_parent_that_ends_waits_for_no_tls_handshake(
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("turns", range(6))
-def test_what_comes_in_the_moment_of_the_end_is_closed_with_the_door(
+def test_what_comes_in_the_moment_of_the_end_is_closed_with_the_acceptor(
     tmp_path: Path, signed: Signed, loop: str, tls: bool, turns: int
 ) -> None:
     """However far the loop has come with it: no socket is left over, and nobody waits for one."""
