@@ -163,9 +163,16 @@ def find(hook: str, name: str) -> Any:
     return None
 
 
-def every(hook: str) -> Iterator[tuple[str, Any]]:
-    """Name and object of all entries of a hook of the built-in plug-ins, the core's first."""
-    for each in _built_in().values():
+def every(hook: str, installed: bool = False) -> Iterator[tuple[str, Any]]:
+    """Name and object of all entries of a hook, the core's first.
+
+    Args:
+        installed: whether plug-ins of other packages count.
+
+    Raises:
+        ConfigurationError: as `plugins`.
+    """
+    for each in (_built_in() | (plugins(installed) if installed else {})).values():
         for name, home in getattr(each, hook).items():
             yield name, load(home)
 

@@ -136,10 +136,12 @@ class Parent:
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             log_with(run=self.server.run)
-            self.observers += [each for _, make in every("observers") if (each := make(self))]
+            self.observers += [
+                each for _, make in every("observers", installed=True) if (each := make(self))
+            ]
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             self._writer = RunWriter(self, self._store, own, self._log)
-            for _, make in every("companions"):
+            for _, make in every("companions", installed=True):
                 if companion := make(self):
                     self.companions.append(companion)
                     await companion.start()

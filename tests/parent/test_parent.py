@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import Plugin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
@@ -226,7 +228,7 @@ async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was
 async def test_without_plug_ins_plain_http_gets_one_line_and_children_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(parent_module, "every", lambda hook: iter(()))
+    monkeypatch.setattr(parent_module, "every", lambda hook, installed: iter(()))
     async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
         await child.enter()
         np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
@@ -238,6 +240,14 @@ async def test_without_plug_ins_plain_http_gets_one_line_and_children_train(
             assert body == b"this is a Genkidama parent; children join by websocket\n"
             writer.close()
     assert "listening" in capsys.readouterr().err
+
+
+def make(parent: Parent) -> Recorder:
+    raise NotImplementedError
+
+
+def decline(parent: Parent) -> None:
+    return None
 
 
 class Recorder(Companion, Observer):
@@ -269,9 +279,12 @@ class Recorder(Companion, Observer):
 async def test_companions_and_observers_live_with_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
+    """As of a package that is installed, whose factories may also decline."""
     recorder = Recorder(broken)
-    makers: list[tuple[str, Any]] = [("of it", lambda _: recorder), ("none", lambda _: None)]
-    monkeypatch.setattr(parent_module, "every", lambda hook: iter(makers))
+    table = {"mine": f"{__name__}:make", "none": f"{__name__}:decline"}
+    monkeypatch.setattr(sys.modules[__name__], "make", lambda parent: recorder)
+    mine = Plugin(observers=table, companions=table)
+    monkeypatch.setattr(plugin, "_installed", lambda: {"mine": mine})
     if broken:
         with pytest.raises(EnvironmentFailure, match="no learner"):
             await start(tmp_path, "127.0.0.1:0")
