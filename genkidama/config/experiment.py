@@ -83,7 +83,7 @@ class Experiment(Section, frozen=True):
     name: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", extra={"expected": NAME})
     ] = "experiment"
-    """What the run directory is named after; the file's name if absent."""
+    """Name of the run directory; the file's name if absent."""
     seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     """Seed of weights, environments and actions. Asynchronous runs are not repeatable bit for
     bit, even so."""

@@ -73,7 +73,7 @@ class Environment(Section, frozen=True):
     """Wrappers around it, the innermost first, as `{ name = "FrameStackObservation", options =
     { stack_size = 4 } }`."""
     vectorized: bool = False
-    """Whether to take its own vectorized form (ALE has one). That does the preprocessing:
+    """Use the environment's own vectorized form (ALE has one). That does the preprocessing:
     `options` are for it, and there are no `wrappers`."""
     lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
     """`hogwild`: environments that each core plays at once; its batch is shared out among them.
@@ -110,20 +110,20 @@ class Network(Section, frozen=True):
     )
     """`convolutional`: channels, kernel and stride of each convolution."""
     channels: Literal["first", "last"] = "first"
-    """`convolutional`: where the axis of channels stands in the environment's images."""
+    """`convolutional`: position of the axis of channels in the environment's images."""
     hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
     """Width of each hidden layer."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Activation function between layers."""
     shared: bool = False
-    """Whether policy and value share their hidden layers."""
+    """Share the hidden layers between policy and value."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
     """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or
     `"uniform"`, all within ±1/√inputs."""
     initial_deviation: Positive = 0.1
     """Standard deviation of the weights with `"normal"`."""
     options: dict[str, Any] = {}
-    """Keyword arguments for a network of one's own."""
+    """Keyword arguments for a custom network."""
 
 
 class Algorithm(Section, frozen=True):
@@ -139,15 +139,15 @@ class Algorithm(Section, frozen=True):
     batch_size: Natural = 120
     """Steps that a core collects before it learns from them."""
     across_episodes: bool = True
-    """Whether a batch goes on past an episode's end; false learns at every episode's end, as
+    """Let a batch continue past an episode's end; false learns at every episode's end, as
     documented for A3C."""
     pull_steps: Count = 0
-    """A core takes the child's weights every so many steps; 0 means after each of its own
+    """Steps after which a core takes the child's weights again; 0 means after each of its
     updates."""
     epsilon: Fraction = 0.0
     """Probability of a uniformly random action at the start."""
     epsilon_schedule: Literal["constant", "linear"] = "constant"
-    """How it goes from `epsilon` to `final_epsilon` as the run progresses."""
+    """Course from `epsilon` to `final_epsilon` over the run."""
     final_epsilon: Fraction = 0.0
     """That probability at the end, with a schedule."""
     epsilon_fraction: Share = 1.0
@@ -159,16 +159,16 @@ class Algorithm(Section, frozen=True):
     entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the start."""
     entropy_schedule: Literal["constant", "linear"] = "constant"
-    """How the weight goes from `entropy_coefficient` to `final_entropy_coefficient` as the run
-    progresses."""
+    """Course of the weight from `entropy_coefficient` to `final_entropy_coefficient` over the
+    run."""
     final_entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the end, with a schedule."""
     entropy_fraction: Share = 1.0
     """The share of the run after which that weight is reached and stays."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Whether a loss is the mean or the sum over its steps."""
+    """Take the mean or the sum of a loss over its steps."""
     normalize_advantages: bool = False
-    """Whether each batch's advantages are brought to mean 0 and standard deviation 1."""
+    """Bring each batch's advantages to mean 0 and standard deviation 1."""
     max_gradient_norm: NotNegative = 0.0
     """Longest gradient, by its Euclidean norm; 0 means no limit."""
     vtrace: bool = False
@@ -178,13 +178,13 @@ class Algorithm(Section, frozen=True):
     vtrace_c: Positive = 1.0
     """`vtrace`: c̄, the largest weight with which a difference reaches back a step."""
     epochs: Natural = 4
-    """`ppo`: how many times a batch is used."""
+    """`ppo`: passes over a batch."""
     minibatch_size: Natural = 64
     """`ppo`, `dqn`, `vtrace`: steps of each update."""
     clip: Positive = 0.2
-    """`ppo`: how far the probability ratio may move from 1."""
+    """`ppo`: largest distance of the probability ratio from 1."""
     start_steps: Count = 1000
-    """`dqn`, `vtrace`: nothing is learned before the child remembers so many steps."""
+    """`dqn`, `vtrace`: steps that a child has to remember before it learns."""
     batch_updates: Natural = 1
     """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
     n_steps: Natural = 1
@@ -197,11 +197,11 @@ class Algorithm(Section, frozen=True):
     huber: NotNegative = 1.0
     """`dqn`: errors above this count linearly; 0 means all squared."""
     target_updates: Count = 500
-    """`dqn`: θ⁻ ← θ after so many updates of the child; 0 means by versions alone."""
+    """`dqn`: θ⁻ ← θ after this number of the child's updates; 0 means by versions alone."""
     target_versions: Count = 0
-    """`dqn`: θ⁻ ← θ after so many versions of the parent; 0 means by updates alone."""
+    """`dqn`: θ⁻ ← θ after this number of the parent's versions; 0 means by updates alone."""
     options: dict[str, Any] = {}
-    """Keyword arguments for an algorithm of one's own."""
+    """Keyword arguments for a custom algorithm."""
 
 
 class Optimizer(Section, frozen=True):
@@ -212,8 +212,7 @@ class Optimizer(Section, frozen=True):
     learning_rate: Positive = 3e-4
     """Step size at the start."""
     schedule: Literal["constant", "linear"] = "constant"
-    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run
-    progresses."""
+    """Course from `learning_rate` to `final_learning_rate` over the run."""
     final_learning_rate: NotNegative = 0.0
     """Step size at the end, with a schedule."""
     schedule_fraction: Share = 1.0
@@ -235,7 +234,7 @@ class Optimizer(Section, frozen=True):
     """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and
     TensorFlow, or to the root, as in torch."""
     shared: bool = True
-    """Whether the cores of a child share the optimizer's state; false gives each core its own."""
+    """Share the optimizer's state among the cores of a child; false gives each core its own."""
 
 
 class Stop(Section, frozen=True):
@@ -254,71 +253,72 @@ class Stop(Section, frozen=True):
     mean_return: Finite | None = None
     """Mean return of the last `window` training episodes of all children."""
     window: Natural = 100
-    """How many episodes that mean covers."""
+    """Episodes of that mean."""
 
 
 class ParentSettings(Section, frozen=True):
     """`[parent]`: the machine that holds the weights."""
 
     alpha: Fraction = 0.5
-    """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
+    """Step of the parent towards each push: θ_P ← (1−α)θ_P + αθ_C."""
     rule: Annotated[
         str, plug("blend", "weighted", "difference", "gradient", "experience", more=True)
     ] = "blend"
-    """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
+    """Use of a push by the parent: `"blend"`, as above; `"weighted"`, a blend in which not all
     pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
     gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
-    beside the parent learns from all; or `"module:Class"`, a `genkidama.server.rules.blend.Rule`.
-    docs/rules.md says when to use which."""
+    beside the parent learns from all; or `"module:Class"`, a `genkidama.Rule`. docs/rules.md says
+    when to use which."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for the rule; docs/rules.md lists those of ours. A rule of one's own gets
-    `alpha` too."""
+    """Keyword arguments for the rule; docs/rules.md lists those of the named rules. A custom rule
+    gets `alpha` too."""
     average: Fraction = 0.0
     """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
-    exchange: 1 is the mean of all versions, 0 means θ_P itself. Training goes on from θ_P."""
+    exchange: 1 is the mean of all versions, 0 means θ_P itself. Training continues from θ_P."""
     encoding: Literal["float32", "float16", "int8", "int4"] = "float32"
-    """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
-    for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
+    """Form of weights on the wire: `"float32"`, whole and exact. Or differences, whose error is
+    sent with the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
     ninth. A search is always exact."""
     push_limit: NotNegative = 0.0
-    """Leave out a push that moves the weights so many times as far as pushes usually do; 0 means no
-    limit. docs/security.md says what this and the next four are for, and what they cost."""
+    """Leave out a push that moves the weights farther than this multiple of the usual distance; 0
+    means no limit. docs/security.md says what this and the next four are for, and what they
+    cost."""
     push_window: Count = 0
-    """Take, rather than each push alone, the trimmed mean of the newest pushes of so many children;
-    0 means each push alone."""
+    """Replace each push by the trimmed mean of the newest pushes of this number of children; 0
+    means each push alone."""
     push_trim: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.5
     """`push_window`: the share of the largest numbers, and of the smallest, that is left out; 0.5
     is the median."""
     quarantine_after: Count = 0
-    """Leave out all that a child pushes for a while when so many of its pushes, out of twice as
-    many, were too far or refused; 0 means never."""
+    """Ignore a child for a while when this number of its pushes, out of twice that number, were too
+    far or refused; 0 means never."""
     quarantine_seconds: NotNegative = 600.0
-    """How long that while is."""
+    """Length of that while."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in, which takes tokens and TLS."""
     open: bool = False
-    """Other machines may come without tokens and TLS: whoever reaches the address may join, and
-    what is said may be read and changed on its way."""
+    """Let other machines in without tokens and TLS: whoever reaches the address may join, and
+    messages may be read and changed on the way."""
     checkpoint_updates: Count = 0
-    """Checkpoint every so many updates; 0 means by time only."""
+    """Updates after which there is another checkpoint; 0 means by time only."""
     checkpoint_seconds: NotNegative = 30.0
-    """Checkpoint every so many seconds; 0 means by updates only."""
+    """Seconds after which there is another checkpoint; 0 means by updates only."""
     checkpoint_keep: Natural = 5
-    """How many of the last checkpoints to keep, beside the best."""
+    """Newest checkpoints to keep, beside the best."""
     history_every: Natural = 1
     """Write every n-th exchange to the history."""
     silence_seconds: Positive = 120.0
-    """Close a connection that has said nothing for so long, and has answered no ping."""
+    """Close a connection after this time without a message or an answer to a ping."""
     max_children: Natural = 1024
-    """How many children may be connected at once."""
+    """Most children that may be connected at once."""
     max_per_address: Natural = 512
-    """How many connections one address may have at once; of IPv6, a network of 64 bits."""
+    """Most connections that one address may have at once; of IPv6, a network of 64 bits."""
     max_pushes_per_second: Positive = 50_000.0
-    """How many messages of one child are read in a second; one that sends more has to wait."""
+    """Most messages of one child that are read in a second; one that sends more has to wait."""
     max_bytes_per_second: Positive = 1e9
-    """How many bytes of one child are read in a second; one that sends more has to wait."""
+    """Most bytes of one child that are read in a second; one that sends more has to wait."""
     linger_seconds: NotNegative = 60.0
-    """When the run is over, stay so long for the children that were cut off, to tell them."""
+    """Stay for this time after the run's end, to tell the children that were cut off."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
     signature: Annotated[
@@ -331,7 +331,7 @@ class ParentSettings(Section, frozen=True):
     """The digest of the network that children must have, as `genkidama signature FILE.toml` prints
     it; empty takes the network of the first child. A search ignores it."""
     tokens_file: str = ""
-    """Which children may join: a file of lines that `genkidama token` makes, or of lines
+    """File of the tokens with which children may join: lines that `genkidama token` makes, or lines
     `NAME TOKEN`, with `*` for any name. It is read at every handshake; empty lets everybody in."""
     certificate_file: str = ""
     """PEM certificate, and the certificates between it and its authority; with `key_file` the
@@ -344,10 +344,11 @@ class ChildSettings(Section, frozen=True):
     """`[child]`: what every child does."""
 
     beta: Fraction = 0.5
-    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. Where it does not
-    push weights, it takes θ_P over whole."""
+    """Step of a child towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. A child that does not
+    push weights takes θ_P over whole."""
     push: Literal["auto", "weights", "difference", "gradient", "experience"] = "auto"
-    """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
+    """Content of a child's pushes; `"auto"` means what `parent.rule` takes, and nothing else fits
+    it."""
     backend: Annotated[str, plug("hogwild", "ga3c", more=True)] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
@@ -355,19 +356,19 @@ class ChildSettings(Section, frozen=True):
     """`"episode"`: once per episode of the whole child, its cores waiting; `"update"`: so once per
     update, or per gradient if these are pushed; `"free"`: nobody waits."""
     exchange_seconds: NotNegative = 1.0
-    """`free`: exchange every so many seconds; 0 means by steps only."""
+    """`free`: seconds from one exchange to the next; 0 means by steps only."""
     exchange_steps: Count = 0
     """`free`: exchange every so many steps of a child of mean speed, and all children equally
     often, since the parent tells each its own number; 0 means by seconds only."""
     roles: Annotated[tuple[Literal["bundle", "act", "learn"], ...], Meta(min_length=1)] = (
         "bundle",
     )
-    """What children do with a replay for all of them: `"act"`, `"learn"`, or both, `"bundle"`. With
-    several, children are shared out in this ratio: `["act", "act", "learn"]` is 2 : 1."""
+    """Roles of children with a replay for all of them: `"act"`, `"learn"`, or both, `"bundle"`.
+    With several, children are shared out in this ratio: `["act", "act", "learn"]` is 2 : 1."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""
     hang_seconds: NotNegative = 30.0
-    """A core that does nothing for so long, and for four times as long as any of them ever did,
-    hangs, and another takes its place; 0 means that none ever does. So it is with a learner beside
-    the parent."""
+    """A core that does nothing for this time, and for four times as long as any of them ever did,
+    hangs, and another takes its place; 0 means never. The same holds for a learner beside the
+    parent."""
