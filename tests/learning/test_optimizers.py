@@ -1,7 +1,9 @@
-"""Each rule beside torch.optim's of the same name, step for step."""
+"""Both sets of optimizers, the cores' in torch and the parent's in NumPy, beside torch.optim's."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,60 @@ from hypothesis import strategies as st
 
 from genkidama.config.sections import Optimizer as Settings
 from genkidama.learning.optimizers import STATE_ROWS, Optimizer, clip_gradient, make_optimizer
+from genkidama.protocol.vector import DTYPE
+from genkidama.server.rules.gradient import NumpyOptimizer
+from genkidama.server.rules.trust_region import BLOCK
+from tests.server.rules import copied
 
-N = 60
+#: More than the parent computes at once.
+N = BLOCK + 5
+
+#: Our settings, torch's class, and its arguments; None where the paper's formula stands in for it.
+TABLE: list[tuple[Settings, Any, dict[str, Any]]] = [
+    (Settings(name="sgd"), torch.optim.SGD, {}),
+    (Settings(name="sgd", momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
+    (
+        Settings(name="sgd", momentum=0.9, weight_decay=0.1),
+        torch.optim.SGD,
+        {"momentum": 0.9, "weight_decay": 0.1},
+    ),
+    (Settings(name="rmsprop"), torch.optim.RMSprop, {}),
+    (
+        Settings(name="rmsprop", decay=0.9, epsilon=0.1, weight_decay=0.1),
+        torch.optim.RMSprop,
+        {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1},
+    ),
+    (Settings(name="rmsprop", decay=0.9, epsilon=0.1, epsilon_inside=True), None, {}),
+    (Settings(name="adagrad", epsilon=1e-10), torch.optim.Adagrad, {}),
+    (
+        Settings(name="adagrad", weight_decay=0.1),
+        torch.optim.Adagrad,
+        {"weight_decay": 0.1, "eps": 1e-8},
+    ),
+    (Settings(name="adam"), torch.optim.Adam, {}),
+    (
+        Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3, weight_decay=0.1),
+        torch.optim.Adam,
+        {"betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1},
+    ),
+]
+ALL = pytest.mark.parametrize("settings", [settings for settings, _, _ in TABLE], ids=str)
+
+
+class PaperRMSprop(torch.optim.Optimizer):
+    """Mnih et al. 2016, eq. S2 and S3: ε under the root."""
+
+    def __init__(self, parameters: Any, lr: float, alpha: float = 0.9, eps: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr, "alpha": alpha, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        (group,) = self.param_groups
+        (parameter,) = group["params"]
+        squares = self.state[parameter].get("squares", 0.0)
+        squares = group["alpha"] * squares + (1.0 - group["alpha"]) * parameter.grad**2
+        self.state[parameter]["squares"] = squares
+        parameter -= group["lr"] * parameter.grad / (squares + group["eps"]).sqrt()
 
 
 def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
@@ -22,87 +76,47 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
     )
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind", "arguments"),
-    [
-        (Settings(name="sgd"), torch.optim.SGD, {}),
-        (Settings(name="sgd", momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
-        (Settings(name="sgd", weight_decay=0.1), torch.optim.SGD, {"weight_decay": 0.1}),
-        (
-            Settings(name="sgd", momentum=0.9, weight_decay=1e-3),
-            torch.optim.SGD,
-            {"momentum": 0.9, "weight_decay": 1e-3},
-        ),
-        (Settings(name="rmsprop"), torch.optim.RMSprop, {}),
-        (
-            Settings(name="rmsprop", decay=0.9, epsilon=0.1, weight_decay=0.1),
-            torch.optim.RMSprop,
-            {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1},
-        ),
-        (Settings(name="adagrad", epsilon=1e-10), torch.optim.Adagrad, {}),
-        (Settings(name="adam"), torch.optim.Adam, {}),
-        (
-            Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3),
-            torch.optim.Adam,
-            {"betas": (0.5, 0.9), "eps": 1e-3},
-        ),
-        (Settings(name="adam", weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
-    ],
-    ids=[
-        "sgd",
-        "sgd-momentum",
-        "sgd-decay",
-        "sgd-thesis",
-        "rmsprop",
-        "rmsprop-settings",
-        "adagrad",
-        "adam",
-        "adam-settings",
-        "adam-decay",
-    ],
-)
+def in_torch(settings: Settings, weights: torch.Tensor) -> Callable[[torch.Tensor, float], None]:
+    optimizer = ours(settings, weights)
+    return lambda gradient, rate: optimizer.step(gradient.clone(), rate)
+
+
+def in_numpy(settings: Settings, weights: torch.Tensor) -> Callable[[torch.Tensor, float], None]:
+    """With gradients of twice the length, and the factor that makes up for it."""
+    optimizer = NumpyOptimizer(settings)
+
+    def step(gradient: torch.Tensor, rate: float) -> None:
+        doubled = (2.0 * gradient).numpy()
+        before = doubled.tobytes()
+        optimizer.apply(weights.numpy(), doubled, rate, 0.5, math.inf)
+        assert doubled.tobytes() == before
+
+    return step
+
+
+@pytest.mark.parametrize("optimizer", [in_torch, in_numpy])
+@pytest.mark.parametrize(("settings", "kind", "arguments"), TABLE, ids=str)
 def test_each_of_fifty_steps_is_torchs(
-    settings: Settings, kind: Any, arguments: dict[str, Any]
+    settings: Settings, kind: Any, arguments: dict[str, Any], optimizer: Any
 ) -> None:
     rng = torch.Generator().manual_seed(0)
     weights = torch.randn(N, generator=rng)
     parameter = torch.nn.Parameter(weights.clone())
-    optimizer, theirs = ours(settings, weights), kind([parameter], lr=0.01, **arguments)
-    for step in range(50):
-        rate = 0.01 * (1.0 - step / 60)  # the schedule's
+    step, theirs = (
+        optimizer(settings, weights),
+        (kind or PaperRMSprop)([parameter], lr=0.01, **arguments),
+    )
+    for number in range(50):
+        rate = 0.01 * (1.0 - number / 60)  # the schedule's
         gradient = torch.randn(N, generator=rng) * torch.logspace(-3, 1, N)
         parameter.grad = gradient.clone()
         theirs.param_groups[0]["lr"] = rate
         theirs.step()
-        optimizer.step(gradient, rate)
+        step(gradient, rate)
         torch.testing.assert_close(weights, parameter.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_rmsprop_with_epsilon_under_the_root_is_the_papers_formula() -> None:
-    """Mnih et al. 2016, eq. S2 and S3, in float64."""
-    rng = torch.Generator().manual_seed(0)
-    weights = torch.randn(N, generator=rng)
-    theta, squares = weights.double(), torch.zeros(N, dtype=torch.float64)
-    optimizer = ours(Settings(name="rmsprop", decay=0.9, epsilon=0.1, epsilon_inside=True), weights)
-    for step in range(50):
-        rate = 0.01 * (1.0 - step / 60)
-        gradient = torch.randn(N, generator=rng) * torch.logspace(-3, 1, N)
-        squares = 0.9 * squares + 0.1 * gradient.double() ** 2
-        theta = theta - rate * gradient.double() / (squares + 0.1).sqrt()
-        optimizer.step(gradient, rate)
-        torch.testing.assert_close(weights.double(), theta, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("inside", "denominator"), [(True, 0.0101**0.5), (False, 0.01 + 0.01)])
-def test_a_worked_example_of_epsilon_under_the_root_and_beside_it(
-    inside: bool, denominator: float
-) -> None:
-    weights = torch.zeros(1)
-    optimizer = ours(
-        Settings(name="rmsprop", decay=0.99, epsilon=0.01, epsilon_inside=inside), weights
-    )
-    optimizer.step(torch.tensor([0.1]), 0.5)  # s = 0.01·0.1² = 0.01²
-    assert weights.item() == pytest.approx(-0.5 * 0.1 / denominator)
+# The cores'.
 
 
 @pytest.mark.parametrize(
@@ -117,12 +131,12 @@ def test_a_worked_example_of_epsilon_under_the_root_and_beside_it(
 )
 def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     """Two optimizers over the same memory that take turns are one optimizer."""
-    gradients = torch.randn(20, N, generator=torch.Generator().manual_seed(0))
+    gradients = torch.randn(20, 60, generator=torch.Generator().manual_seed(0))
     results = []
     for cores in (1, 2):
         weights, state, clock = (
-            torch.ones(N),
-            torch.zeros(STATE_ROWS[settings.name], N),
+            torch.ones(60),
+            torch.zeros(STATE_ROWS[settings.name], 60),
             np.zeros(1),
         )
         optimizers = [make_optimizer(settings, weights, state, clock) for _ in range(cores)]
@@ -134,20 +148,64 @@ def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
 
 def test_adams_step_stays_short_where_a_sibling_has_changed_one_moment_alone() -> None:
     """It is stopped between the two, and this core's gradient says nothing there."""
-    weights = torch.zeros(N)
-    state = torch.zeros(2, N)
+    weights = torch.zeros(60)
+    state = torch.zeros(2, 60)
     optimizer = make_optimizer(Settings(name="adam"), weights, state, np.ones(1))
-    state[0] = torch.logspace(-6, 3, N)
-    optimizer.step(torch.zeros(N), 1e-3)
+    state[0] = torch.logspace(-6, 3, 60)
+    optimizer.step(torch.zeros(60), 1e-3)
     assert (weights < 0.0).all() and weights.abs().max() <= 2e-3
 
 
 def test_only_the_trainable_part_is_touched() -> None:
-    vector = torch.ones(N + 5)
+    vector = torch.ones(65)
     for name in STATE_ROWS:
-        optimizer = ours(Settings(name=name, weight_decay=0.1), vector[:N])  # type: ignore[arg-type]
-        optimizer.step(torch.ones(N), 0.01)
-    assert (vector[N:] == 1).all() and (vector[:N] != 1).all()
+        optimizer = ours(Settings(name=name, weight_decay=0.1), vector[:60])  # type: ignore[arg-type]
+        optimizer.step(torch.ones(60), 0.01)
+    assert (vector[60:] == 1).all() and (vector[:60] != 1).all()
+
+
+# The parent's.
+
+
+def drawn(size: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.normal(size=size).astype(DTYPE), rng.normal(size=(6, size)).astype(DTYPE)
+
+
+@ALL
+def test_a_restored_one_continues_like_the_old_one(settings: Settings) -> None:
+    weights, gradients = drawn(9)
+    again = weights.copy()
+    whole, first, second = (NumpyOptimizer(settings) for _ in range(3))
+    for number, gradient in enumerate(gradients):
+        whole.apply(weights, gradient, 0.05, 1.0, math.inf)
+        if number == 3:
+            second.restore(copied(first.state()))
+        (first if number < 3 else second).apply(again, gradient, 0.05, 1.0, math.inf)
+    assert again.tobytes() == weights.tobytes()
+
+
+def test_another_optimizers_state_is_refused() -> None:
+    weights, gradients = drawn(3)
+    old = NumpyOptimizer(Settings(name="adagrad"))
+    old.apply(weights, gradients[0], 0.05, 1.0, math.inf)
+    with pytest.raises(ValueError, match=r"optimizer.name = 'adam' needs 'first'"):
+        NumpyOptimizer(Settings(name="adam")).restore(old.state())
+
+
+@ALL
+def test_no_step_is_longer_than_allowed_and_a_short_one_is_whole(settings: Settings) -> None:
+    weights, (gradient, *_) = drawn(50)
+    free, short, long = weights.copy(), weights.copy(), weights.copy()
+    NumpyOptimizer(settings).apply(free, gradient, 0.05, 1.0, math.inf)
+    length = float(np.linalg.norm(free - weights))
+    NumpyOptimizer(settings).apply(short, gradient, 0.05, 1.0, length / 2.0)
+    np.testing.assert_allclose(short - weights, (free - weights) / 2.0, rtol=1e-3, atol=1e-6)
+    NumpyOptimizer(settings).apply(long, gradient, 0.05, 1.0, 2.0 * length)
+    assert long.tobytes() == free.tobytes()
+
+
+# The gradient's length.
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=30), st.floats(0.01, 50))
