@@ -16,7 +16,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.learning.a3c import A3C, a3c_loss
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import entropy_coefficient, normalized
+from genkidama.learning.learners import normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages, vtrace
 
@@ -214,120 +214,11 @@ def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(
     np.testing.assert_allclose(model.gradient.numpy(), slopes, rtol=1e-3, atol=1e-5)
 
 
-def test_the_policys_gradient_at_its_last_bias_is_that_of_the_softmax() -> None:
-    model, learner = tiny(value_coefficient=0.0)
-    data = rollout()
-    (loss,) = learner.losses(data, torch.Generator())
-    loss.backward()
-    with torch.no_grad():
-        outputs, values = model.network(torch.cat((data.observations, data.cut_observations)))
-    pi = torch.softmax(outputs[:6], 1).numpy()
-    advantage = advantages(data, values[:6].numpy(), values[6:].numpy(), 0.9, 1.0)
-    chosen = np.eye(2)[data.actions.long().numpy()[:, 0]]
-    expected = (advantage[:, None] * (pi - chosen)).mean(
-        0
-    )  # ∂(−log softmax(z)_a · A)/∂z = A·(π − 1_a)
-    np.testing.assert_allclose(
-        model.gradient[model.signature.slices["policy.2.bias"]].numpy(),
-        expected,
-        rtol=1e-5,
-        atol=1e-7,
-    )
-    assert not model.gradient[
-        model.signature.slices["value.2.weight"]
-    ].any()  # neither the advantage nor the bootstrap carries a gradient
-
-
-def test_a_batch_gives_one_loss() -> None:
-    _, learner = tiny()
-    assert len(list(learner.losses(rollout(), torch.Generator()))) == 1
-
-
-def test_equal_data_give_equal_gradients() -> None:
-    """Nothing accumulates from one update to the next (a known fault of Hogwild programs)."""
-    model, learner = tiny(entropy_coefficient=0.1)
-    gradients = []
-    for _ in range(3):
-        model.gradient.zero_()
-        for loss in learner.losses(rollout(), torch.Generator()):
-            loss.backward()
-        gradients.append(model.gradient.clone())
-    assert gradients[0].any()
-    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
-
-
 def gradient(model: Model, learner: A3C, data: Rollout) -> np.ndarray:
     model.gradient.zero_()
     for loss in learner.losses(data, torch.Generator()):
         loss.backward()
     return model.gradient.numpy().copy()
-
-
-@pytest.mark.parametrize("entropy_coefficient", [0.0, 0.3])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(
-    entropy_coefficient: float, normalize: bool
-) -> None:
-    settings = {"entropy_coefficient": entropy_coefficient, "normalize_advantages": normalize}
-    mean, total = (
-        gradient(*tiny(reduction=reduction, **settings), rollout()) for reduction in ("mean", "sum")
-    )
-    np.testing.assert_allclose(total, 6 * mean, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
-def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
-    scheduled = {
-        "entropy_coefficient": 0.4,
-        "final_entropy_coefficient": 0.1,
-        "entropy_schedule": "linear",
-    }
-    assert entropy_coefficient(Algorithm(name="a3c", **scheduled), progress) == pytest.approx(c_e)  # type: ignore[arg-type]
-    data = replace(rollout(), progress=progress)
-    np.testing.assert_allclose(
-        gradient(*tiny(**scheduled), data),
-        gradient(*tiny(entropy_coefficient=c_e), data),
-        rtol=1e-5,
-        atol=1e-7,
-    )
-
-
-def test_an_entropy_may_fade_early() -> None:
-    fading = Algorithm(
-        name="a3c", entropy_coefficient=0.4, entropy_schedule="linear", entropy_fraction=0.25
-    )
-    found = [entropy_coefficient(fading, progress) for progress in (0.0, 0.125, 0.25, 1.0)]
-    assert found == pytest.approx([0.4, 0.2, 0.0, 0.0])
-
-
-def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
-    model, learner = tiny(
-        entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear"
-    )
-    start, end = (
-        gradient(model, learner, replace(rollout(), progress=progress)) for progress in (0.0, 1.0)
-    )
-    assert np.array_equal(start, gradient(*tiny(), rollout()))
-    np.testing.assert_allclose(
-        end, gradient(*tiny(entropy_coefficient=1.0), rollout()), rtol=1e-5, atol=1e-7
-    )
-    assert np.abs(end - start).max() > 1e-3
-
-
-def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
-    model, learner = tiny()
-    data = rollout()
-    with torch.no_grad():
-        _, values = model.network(data.cut_observations)
-    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
-    np.testing.assert_allclose(
-        gradient(model, learner, given), gradient(model, learner, data), rtol=1e-5, atol=1e-7
-    )
-    seen: list[int] = []
-    model.network.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
-    other = gradient(model, learner, replace(given, cut_values=values.numpy() + 5.0))
-    assert seen == [6]
-    assert np.abs(other - gradient(model, learner, data)).max() > 1e-2
 
 
 def log_probabilities(model: Model, data: Rollout) -> np.ndarray:

@@ -25,6 +25,7 @@ from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
     Learner,
     by_autograd,
+    entropy_coefficient,
     gradients,
     make_learner,
     reads_log_mu,
@@ -260,6 +261,89 @@ def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
         data.actions, again.actions
     )
     assert (data.rewards == again.rewards).all() and (data.ends == again.ends).all()
+
+
+def gradient(ours: Model, data: Rollout) -> np.ndarray:
+    """The sum of the gradients of all losses."""
+    ours.gradient.zero_()
+    learner = make_learner(ours.experiment.algorithm, ours)
+    for loss in learner.losses(data, torch.Generator().manual_seed(0)):
+        loss.backward()
+    return ours.gradient.numpy().copy()
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_equal_data_and_equal_order_give_equal_gradients(name: str) -> None:
+    """Nothing accumulates from one update to the next (a known fault of Hogwild programs)."""
+    ours = model(name, entropy_coefficient=0.1, minibatch_size=4)
+    first, *others = (gradient(ours, rollout(ours)) for _ in range(3))
+    assert first.any()
+    assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(
+    name: str, normalize: bool
+) -> None:
+    found = []
+    for reduction in ("mean", "sum"):
+        ours = model(
+            name,
+            reduction=reduction,
+            normalize_advantages=normalize,
+            entropy_coefficient=0.3,
+            minibatch_size=3,
+        )
+        found.append(gradient(ours, rollout(ours)))
+    steps = 6 if name == "a3c" else 3
+    np.testing.assert_allclose(found[1], steps * found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize(
+    ("start", "progress", "c_e"),
+    [(0.4, 0.0, 0.4), (0.4, 0.25, 0.325), (0.4, 1.0, 0.1), (0.0, 1.0, 0.1)],
+)
+def test_the_entropys_weight_follows_the_runs_progress(
+    name: str, start: float, progress: float, c_e: float
+) -> None:
+    scheduled = model(
+        name,
+        entropy_coefficient=start,
+        final_entropy_coefficient=0.1,
+        entropy_schedule="linear",
+    )
+    constant = model(name, entropy_coefficient=c_e)
+    assert entropy_coefficient(scheduled.experiment.algorithm, progress) == pytest.approx(c_e)
+    found = gradient(scheduled, replace(rollout(scheduled), progress=progress))
+    expected = gradient(constant, rollout(constant))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    without = model(name)
+    assert np.abs(found - gradient(without, rollout(without))).max() > 1e-5
+
+
+def test_an_entropy_may_fade_early() -> None:
+    fading = Algorithm(entropy_coefficient=0.4, entropy_schedule="linear", entropy_fraction=0.25)
+    found = [entropy_coefficient(fading, progress) for progress in (0.0, 0.125, 0.25, 1.0)]
+    assert found == pytest.approx([0.4, 0.2, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_values_after_the_cuts_that_are_given_are_not_computed(name: str) -> None:
+    ours = model(name, epochs=1, minibatch_size=20)
+    data = rollout(ours)
+    with torch.no_grad():
+        _, values = ours.network(data.cut_observations)
+    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
+    np.testing.assert_allclose(gradient(ours, given), gradient(ours, data), rtol=1e-4, atol=1e-6)
+    seen: list[int] = []
+    ours.by_hand = None  # so that torch computes all
+    hook = ours.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    other = gradient(ours, replace(given, cut_values=values.numpy() + 5.0))
+    hook.remove()
+    assert set(seen) == {6}
+    assert np.abs(other - gradient(ours, data)).max() > 1e-2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

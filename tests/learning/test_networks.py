@@ -20,7 +20,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
-from genkidama.learning.networks import NETWORKS, ActorCritic, Convolutional, Network
+from genkidama.learning.networks import Network
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.vector import unflatten
@@ -150,48 +150,6 @@ def test_the_thesis_network_has_2949_parameters() -> None:
     ]
 
 
-def test_normal_weights_have_the_deviation_that_was_asked_for_and_biases_are_zero() -> None:
-    ours = model(Settings(hidden=(200, 200), initialization="normal", initial_deviation=0.1))
-    for name, part in ours.signature.slices.items():
-        numbers = ours.numbers[part]
-        if name.endswith("bias"):
-            assert not numbers.any()
-        else:
-            n = len(numbers)
-            assert abs(numbers.mean()) < 6 * 0.1 / n**0.5
-            assert numbers.std() == pytest.approx(0.1, rel=6 / (2 * n) ** 0.5)
-            # Normal and not uniform: kurtosis 3 (a uniform distribution has 1.8), its deviation
-            # being √(24/n).
-            assert np.mean((numbers / numbers.std()) ** 4) == pytest.approx(
-                3.0, abs=6 * (24 / n) ** 0.5
-            )
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_orthogonal_weights_have_their_gains(shared: bool) -> None:
-    network = model(Settings(hidden=(16, 16), shared=shared), 16).network
-    assert isinstance(network, ActorCritic)
-    weights = {
-        name: parameter.detach().numpy()
-        for name, parameter in network.named_parameters()
-        if name.endswith("weight")
-    }
-    hidden = (
-        ["body.0.weight", "body.2.weight"]
-        if shared
-        else [f"{part}.{i}.weight" for part in ("policy", "value") for i in (0, 2)]
-    )
-    last = "0" if shared else "4"
-    assert set(weights) == {*hidden, f"policy.{last}.weight", f"value.{last}.weight"}
-    gains = dict.fromkeys(hidden, 2.0**0.5) | {
-        f"policy.{last}.weight": 0.01,
-        f"value.{last}.weight": 1.0,
-    }
-    for name, gain in gains.items():
-        rows = weights[name]
-        np.testing.assert_allclose(rows @ rows.T, gain**2 * np.eye(len(rows)), atol=1e-5 * gain)
-
-
 def test_a_shared_trunk_has_the_gradients_of_both_and_separate_ones_do_not_touch() -> None:
     for shared in (False, True):
         ours = model(Settings(hidden=(5,), shared=shared))
@@ -203,16 +161,6 @@ def test_a_shared_trunk_has_the_gradients_of_both_and_separate_ones_do_not_touch
         first = "body" if shared else "value"
         assert {f"{first}.0.weight", f"{first}.0.bias"} <= touched
         assert not any(name.startswith("policy") for name in touched)
-
-
-def test_deviations_of_continuous_actions_start_at_1_and_do_not_depend_on_the_state() -> None:
-    ours = model(Settings(hidden=(5,), initialization="normal"), 3, Box(-1.0, 1.0, (2,)))
-    assert ours.signature.entries[0] == ("log_deviation", (2,))
-    outputs, _ = ours.network(torch.randn(7, 3, generator=torch.Generator().manual_seed(0)))
-    assert not outputs[:, 2:].any()
-    assert outputs[:, :2].std(0).min() > 0
-    outputs[:, 2:].sum().backward()
-    assert ours.gradient[ours.signature.slices["log_deviation"]].tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize(
@@ -384,68 +332,6 @@ def test_images_of_floats_and_normalized_ones_are_taken_as_they_are() -> None:
     )
 
 
-@pytest.mark.parametrize(("height", "width"), [(84, 84), (24, 13)])
-def test_the_gradient_is_that_of_the_same_network_written_in_another_way(
-    height: int, width: int
-) -> None:
-    ours = convolutional(
-        (4, height, width), ((16, 8, 4), (32, 4, 2)), initialization="uniform", hidden=(32,)
-    )
-    rng = torch.Generator().manual_seed(0)
-    batch = torch.randint(256, (5, 4, height, width), generator=rng, dtype=torch.uint8)
-    targets = torch.randn(5, 4, generator=rng)
-    outputs, values = ours.network(batch)
-    (torch.cat((outputs, values[:, None]), 1) * targets).sum().backward()
-
-    def padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-        total = (-(-size // stride) - 1) * stride + kernel - size
-        return total // 2, total - total // 2
-
-    theirs = [
-        parameter.detach().clone().requires_grad_() for parameter in ours.network.parameters()
-    ]
-    (
-        first,
-        first_bias,
-        second,
-        second_bias,
-        dense,
-        dense_bias,
-        policy,
-        policy_bias,
-        value,
-        value_bias,
-    ) = theirs
-    x = batch.float() / 128.0 - 1.0
-    for weight, bias, kernel, stride in ((first, first_bias, 8, 4), (second, second_bias, 4, 2)):
-        both = (*padding(x.shape[3], kernel, stride), *padding(x.shape[2], kernel, stride))
-        x = torch.relu(
-            torch.nn.functional.conv2d(torch.nn.functional.pad(x, both), weight, bias, stride)
-        )
-    x = torch.relu(x.flatten(1) @ dense.T + dense_bias)
-    (
-        torch.cat((x @ policy.T + policy_bias, x @ value.T + value_bias), 1) * targets
-    ).sum().backward()
-    for name, part in zip(ours.signature.slices, theirs, strict=True):
-        assert part.grad is not None
-        torch.testing.assert_close(
-            ours.gradient[ours.signature.slices[name]].reshape(part.shape),
-            part.grad,
-            rtol=1e-3,
-            atol=1e-3,
-        )
-
-
-def test_continuous_actions_from_images_have_deviations_that_do_not_depend_on_them() -> None:
-    ours = convolutional(
-        (1, 5, 5), ((2, 3, 2),), actions=Box(-1.0, 1.0, (2,)), initialization="uniform"
-    )
-    assert ours.signature.entries[0] == ("log_deviation", (2,))
-    outputs, values = ours.network(torch.arange(75, dtype=torch.uint8).reshape(3, 1, 5, 5))
-    assert outputs.shape == (3, 4) and values.shape == (3,)
-    assert not outputs[:, 2:].any() and outputs[:, :2].std(0).min() > 0
-
-
 @pytest.mark.parametrize("name", ["actor-critic", "convolutional"])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
 def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs(
@@ -475,36 +361,68 @@ def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs
                 )  # the uniform distribution's
 
 
-def test_convolutions_are_initialized_as_the_other_layers_are() -> None:
-    settings: dict[str, Any] = {
-        "shape": (4, 13, 13),
-        "convolutions": ((16, 5, 2),),
-        "hidden": (40,),
-    }
-    orthogonal = convolutional(**settings, initialization="orthogonal").network
-    gains = {
-        "body.0.weight": 2.0**0.5,
-        "body.3.weight": 2.0**0.5,
-        "policy.weight": 0.01,
-        "value.weight": 1.0,
-    }
-    weights = {
-        name: parameter.detach().flatten(1).numpy()
-        for name, parameter in orthogonal.named_parameters()
-        if parameter.dim() > 1
-    }
-    assert set(weights) == set(gains)
-    for name, gain in gains.items():
-        np.testing.assert_allclose(
-            weights[name] @ weights[name].T, gain**2 * np.eye(len(weights[name])), atol=1e-4 * gain
-        )
-    normal = convolutional(**settings, initialization="normal", initial_deviation=0.3)
-    for name, part in normal.signature.slices.items():
-        numbers = normal.numbers[part]
+@pytest.mark.parametrize("name", ["actor-critic", "convolutional"])
+def test_deviations_of_continuous_actions_start_at_1_and_do_not_depend_on_the_state(
+    name: str,
+) -> None:
+    space = Box(-1.0, 1.0, (2,))
+    if name == "actor-critic":
+        ours = model(Settings(hidden=(5,), initialization="normal"), 3, space)
+        seen = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    else:
+        ours = convolutional((1, 5, 5), ((2, 3, 2),), actions=space, initialization="uniform")
+        seen = torch.arange(175, dtype=torch.uint8).reshape(7, 1, 5, 5)
+    assert ours.signature.entries[0] == ("log_deviation", (2,))
+    outputs, values = ours.network(seen)
+    assert outputs.shape == (7, 4) and values.shape == (7,)
+    assert not outputs[:, 2:].any()
+    assert outputs[:, :2].std(0).min() > 0
+    outputs[:, 2:].sum().backward()
+    assert ours.gradient[ours.signature.slices["log_deviation"]].tolist() == [7.0, 7.0]
+
+
+def built(kind: str, **settings: Any) -> Model:
+    """A network of one kind, each of its layers with at most as many outputs as inputs."""
+    if kind == "convolutional":
+        return convolutional((4, 13, 13), ((16, 5, 2),), hidden=(40,), **settings)
+    return model(Settings(hidden=(200, 200), shared=kind == "shared", **settings), 200)
+
+
+KINDS = pytest.mark.parametrize("kind", ["shared", "separate", "convolutional"])
+
+
+@KINDS
+def test_normal_weights_have_the_deviation_that_was_asked_for_and_biases_are_zero(
+    kind: str,
+) -> None:
+    ours = built(kind, initialization="normal", initial_deviation=0.3)
+    for name, part in ours.signature.slices.items():
+        numbers = ours.numbers[part]
+        n = len(numbers)
         if name.endswith("bias"):
             assert not numbers.any()
-        else:
-            assert numbers.std() == pytest.approx(0.3, rel=6 / (2 * len(numbers)) ** 0.5)
+            continue
+        assert abs(numbers.mean()) < 6 * 0.3 / n**0.5
+        assert numbers.std() == pytest.approx(0.3, rel=6 / (2 * n) ** 0.5)
+        # Normal and not uniform: kurtosis 3 (a uniform distribution has 1.8), with deviation
+        # √(24/n).
+        kurtosis = np.mean((numbers / numbers.std()) ** 4)
+        assert kurtosis == pytest.approx(3.0, abs=6 * (24 / n) ** 0.5)
+
+
+@KINDS
+def test_orthogonal_weights_have_their_gains(kind: str) -> None:
+    ours = built(kind)
+    weights = [entry for entry in ours.signature.entries if entry[0].endswith("weight")]
+    last = {"policy": 0.01, "value": 1.0}
+    found = dict.fromkeys((True, False), 0)
+    for name, shape in weights:
+        rows = ours.numbers[ours.signature.slices[name]].reshape(shape[0], -1)
+        emits = shape[0] in (1, ours.head.outputs)
+        gain = last[name.partition(".")[0]] if emits else 2.0**0.5
+        found[emits] += 1
+        np.testing.assert_allclose(rows @ rows.T, gain**2 * np.eye(len(rows)), atol=1e-4 * gain)
+    assert found == {True: 2, False: 4 if kind == "separate" else 2}
 
 
 @pytest.mark.parametrize(
@@ -528,14 +446,16 @@ def test_the_convolutional_network_takes_images_only(observations: gymnasium.Spa
 
 
 @pytest.mark.parametrize(
-    ("shape", "convolutions", "number", "kernel", "height", "width"),
+    ("channels", "shape", "convolutions", "number", "kernel", "height", "width"),
     [
-        ((84, 84, 4), ((16, 8, 4), (32, 4, 2)), 1, 8, 84, 4),  # channels last
-        ((4, 7, 20), ((16, 8, 4),), 1, 8, 7, 20),
-        ((1, 12, 12), ((16, 8, 4), (32, 4, 2)), 2, 4, 3, 3),
+        ("first", (84, 84, 4), ((16, 8, 4), (32, 4, 2)), 1, 8, 84, 4),
+        ("first", (4, 7, 20), ((16, 8, 4),), 1, 8, 7, 20),
+        ("first", (1, 12, 12), ((16, 8, 4), (32, 4, 2)), 2, 4, 3, 3),
+        ("last", (4, 84, 84), ((16, 8, 4),), 1, 8, 4, 84),
     ],
 )
 def test_images_that_a_kernel_does_not_fit_into_are_refused(
+    channels: str,
     shape: tuple[int, int, int],
     convolutions: Any,
     number: int,
@@ -544,21 +464,12 @@ def test_images_that_a_kernel_does_not_fit_into_are_refused(
     width: int,
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        convolutional(shape, convolutions)
+        convolutional(shape, convolutions, channels=channels)
+    order = "height, width, channels" if channels == "last" else "channels, height, width"
     assert str(caught.value) == (
         f"network.convolutions = {convolutions}: the kernel {kernel} of convolution {number} is "
         f"larger than its images of {height} × {width}; "
-        f"{pictures(shape)} is taken as channels, height, width (network.channels = 'first')"
-    )
-
-
-def test_images_with_the_channels_last_have_height_and_width_before_them() -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        convolutional((4, 84, 84), ((16, 8, 4),), channels="last")
-    assert str(caught.value) == (
-        "network.convolutions = ((16, 8, 4),): the kernel 8 of convolution 1 is larger than its "
-        f"images of 4 × 84; {pictures((4, 84, 84))} is taken as height, width, channels "
-        "(network.channels = 'last')"
+        f"{pictures(shape)} is taken as {order} (network.channels = {channels!r})"
     )
 
 
@@ -581,13 +492,6 @@ def test_where_the_channels_stand_makes_no_difference(dtype: type) -> None:
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert found[0][1].std() > 0
-
-
-def test_networks_are_known_by_name() -> None:
-    assert list(NETWORKS.items()) == [
-        ("actor-critic", ActorCritic),
-        ("convolutional", Convolutional),
-    ]
 
 
 # A network of one's own.

@@ -6,7 +6,6 @@ Which samples carry a gradient, and how often a batch is used.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -240,69 +239,3 @@ def test_an_epoch_uses_every_step_once() -> None:
     )  # π_old and V, all at once
     assert sorted(used[11:21]) == once and sorted(used[21:]) == once
     assert used[11:21] != used[21:]
-
-
-def test_equal_data_and_equal_order_give_equal_gradients() -> None:
-    model, ppo = learner(epochs=1, minibatch_size=20)
-    gradients = []
-    for _ in range(2):
-        model.gradient.zero_()
-        for loss in ppo.losses(rollout(20), torch.Generator().manual_seed(0)):
-            loss.backward()
-        gradients.append(model.gradient.clone())
-    assert gradients[0].any() and torch.equal(*gradients)
-
-
-def slopes(data: Rollout, **algorithm: object) -> np.ndarray:
-    """The gradients of all losses together."""
-    model, ppo = learner(minibatch_size=8, **algorithm)
-    for loss in ppo.losses(data, torch.Generator().manual_seed(0)):
-        loss.backward()
-    return model.gradient.numpy().copy()
-
-
-@pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
-def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
-    found = slopes(
-        replace(rollout(20), progress=progress),
-        entropy_coefficient=0.4,
-        final_entropy_coefficient=0.1,
-        entropy_schedule="linear",
-    )
-    np.testing.assert_allclose(
-        found, slopes(rollout(20), entropy_coefficient=c_e), rtol=1e-4, atol=1e-6
-    )
-
-
-def test_a_sum_over_a_minibatch_has_as_many_times_its_means_gradient_as_it_has_steps() -> None:
-    np.testing.assert_allclose(
-        slopes(rollout(16), reduction="sum"), 8 * slopes(rollout(16)), rtol=1e-4, atol=1e-5
-    )
-
-
-def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
-    model, ppo = learner(epochs=1, minibatch_size=20)
-    data = rollout(20)
-    with torch.no_grad():
-        _, values = model.network(data.cut_observations)
-    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
-    np.testing.assert_allclose(slopes(given), slopes(data), rtol=1e-4, atol=1e-6)
-    seen: list[int] = []
-    model.by_hand = None  # torch says what it computes
-    model.network.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
-    list(ppo.losses(given, torch.Generator()))
-    assert seen == [20, 20]
-    other = replace(given, cut_values=values.numpy() + 5.0)
-    assert np.abs(slopes(other) - slopes(data)).max() > 1e-2
-
-
-def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
-    found = slopes(
-        replace(rollout(20), progress=1.0),
-        entropy_coefficient=0.0,
-        final_entropy_coefficient=1.0,
-        entropy_schedule="linear",
-    )
-    np.testing.assert_allclose(
-        found, slopes(rollout(20), entropy_coefficient=1.0), rtol=1e-4, atol=1e-6
-    )
