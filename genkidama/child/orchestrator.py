@@ -203,7 +203,7 @@ class CoreOrchestrator:
         Returns:
             The reason to give if the forkserver then dies; empty if there is enough.
         """
-        available = None if CORES.born else available_bytes()
+        available = None if CORES.running else available_bytes()
         if available is None or available >= CHILD_BYTES:
             return ""
         needs, free = megabytes(CHILD_BYTES), megabytes(available)

@@ -259,7 +259,7 @@ class WorkerPool:
             return
         self._workers[index] = worker
         worker.listen()
-        self._watchdog.ages.born(index)
+        self._watchdog.ages.started(index)
         if self._ending:
             self._hang_up(worker)
 
@@ -308,7 +308,7 @@ class WorkerPool:
 
     def _hang_up(self, worker: WorkerProcess) -> None:
         """It is neither read from nor waited for any more."""
-        self._watchdog.ages.gone(worker.index)
+        self._watchdog.ages.forget(worker.index)
         worker.hang_up()
         self._semaphore.light(worker.index)
 

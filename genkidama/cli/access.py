@@ -1,4 +1,4 @@
-"""The verbs with which machines find each other: `parent`, `token`, `join`, and `signature`."""
+"""The verbs that connect machines: `parent`, `token`, `join`, and `signature`."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def parent(options: argparse.Namespace) -> int:
     _experiment(options)
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
-    told = f"{place.option} --listen {options.listen}"
-    told += f" --host {options.host}" if options.host else ""
+    suffix = f"{place.option} --listen {options.listen}"
+    suffix += f" --host {options.host}" if options.host else ""
     if not place.tokens.exists():
         text = _invite(place, options, ANY, None)
         print(f"on each machine that trains:\n\n    genkidama join '{text}'\n", flush=True)
     else:
         print(
             "machines that have joined before come back; a string for others: "
-            f"genkidama token{told}",
+            f"genkidama token{suffix}",
             flush=True,
         )
-    print(f"a link to the run's page: genkidama token --viewer{told}", flush=True)
+    print(f"a link to the run's page: genkidama token --viewer{suffix}", flush=True)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
@@ -121,7 +121,7 @@ def join(options: argparse.Namespace) -> int:
 
 
 def signature(options: argparse.Namespace) -> int:
-    """What the network of an experiment is made of, and its digest for `parent.signature`."""
+    """Prints the parts of an experiment's network, and its digest for `parent.signature`."""
     from genkidama.learning.environments import make_environment
     from genkidama.learning.model import Model
 
@@ -142,7 +142,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
 
 
 class _Credentials:
-    """Where a parent's certificate, key and tokens lie.
+    """Paths of a parent's certificate, key and tokens.
 
     Args:
         folder: this user's, if absent.
@@ -165,9 +165,9 @@ def _invite(
     """Makes a token, writes its hash, and gives the join string."""
     address = _address(options)
     fingerprint = fingerprint_of(place.certificate)
-    made = secrets.token_urlsafe(32)
-    _add(place.tokens, written(name, made, last))
-    return str(Invitation(f"wss://{address}", name, made, fingerprint))
+    secret = secrets.token_urlsafe(32)
+    _add(place.tokens, written(name, secret, last))
+    return str(Invitation(f"wss://{address}", name, secret, fingerprint))
 
 
 def _show(
@@ -179,18 +179,18 @@ def _show(
     scheme = "https" if fingerprint else "http"
     key = secrets.token_urlsafe(32)
     salt = secrets.token_hex(16)
-    made = link_token(key, salt)
-    _add(place.tokens, written(name, made, last, salt, link_cookie(key, salt)))
+    secret = link_token(key, salt)
+    _add(place.tokens, written(name, secret, last, salt, link_cookie(key, salt)))
     end = f"#{fingerprint}" if fingerprint else ""
     return (
         f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"
-        f"in a terminal: genkidama top '{scheme}://viewer:{made}@{address}{end}'\n"
-        f"for a monitor: Authorization: Bearer {made}"
+        f"in a terminal: genkidama top '{scheme}://viewer:{secret}@{address}{end}'\n"
+        f"for a monitor: Authorization: Bearer {secret}"
     )
 
 
 def _address(options: argparse.Namespace) -> str:
-    """Where children and viewers reach the parent."""
+    """The parent's `HOST:PORT` for children and viewers."""
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
@@ -220,11 +220,11 @@ def _read(path: Path) -> str:
 def _add(path: Path, line: str) -> None:
     """Adds a line in one step, so that a parent that reads meanwhile reads whole lines."""
     make_folder(path.parent)
-    begun = _read(path) if path.exists() else ""
+    present = _read(path) if path.exists() else ""
     try:
         file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         try:
-            os.write(file, ("\n" * (begun[-1:] not in ("", "\n")) + line).encode())
+            os.write(file, ("\n" * (present[-1:] not in ("", "\n")) + line).encode())
         finally:
             os.close(file)
     except OSError as error:
@@ -265,7 +265,7 @@ _DAYS = 36_500
 
 
 def default_folder() -> Path:
-    """Where this user's certificate, key and tokens lie: `~/.config/genkidama`."""
+    """The folder of this user's certificate, key and tokens: `~/.config/genkidama`."""
     above = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(above) if above else Path.home() / ".config") / "genkidama"
 

@@ -47,7 +47,7 @@ __all__ = ["Cluster", "cores_of_each", "train"]
 
 
 def cores_of_each(experiment: Experiment, cores: int | None, children: int) -> int | None:
-    """How many cores each child is told to use; None leaves it to the experiment."""
+    """The core processes of each child; None leaves it to the experiment."""
     if cores is not None or experiment.child.cores != "auto":
         return cores
     share = max(1, children)
@@ -58,7 +58,7 @@ def cores_of_each(experiment: Experiment, cores: int | None, children: int) -> i
 
 
 #: How often this process looks at the others. It sleeps in between.
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 #: How long a child gets to end after SIGTERM.
 _CHILD_GRACE = 3.0
@@ -72,7 +72,7 @@ _PARTING_SECONDS = 60.0
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
-#: What a parent on the loopback is told. Tokens and certificates would keep its own children out.
+#: Options of a parent on the loopback. Tokens and certificates would keep its own children out.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own-children"]
 
 
@@ -145,11 +145,11 @@ def train(
     with feed:
         if not done:
             with (
-                following(experiment, progress, watch, about_stop) as told,
+                following(experiment, progress, watch, about_stop) as passed_on,
                 resumable(run, "train"),
-                Cluster(run, experiment, names, cores, parts=shards) as cluster,
+                Cluster(run, experiment, names, cores, shards=shards) as cluster,
             ):
-                cluster.wait(feed.begin(run, told), say)
+                cluster.wait(feed.begin(run, passed_on), say)
         if episodes:
             evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
             feed.evaluated(run)
@@ -165,7 +165,7 @@ class Cluster:
         children: their names.
         cores: core processes of each child; None leaves it to the experiment.
         listen: where the parent listens; a free port of the loopback if absent.
-        parts: in how many processes the parent is.
+        shards: parent processes, each with a slice of the vector.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class Cluster:
         children: list[str],
         cores: int | None,
         listen: str | None = None,
-        parts: int = 1,
+        shards: int = 1,
     ) -> None:
         self._path = run.path
         self._experiment = experiment
@@ -184,12 +184,12 @@ class Cluster:
         self._alone = listen is None
         self._steps = 0
         self._children: list[Process] = []
-        self._nursery: SharedForkServer | None = None
-        #: The parent's parts; nearly always it is in one piece.
-        secret = secrets.token_hex(32) if parts > 1 else ""
+        self._forkserver: SharedForkServer | None = None
+        #: The parent's processes, one for each shard.
+        secret = secrets.token_hex(32) if shards > 1 else ""
         self._parents = [
-            ParentProcess(run.path, Shard(number, parts), listen or _LOOPBACK, secret)
-            for number in range(1, parts + 1)
+            ParentProcess(run.path, Shard(number, shards), listen or _LOOPBACK, secret)
+            for number in range(1, shards + 1)
         ]
 
     def __enter__(self) -> Cluster:
@@ -203,25 +203,31 @@ class Cluster:
 
     def _start(self) -> None:
         if self._names and self._experiment.child.backend == "hogwild":
-            self._nursery = SharedForkServer(self._experiment, self._path / LOGS / "nursery.log")
+            self._forkserver = SharedForkServer(self._experiment, self._path / LOGS / "nursery.log")
         for parent in self._parents:
-            parent.start(self._parents_options())
+            parent.start(self._parent_options())
         for name in self._names:
             log = self._path / LOGS / f"{name}.log"
-            self._children.append(Process(name, self._childs_command(name), log))
+            self._children.append(Process(name, self._child_command(name), log))
 
-    def _parents_options(self) -> list[str]:
-        options = self._nurserys_option() if self._experiment.sends_experience else []
+    def _parent_options(self) -> list[str]:
+        options = self._forkserver_option() if self._experiment.sends_experience else []
         return options + (_OPEN if self._alone else [])
 
-    def _childs_command(self, name: str) -> list[str]:
+    def _child_command(self, name: str) -> list[str]:
         url = ",".join(f"ws://{parent.address}" for parent in self._parents)
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += ["--allow", "*", "--state", str(self._path / CHILDREN), *self._nurserys_option()]
+        command += [
+            "--allow",
+            "*",
+            "--state",
+            str(self._path / CHILDREN),
+            *self._forkserver_option(),
+        ]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
-    def _nurserys_option(self) -> list[str]:
-        return [] if self._nursery is None else ["--nursery", self._nursery.address]
+    def _forkserver_option(self) -> list[str]:
+        return [] if self._forkserver is None else ["--nursery", self._forkserver.address]
 
     def wait(
         self,
@@ -245,18 +251,18 @@ class Cluster:
         complaints = LogWatcher([child.log for child in self._children])
         patience = math.inf
         while True:
-            if self._tell(first, watch, children) and page:
+            if self._forward(first, watch, children) and page:
                 say(page)
                 page = ""
             if first.over:
                 break
             now = time.monotonic()
-            first.look(say)
+            first.poll(say)
             for other in others:
                 other.read()
-                other.look(say)
+                other.poll(say)
             for child in children:
-                child.look(now)
+                child.poll(now)
             for line in complaints.read(now):
                 say(line)
             failures = [child.failure for child in children if child.failure is not None]
@@ -267,14 +273,14 @@ class Cluster:
                 patience = now + _PARTING_SECONDS
             if now > patience:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
-            first.wait(_LOOK_SECONDS)
+            first.wait(_POLL_SECONDS)
         deadline = time.monotonic() + _CHILD_GRACE
         for process in self._children:
             process.wait(deadline - time.monotonic())
         finish(others, _PARTING_SECONDS)
-        self._tell(first, watch, children)
+        self._forward(first, watch, children)
 
-    def _tell(
+    def _forward(
         self,
         parent: ParentProcess,
         watch: Callable[[dict[str, Any]], None] | None,
@@ -293,14 +299,14 @@ class Cluster:
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:
             child.terminate()
-        if self._nursery is not None:
-            self._nursery.terminate()
+        if self._forkserver is not None:
+            self._forkserver.terminate()
         deadline = time.monotonic() + _CHILD_GRACE
         for child in self._children:
             child.end(deadline - time.monotonic())
             child.close()
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._forkserver is not None:
+            self._forkserver.close()
         end_all(self._parents, _PARENT_GRACE, error)
 
 
@@ -313,12 +319,12 @@ class SupervisedChild:
 
     Args:
         process: the process, which runs.
-        say: told what happens to it, in one line.
+        say: called with one line about each event of its life.
     """
 
     def __init__(self, process: Process, say: Callable[[str], None]) -> None:
         self.process = process
-        #: Why the run goes on without it; None while it does not.
+        #: The reason why the run continues without it; None while it takes part.
         self.failure: GenkidamaError | None = None
         self._say = say
         self._has_trained = False
@@ -332,15 +338,15 @@ class SupervisedChild:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended in order."""
+        """True once it has ended in order."""
         return self.process.code == 0
 
     def trained(self) -> None:
-        """It has made steps and exchanged weights."""
+        """Notes that it has made steps and exchanged weights."""
         self._has_trained = True
         self._policy.worked()
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Does what is to be done about it.
 
         Args:
@@ -402,7 +408,7 @@ class SharedForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """The process number."""
         return self._process.pid
 
     @property
@@ -410,7 +416,7 @@ class SharedForkServer:
         return self._process.log
 
     def terminate(self) -> None:
-        """Asks it to end. Children that wait for it are told so by the end of their connection."""
+        """Asks it to end. Waiting children notice the end of their connection."""
         self._process.terminate()
 
     def close(self) -> None:
@@ -420,7 +426,7 @@ class SharedForkServer:
         remove_scratch(self._folder)
 
 
-#: A complaint that is repeated is told again after this many seconds.
+#: A repeated complaint is printed again after this many seconds.
 _AGAIN_SECONDS = 60.0
 
 _LEVELS = ("warning", "error", "critical")
@@ -444,7 +450,7 @@ class LogWatcher:
         self._throttle = Throttle[str](_AGAIN_SECONDS)
 
     def read(self, now: float) -> list[str]:
-        """A line for each complaint that has come since the last call and is to be told.
+        """Returns a line for each new complaint since the last call.
 
         Args:
             now: seconds, never less than at the call before.
@@ -469,14 +475,14 @@ class LogWatcher:
 def _complaint(line: bytes) -> str:
     """The complaint in a line of a log; empty if there is none."""
     try:
-        told: Any = msgspec.json.decode(line)
+        entry: Any = msgspec.json.decode(line)
     except msgspec.DecodeError:  # what an environment prints, or a traceback
         return ""
-    if not isinstance(told, dict) or told.get("level") not in _LEVELS:
+    if not isinstance(entry, dict) or entry.get("level") not in _LEVELS:
         return ""
-    event = str(told.get("event", ""))
+    event = str(entry.get("event", ""))
     if event in _KNOWN:
         return ""
-    which = next((f" {told[noun]}" for noun in ("core", "agent") if noun in told), "")
-    reason = f": {told['reason']}" if "reason" in told else ""
+    which = next((f" {entry[noun]}" for noun in ("core", "agent") if noun in entry), "")
+    reason = f": {entry['reason']}" if "reason" in entry else ""
     return " ".join(f"{event}{which}{reason}".split())[:_LONGEST]

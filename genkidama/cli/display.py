@@ -98,7 +98,7 @@ class Screen:
         self._live: Live | None = None
 
     def say(self, text: str) -> None:
-        """A line above the display. The terminal breaks a long one, so it can be copied."""
+        """Prints a line above the display. The terminal breaks a long one, so it can be copied."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self) -> None:
@@ -251,7 +251,7 @@ def _title(parts: Iterable[str], width: int) -> Text:
 
 
 def _bar(run: dict[str, Any], width: int, bound: str) -> Text:
-    """How much is done, for how long it has gone on, and how long it will."""
+    """Progress bar: share done, elapsed time, time left."""
     share, left = run["share"], run["left"]
     parts = [duration(run["elapsed"])]
     if run["reason"]:

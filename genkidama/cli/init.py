@@ -1,4 +1,4 @@
-"""What helps to begin: a first experiment of one's own, the examples, completion in a shell."""
+"""The verbs `init`, `examples` and `completion`."""
 
 from __future__ import annotations
 

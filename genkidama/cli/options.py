@@ -25,7 +25,7 @@ __all__ = [
     "setting",
 ]
 
-#: An option's name, and what else `argparse` is told of it.
+#: The name of an option, and its arguments of `argparse`.
 Option: TypeAlias = tuple[str, dict[str, Any]]
 
 
@@ -47,7 +47,7 @@ class Verb(NamedTuple):
     def epilog(self) -> str:
         """The examples, for the end of its help."""
         lines = [f"  {typed}\n      {effect}" for typed, effect in self.examples]
-        return "\n".join(["examples:", *lines]) if lines else ""
+        return "\n".join(["examples:", *lines])
 
 
 class Follower(NamedTuple):

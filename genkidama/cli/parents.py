@@ -1,7 +1,7 @@
 """The parent of a cluster on this machine: a process, or one for each of its parts.
 
 Laws of this file:
-- One that was killed, or told by others to stop, is started again under the same address.
+- One that was killed, or stopped by others, is started again under the same address.
 - One that ends with an error ends the cluster.
 - The first part counts for all. The others are ended when it has ended.
 """
@@ -24,7 +24,7 @@ from genkidama.runtime.process import Process, failure
 
 __all__ = ["ParentProcess", "end_all", "finish"]
 
-#: The reasons of a parent that was told to stop, though its run is not over.
+#: The reasons of a parent that was stopped though its run is not over.
 _SIGNALS = ("SIGTERM", "SIGINT")
 
 
@@ -51,11 +51,11 @@ class ParentProcess:
         self._reason = ""
         self._ended = False
         self._secret = secret
-        self._said = False
+        self._end_reported = False
         #: Whether this process has taken a child, so that there is something to be lost.
         self._joined = False
         self._socket = listening_socket(listen)
-        self._tidings = HistoryReader(directory_of(run, part) / HISTORY)
+        self._reader = HistoryReader(directory_of(run, part) / HISTORY)
 
     @property
     def address(self) -> str:
@@ -64,14 +64,16 @@ class ParentProcess:
 
     def start(self, options: Sequence[str]) -> None:
         """Starts it with these options beside its own."""
-        listens, tells = self._socket.fileno(), self._tidings.descriptor
+        socket_fd, pipe_fd = self._socket.fileno(), self._reader.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--out", str(self._run)]
-        command += ["--listen", f"fd://{listens}", "--aside", str(tells), *options]
+        command += ["--listen", f"fd://{socket_fd}", "--aside", str(pipe_fd), *options]
         if self._part != WHOLE:
             command += ["--shard", str(self._part)]
         log = self._run / LOGS / f"{self._name}.log"
-        self._process = Process(self._name, command, log, (listens, tells), {SECRET: self._secret})
-        self._process.said = self._tidings.said
+        self._process = Process(
+            self._name, command, log, (socket_fd, pipe_fd), {SECRET: self._secret}
+        )
+        self._process.fallback_reason = self._reader.last_reason
 
     @property
     def process(self) -> Process:
@@ -81,7 +83,7 @@ class ParentProcess:
     def read(self) -> list[dict[str, Any]]:
         """The lines of its history since the last call."""
         ended = self.process.code == 0
-        lines = self._tidings.read()
+        lines = self._reader.read()
         for line in lines:
             if line["event"] == "stop":
                 self._reason = line["reason"]
@@ -91,19 +93,19 @@ class ParentProcess:
 
     @property
     def over(self) -> bool:
-        """Whether, at the last `read`, it had ended because the run is over."""
+        """True if, at the last `read`, it had ended because the run is over."""
         return self._ended and self._reason not in _SIGNALS
 
-    def look(self, say: Callable[[str], None]) -> None:
-        """Starts it again if it was killed, or told by others to stop. Says that a part other than
+    def poll(self, say: Callable[[str], None]) -> None:
+        """Starts it again if it was killed, or stopped by others. Says that a shard other than
         the first has ended.
 
         Raises:
             GenkidamaError: what it has ended with.
         """
         code = self.process.code
-        if self.over and not self._part.is_first and not self._said:
-            self._said = True
+        if self.over and not self._part.is_first and not self._end_reported:
+            self._end_reported = True
             say(f"the parent, part {self._part}, has ended: {self._reason}")
         if code is None or (code == 0 and (self.over or not self._ended)):
             return
@@ -128,14 +130,14 @@ class ParentProcess:
             self._process.wait(seconds)
 
     def close(self, error: BaseException | None) -> None:
-        """Ends it at once, and closes what is open; the error is told what was lost."""
+        """Ends it at once and closes its files; notes a lost checkpoint in the error."""
         if self._process is not None:
             self._process.end(0.0)
             self._process.close()
             if self._joined or (self._process.code or 0) > 0:
                 note_loss(error, self._process)
         self._socket.close()
-        self._tidings.close()
+        self._reader.close()
 
 
 def finish(others: Sequence[ParentProcess], seconds: float) -> None:
@@ -172,38 +174,38 @@ class HistoryReader:
 
     def __init__(self, history: Path) -> None:
         self._history = Follower(history)
-        self._aside = FallbackReader()
-        #: The reasons that were told aside, the newest last.
-        self._told: dict[str, None] = {}
+        self._fallback = FallbackReader()
+        #: Reasons that came through the pipe, the newest last.
+        self._reasons: dict[str, None] = {}
         self._waiting: list[dict[str, Any]] = []
 
     @property
     def descriptor(self) -> int:
-        """Where the parent writes what it says aside."""
-        return self._aside.descriptor
+        """Descriptor of the pipe that the parent writes to when its disk is full."""
+        return self._fallback.descriptor
 
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
         lines = [msgspec.json.decode(line) for line in self._history.read()]
         while self._history.behind:
             lines += [msgspec.json.decode(line) for line in self._history.read()]
-        found = [line for line in lines if line.get("reason") not in self._told]
-        self.said()
+        found = [line for line in lines if line.get("reason") not in self._reasons]
+        self.last_reason()
         found += self._waiting
         self._waiting = []
         return found
 
-    def said(self) -> str:
-        """What was said aside last; empty if nothing was."""
-        for line in self._aside.read():
+    def last_reason(self) -> str:
+        """The last reason that came through the pipe; empty if none has."""
+        for line in self._fallback.read():
             event = msgspec.json.decode(line)
-            self._told[event["reason"]] = None
+            self._reasons[event["reason"]] = None
             self._waiting.append(event)
-        return next(reversed(self._told), "")
+        return next(reversed(self._reasons), "")
 
     def close(self) -> None:
         """Closes what is open."""
-        self._aside.close()
+        self._fallback.close()
 
 
 def note_loss(error: BaseException | None, parent: Process) -> None:

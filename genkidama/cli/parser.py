@@ -42,7 +42,7 @@ VERBS = {
             number("--children", "child processes (default: 2)", default=2),
             number("--cores", "core processes of each child (default: the CPU cores, shared out)"),
             number("--shards", "parent processes, each with a slice of the vector (default: 1)"),
-            number("--updates", "stop after so many exchanges a child (stop.updates)"),
+            number("--updates", "stop after N exchanges a child (stop.updates)"),
             SEED,
             OUT,
             path("--resume", "go on with this run"),
@@ -55,7 +55,7 @@ VERBS = {
             ("genkidama train lunarlander", "an example, by its name (genkidama examples)"),
             (
                 "genkidama train mine.toml --set stop.seconds=60 --out runs/first",
-                "an experiment of one's own (genkidama init), for a minute",
+                "your own experiment (genkidama init), for a minute",
             ),
             ("genkidama train --resume runs/first", "go on with it"),
         ),
@@ -95,7 +95,7 @@ VERBS = {
             ),
             number(
                 "--choose",
-                "of a run, judge each checkpoint by so many episodes first and take the best",
+                "of a run, judge each checkpoint by N episodes first and take the best",
                 default=0,
             ),
             ALLOW,
@@ -119,7 +119,7 @@ VERBS = {
             LISTEN,
             HOST,
             CREDENTIALS,
-            path("--out", "the run's directory; a run in it goes on (default: a new one)"),
+            path("--out", "the run's directory; a run in it is resumed (default: a new one)"),
             setting("child.exchange=free"),
         ),
         (
@@ -180,10 +180,10 @@ VERBS = {
                     "help": "whose token it is (default: * for any name)",
                 },
             ),
-            number("--days", "the token ends after so many days (default: never)"),
+            number("--days", "the token ends after N days (default: never)"),
             number(
                 "--rotate",
-                "the name's other tokens end after so many days (default of N: 7)",
+                "the name's other tokens end after N days (default of N: 7)",
                 nargs="?",
                 const=7,
             ),
@@ -270,7 +270,7 @@ VERBS = {
 _EPILOG = """\
 the first hour:
   genkidama train lunarlander        train an example on this machine
-  genkidama init                     write an experiment of one's own
+  genkidama init                     write your own experiment
   genkidama COMMAND --help           all options of a command, with examples
 """
 

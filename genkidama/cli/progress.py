@@ -55,12 +55,12 @@ __all__ = [
 #: Called with each new line of a history.
 Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
-#: In a log, a new line is written after so many seconds.
+#: Seconds between two lines in a log.
 _LOG_SECONDS = 5.0
 
 
 class Surface(Protocol):
-    """Where it is shown."""
+    """A terminal, a notebook's cell, or a file."""
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -123,7 +123,7 @@ class Follower:
 
     @property
     def drawn(self) -> bool:
-        """Whether it is drawn over and over, rather than written line by line."""
+        """True if it is redrawn in place, not written line by line."""
         return not isinstance(self._surface, _Lines)
 
     def draw(self, width: int, height: int) -> RenderableType:
@@ -162,7 +162,7 @@ class Progress(Follower):
     Args:
         experiment: its settings.
         file: where to; standard error or, in a notebook, the cell if absent.
-        about: a sentence that is said once the run has begun.
+        about: a sentence that is printed once the run has begun.
     """
 
     def __init__(self, experiment: Experiment, file: TextIO | None = None, about: str = "") -> None:
@@ -394,7 +394,7 @@ def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feed:
 
 
 def _kind_of(file: TextIO | None) -> str:
-    """Where it is to be shown: `"terminal"`, `"notebook"` or `"lines"`."""
+    """The kind of display: `"terminal"`, `"notebook"` or `"lines"`."""
     shell = sys.modules.get("IPython")
     if file is None and shell is not None:
         running = shell.get_ipython()
@@ -408,7 +408,7 @@ def _kind_of(file: TextIO | None) -> str:
 
 
 def _dumb() -> bool:
-    """Whether the terminal says that it cannot move its cursor."""
+    """True if the terminal cannot move its cursor."""
     import os
 
     return os.environ.get("TERM", "") in ("", "dumb", "unknown")

@@ -96,7 +96,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def _played(target: Path, evaluation: Evaluation) -> str:
-    """The result, and of which trial it is if a search was given."""
+    """The result, with the trial that was played if a search was given."""
     run = evaluation.checkpoint.parent.parent
     best = f" (its best trial, {run.name})" if run.parent == target / TRIALS else ""
     return f"{target}{best}: {evaluation}"
@@ -135,7 +135,7 @@ def check_episodes(options: argparse.Namespace) -> None:
 
 
 def counters_before(options: argparse.Namespace) -> Snapshot | None:
-    """What a run that goes on has done before."""
+    """The counters of a run that is resumed; None if it has none."""
     if options.resume is None or not Run(options.resume).checkpoints:
         return None
     # The parent finds the same one and says which others it passes over. It may also find none,
@@ -149,7 +149,7 @@ def counters_before(options: argparse.Namespace) -> Snapshot | None:
 
 @contextmanager
 def closing_display(progress: Progress) -> Iterator[None]:
-    """Leaves the last line of progress standing, and under it an error's notes about going on."""
+    """Closes the display at the end, and prints an error's notes below it."""
     try:
         yield
     except BaseException as error:
@@ -171,7 +171,7 @@ def conclude(
     before: Snapshot | None,
     sinks: Feed,
 ) -> None:
-    """Evaluates what was trained, and tells what has come of it and how to go on."""
+    """Evaluates the trained policy, and prints results and the commands that follow."""
     say_reason(progress)
     if options.episodes:
         found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
@@ -187,13 +187,13 @@ def conclude(
 
 
 def say_reason(progress: Progress) -> None:
-    """Why it has stopped."""
+    """Prints the reason for the end."""
     if progress.status.reason:
         progress.say(f"ended: {progress.status.reason}")
 
 
 def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:
-    """What `genkidama train --json` ends with: counts of the run, its speed and its evaluation.
+    """The JSON object of `genkidama train --json`: counts of the run, its speed and its evaluation.
 
     Args:
         before: what the run had done before this command, which its speed leaves out.

@@ -53,7 +53,7 @@ _CHECKSUM = "checksum"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint file holds."""
+    """The contents of a checkpoint file."""
 
     path: Path | None
     signature: Signature
@@ -65,7 +65,7 @@ class Checkpoint:
 
     @property
     def part(self) -> Shard:
-        """Which part of a parent has written it."""
+        """The shard of the parent that wrote it."""
         return Shard.parse(self.snapshot.part)
 
     @property
@@ -105,7 +105,7 @@ def save(
         ValueError: the vector does not fit the signature.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
-    # safetensors sorts its tensors, so their order must be told.
+    # safetensors sorts its tensors, so their order must be stored.
     metadata["signature"] = msgspec.json.encode(signature.entries).decode()
     metadata["format"] = FORMAT
     metadata["software"] = __version__
@@ -186,10 +186,10 @@ def load(path: str | Path) -> Checkpoint:
 
 
 def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
-    told = metadata.get(_CHECKSUM)
-    if told is None:
+    stored = metadata.get(_CHECKSUM)
+    if stored is None:
         raise ValueError("it has no checksum")
-    if told != _checksum(tensors, metadata):
+    if stored != _checksum(tensors, metadata):
         raise ValueError("its checksum is wrong, so it was damaged after it was written")
     if name := _not_finite(tensors):
         raise ValueError(f"{name!r} holds NaN or infinity")
@@ -198,8 +198,8 @@ def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
 def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
-    told = metadata.get("signature", "null")
-    entries = msgspec.json.decode(told, type=list[tuple[str, list[int]]])
+    stored = metadata.get("signature", "null")
+    entries = msgspec.json.decode(stored, type=list[tuple[str, list[int]]])
     signature = Signature.of(entries)
     if any(n < 0 for _, shape in signature.entries for n in shape):
         raise ValueError("its signature has a negative dimension")
@@ -259,7 +259,7 @@ class CheckpointFolder:
         return self.path / f"version-{version:010d}{_SUFFIX}"
 
     def prepare(self) -> None:
-        """Makes the folder, and removes what a process that was killed had begun to write.
+        """Makes the folder, and removes partial files of a process that was killed.
 
         Raises:
             EnvironmentFailure: the folder cannot be made or written to.

@@ -1,4 +1,4 @@
-"""What a history says of learning, as columns; and many curves as one with a band. Pure."""
+"""Learning curves of histories, as columns, and many curves as one with a band. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXES = {
 #: Of a curve: one row an exchange.
 COLUMNS = (*AXES, "mean_return", "staleness", "distance", "child")
 
-#: A band is drawn through so many points.
+#: Points of a band.
 _POINTS = 200
 
 
@@ -84,7 +84,7 @@ def _row(line: Mapping[str, Any], began: float | None) -> dict[str, Any]:
 def measured(
     lines: Iterable[Mapping[str, Any]], names: Sequence[str], over: str
 ) -> dict[str, dict[str, tuple[Numbers, Numbers]]]:
-    """What a plain run's history says of these figures: by name and child, where and how much.
+    """The values of these figures in a plain run's history, by name and child.
 
     A line of measures stands where the newest exchange before it does.
 

@@ -1,4 +1,4 @@
-"""How good a policy is: many episodes, spread over the CPU cores, one figure with its deviation."""
+"""Evaluation of a policy: many episodes, spread over the CPU cores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Evaluation:
     environment: str
     #: The id of the one that the policy was trained in.
     trained_in: str
-    #: How its episodes began, as `evaluate` was told.
+    #: The argument `starts` of `evaluate`.
     starts: str | None = None
     #: Which weights played: `"best weights, version 12"`.
     weights: str = ""
@@ -79,7 +79,7 @@ class Evaluation:
 
     @property
     def solved(self) -> bool | None:
-        """Whether the mean reaches the threshold; None without one."""
+        """True if the mean reaches the threshold; None without one."""
         return None if self.threshold is None else self.mean >= self.threshold
 
     def to_dict(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def evaluate(
             of EnvPool's, which differ a little from Gymnasium's, it is Gymnasium's of the same id.
         starts: how episodes begin: `"noop:30"` after up to 30 null actions, or a file of recorded
             starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
-        choose: of a run, each checkpoint that is kept is judged by so many episodes first, others
+        choose: of a run, each kept checkpoint is first judged by this many episodes, others
             than those that count, and the best one is played; 0 goes by the training returns.
         best: false takes the newest checkpoint of a run.
         progress: shows how it goes, on standard error or in a notebook's cell.
@@ -249,7 +249,7 @@ def _best(
     starts: str | None,
     allow: list[str],
 ) -> Path:
-    """The checkpoint with the best mean of so many episodes, the newest of equal ones."""
+    """The checkpoint with the best mean of this many episodes, the newest of equal ones."""
     means = [
         evaluate(
             path,
@@ -266,7 +266,7 @@ def _best(
 
 
 def _recorded(name: str) -> Any:
-    """What a file of starts holds."""
+    """The contents of a file of starts."""
     try:
         return json.loads(Path(name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -289,7 +289,7 @@ def play_shares(
     """Plays each share in a process of its own, all at once.
 
     Args:
-        request: what all of them are told, but for their episodes.
+        request: the request to all of them, without their episodes.
         shares: the numbers of each one's episodes.
         watch: is called with each return as it comes.
         log: the folder where a traceback is written.
@@ -347,7 +347,7 @@ def _answers(
     watch: Callable[[float], None],
     log: Path,
 ) -> list[dict[str, Any]]:
-    """What the processes answer. A thread listens to each, so each return is told at once."""
+    """The answers of the processes. A thread reads each, so each return is reported at once."""
     lock = threading.Lock()
 
     def tell(value: float) -> None:
@@ -381,7 +381,7 @@ def _last_line(process: subprocess.Popen[bytes], tell: Callable[[float], None]) 
 def _answer(
     process: subprocess.Popen[bytes], said: IO[bytes], line: bytes, log: Path
 ) -> dict[str, Any]:
-    """What the process answers in its last line."""
+    """The answer in the last line of a process."""
     if process.wait() == 0 and line:
         with suppress(json.JSONDecodeError):
             answer: dict[str, Any] = json.loads(line)

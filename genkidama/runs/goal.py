@@ -1,4 +1,4 @@
-"""When a run stops that nobody has told when to stop: at what counts as solved."""
+"""The default stop condition: the mean return that counts as solved."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """`history.jsonl`, one line for each event of a run: here it is written and followed.
 
 Laws of this file:
-- Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
+- Lines are collected in memory and written together by `flush`; a crash loses unflushed lines.
 - A write that fails loses nothing either: the lines stay and the next `flush` tries again. When
-  `BACKLOG` bytes have gathered, further lines are dropped and counted.
+  `BACKLOG` bytes are waiting, further lines are dropped and counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
   Until then nobody reads it.
 - One process writes; a second one that opens the same file is refused.
@@ -50,7 +50,7 @@ def whole_lines(text: bytes) -> bytes:
 
 
 def whole_length(path: Path) -> int:
-    """How many bytes of a history are whole lines; 0 if there is no file."""
+    """The bytes of a history that are whole lines; 0 if there is no file."""
     try:
         with path.open("rb") as file:
             return _whole_length(file.fileno())
@@ -166,7 +166,7 @@ class History:
 
     @property
     def gone(self) -> bool:
-        """Whether the file that is written is no longer the one of this name."""
+        """True if the open file is no longer the one of this name."""
         try:
             return _identity(os.stat(self.path)) != _identity(os.fstat(self._file))
         except OSError:

@@ -1,4 +1,4 @@
-"""A trained policy: observations in, actions out. For one's own scripts, games and robots."""
+"""A trained policy for scripts, games and robots: observations in, actions out."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Policy:
         return np.asarray([head.to_environment(choose(row)) for row in self._many(given)]), None
 
     def explain(self, observation: Any) -> Explanation:
-        """What it says of one observation: probabilities, or means ± spread, or Q values; and V(s).
+        """Explains one observation: probabilities, or means ± spread, or Q values; and V(s).
 
         Raises:
             ValueError: the observation has another shape.
@@ -164,7 +164,7 @@ class Policy:
 
         Its input is `observation`, float32 (B, …), as the environment gives it. Its outputs are
         `outputs` (logits; or means and logarithms of deviations), `value`, and `action`: the most
-        probable one, as the environment takes it. A head of one's own has no `action` there.
+        probable one, as the environment takes it. A custom head has no `action` there.
 
         Raises:
             EnvironmentFailure: the packages for it are missing, ONNX Runtime computes something

@@ -1,7 +1,7 @@
 """The run directory before its parent comes: which one it is, what lies in it, how to go on.
 
 One program starts a run at a time. It holds a lock from before it writes anything until its
-processes have ended. A parent that another starter has begun holds the lock of the history.
+processes have ended. A parent that another starter has started holds the lock of the history.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _lock(path: Path) -> None:
 
 
 def _gets(file: int, seconds: float) -> bool:
-    """Whether nobody else has locked a file, or gives it back within these seconds."""
+    """Locks a file; False if another process holds the lock for all these seconds."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -133,7 +133,7 @@ def _check_empty(run: Run) -> None:
 
 
 def finished(run: Run, experiment: Experiment) -> str:
-    """Why there is nothing left to do in a plain run, and how to go on; empty if there is.
+    """The reason why a plain run is finished and the command that resumes it; empty if it is not.
 
     Args:
         experiment: the settings with which it is to go on.
@@ -143,7 +143,7 @@ def finished(run: Run, experiment: Experiment) -> str:
 
 
 def go_on(run: Run, experiment: Experiment) -> str:
-    """The command that goes on with a plain run, beyond the limits that it has reached."""
+    """The command that resumes a plain run beyond the limits that it has reached."""
     _, limits = _reached(run, experiment.stop)
     words = ["genkidama train --resume", shlex.quote(str(run.path))]
     words += [allowing(modules(experiment.to_dict())).strip()]
@@ -152,7 +152,7 @@ def go_on(run: Run, experiment: Experiment) -> str:
 
 
 def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
-    """Which stop condition a run has reached, and limits with which it could go on."""
+    """The stop condition that a run has reached, and limits with which it could be resumed."""
     if not run.checkpoints:
         return "", {}
     snapshot = run.load(best=False).snapshot
@@ -189,7 +189,7 @@ def resumable(run: Run, verb: str) -> Iterator[None]:
     Afterwards others may use the directory.
 
     Args:
-        verb: which command goes on, as `"train"`.
+        verb: the command that resumes it, as `"train"`.
     """
     try:
         yield

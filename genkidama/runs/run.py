@@ -65,7 +65,7 @@ HISTORY = "history.jsonl"
 LOGS = "logs"
 CHILDREN = "children"
 
-#: What a parent is told to read. When it has seen that it fits the run, it makes it the run's own.
+#: The experiment that a parent reads. Once checked against the run, it becomes the run's own.
 SETTINGS = f"{LOGS}/{EXPERIMENT}"
 
 _EVALUATION = "evaluation.json"
@@ -75,7 +75,7 @@ _MOST_IN_A_SECOND = 100
 
 
 def trial_folder(number: int) -> str:
-    """Where a search keeps a trial: `"trials/0007"`."""
+    """The folder of a trial in a search's directory: `"trials/0007"`."""
     return f"{TRIALS}/{number:04d}"
 
 
@@ -93,7 +93,7 @@ def new_directory(name: str, under: Path = Path("runs")) -> Path:
             path.mkdir(parents=True)
             return path
     raise EnvironmentFailure(
-        f"{under / stamp}: so many runs began in this second; choose a directory with --out"
+        f"{under / stamp}: 100 runs began in this second; choose a directory with --out"
     )
 
 
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def trials(self) -> list[Self]:
-        """Of a search: its trials that have weights, by number."""
+        """The trials of a search that have weights, by number."""
         return [
             type(self)(path, self.allow) for path in sorted((self.path / TRIALS).glob("[0-9]*"))
         ]
@@ -165,7 +165,7 @@ class Run:
 
     @property
     def parts(self) -> int:
-        """In how many parts its parent was, as far as there is a good checkpoint."""
+        """The number of its parent's shards in the newest good checkpoint; 1 without one."""
         found = CheckpointFolder(self.path / CHECKPOINTS).latest()
         return 1 if found is None else found.part.count
 
@@ -190,7 +190,7 @@ class Run:
     def _file(
         self, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
     ) -> Checkpoint:
-        """What `load` reads: of a parent in parts, that of the first."""
+        """The checkpoint that `load` reads: of a sharded parent, that of the first shard."""
         folder = CheckpointFolder(self.path / CHECKPOINTS)
         problems: list[str] = []
         found = folder.best(problems.append) if best else folder.latest(problems.append)
@@ -206,7 +206,7 @@ class Run:
         return found
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.
+        """The events, oldest first: the whole lines of `history.jsonl` as dictionaries.
 
         `docs/history.md` says what they mean.
 
@@ -362,7 +362,7 @@ class Run:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: where it is, how far it came, how good it is."""
+        """A table for a notebook: directory, counts, evaluation."""
         from genkidama.runs.curves import columns
 
         found = columns(self.history())

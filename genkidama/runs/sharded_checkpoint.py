@@ -35,7 +35,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def directory_of(run: Path, part: Shard) -> Path:
-    """What a part has for itself: the first one the run's directory, `parts/2-of-3/` the second."""
+    """The directory of a shard: of the first the run's, of the second `parts/2-of-3/`."""
     return run if part.is_first else run / PARTS / f"{part.number}-of-{part.count}"
 
 
@@ -54,7 +54,7 @@ def load(path: str | Path) -> Checkpoint:
 
 
 def newest(run: Path, part: Shard, unreadable: Callable[[str], None]) -> Checkpoint | None:
-    """What this part goes on from; None if there is nothing.
+    """The checkpoint that this shard resumes from; None if there is none.
 
     Args:
         run: the run's directory.
@@ -84,7 +84,7 @@ def newest(run: Path, part: Shard, unreadable: Callable[[str], None]) -> Checkpo
 
 
 def cut(whole: Checkpoint, part: Shard) -> Checkpoint:
-    """What a part holds of a checkpoint."""
+    """The slice of a checkpoint that belongs to a shard."""
     if part == WHOLE:
         return whole
     signature = whole.signature
@@ -158,7 +158,7 @@ def _is_cut(array: Array, lengths: tuple[int, int]) -> bool:
 
 
 def _lengths(signature: Signature) -> tuple[int, int]:
-    """Of the trained numbers, and of all."""
+    """The lengths of the trained numbers and of the whole vector."""
     return signature.size - signature.statistics, signature.size
 
 

@@ -240,7 +240,7 @@ class RunStatus:
         if experiment.searches:
             self.search = find("status_parts", "search")(experiment)
         self.run = ""
-        #: Why the run is over; empty while it goes on.
+        #: The reason why the run is over; empty before.
         self.reason = ""
         #: The newest exchange.
         self.last: Exchange | None = None
@@ -452,7 +452,7 @@ class RunStatus:
 
     @property
     def begun(self) -> bool:
-        """Whether there was an exchange or, in a search, a trial."""
+        """True once there was an exchange or, in a search, a trial."""
         return self.last is not None or (self.search is not None and self._began is not None)
 
     @property
@@ -461,7 +461,7 @@ class RunStatus:
         return sum(self._steps.values())
 
     def there(self) -> int:
-        """How many children take part, or took part to the end."""
+        """The number of children that take part, or took part to the end."""
         return sum(child.state == "training" for child in self.children.values())
 
     def speed(self, now: float) -> float:
@@ -473,7 +473,7 @@ class RunStatus:
         return self._before + (0.0 if self._began is None else now - self._began)
 
     def share(self, now: float) -> float | None:
-        """How much of the strictest countable stop condition is used up; None without one."""
+        """The used share of the strictest countable stop condition; None without one."""
         if self.search is not None:
             return self.search.share(self.elapsed(now))
         stop, last = self.experiment.stop, self.last
@@ -535,7 +535,7 @@ class RunStatus:
         return self.document(now, facts)
 
     def change(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
-        """What is new since the last change. Arguments as `document`."""
+        """The changes since the last call. Arguments as `document`."""
         names = (self._changed | self._moving) & self.children.keys()
         children = [self._row(name, now, facts) for name in names]
         self._moving = {child.name for child in children if child.steps_per_second}

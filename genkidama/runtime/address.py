@@ -1,4 +1,4 @@
-"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N` for an inherited socket."""
+"""Addresses of a parent: `HOST:PORT`, `[::1]:PORT`, or `fd://N` for an inherited socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
 
 
 class Binding(TypedDict, total=False):
-    """What `websockets.asyncio.server.serve` is told: either a host and a port or a socket."""
+    """Arguments of `websockets.asyncio.server.serve`: a host and a port, or a socket."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Binding(TypedDict, total=False):
 
 
 def parse_listen(listen: str) -> Binding:
-    """What to listen on. Port 0 lets the system choose one.
+    """Parses an address to listen on. Port 0 lets the system choose one.
 
     Args:
         listen: `HOST:PORT`, `[IPV6]:PORT`, or `fd://N` for an inherited stream socket, as systemd's
@@ -111,7 +111,7 @@ def reachable_host(host: str) -> str:
 
 
 def explain(listen: str, error: OSError) -> EnvironmentFailure:
-    """Why nobody can listen there, and the way out."""
+    """The error of an address that cannot be bound, with the way out."""
     if isinstance(error, socket.gaierror):
         return EnvironmentFailure(
             f"cannot listen on {listen}: {error.strerror}; "

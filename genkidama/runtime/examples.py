@@ -31,7 +31,7 @@ def examples() -> dict[str, Path]:
 
 
 def about(file: Path) -> str:
-    """What an example says of itself: the first sentence of its first comment."""
+    """The summary of an example: the first sentence of its first comment."""
     lines = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# ") or line.startswith("#   "):

@@ -1,4 +1,4 @@
-"""How a file is written so that nobody ever reads half of it, and what helps if it cannot be."""
+"""Atomic writes, temporary folders, and hints for errors of the disk."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _sweep(folder: Path) -> None:
 
 
 def hint(error: OSError) -> str:
-    """What helps against this error where something is to be written, in a few words."""
+    """A hint, in a few words, for an error of writing."""
     return _WAYS_OUT.get(error.errno or 0, "choose another directory")
 
 

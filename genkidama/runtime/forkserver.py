@@ -1,4 +1,4 @@
-"""Nurseries: servers that have a module warm and fork processes from it on request.
+"""Forkservers: processes that have a module imported and warm, and fork workers on request.
 
 Each is a forkserver of its own: multiprocessing's code, but not its one global server. So a program
 may have one that has imported torch and one that has not, and whatever else the program does with
@@ -39,21 +39,21 @@ __all__ = [
     "disable_resource_tracker",
 ]
 
-#: The environment variables that tell a nursery which module it is there for, with which experiment
-#: (JSON) to warm up, and which process has started it. All that is forked from it inherits them.
-PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
-EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
-STARTER_VARIABLE = "GENKIDAMA_NURSERY_STARTER"
+#: Environment variables of a forkserver: its module, the experiment (JSON) to warm up with, and the
+#: process that has started it. All that is forked from it inherits them.
+PRELOAD_VARIABLE = "GENKIDAMA_FORKSERVER"
+EXPERIMENT_VARIABLE = "GENKIDAMA_FORKSERVER_EXPERIMENT"
+STARTER_VARIABLE = "GENKIDAMA_FORKSERVER_STARTER"
 
-#: And where the folder with its socket lies. Its starter removes that, or else the nursery.
-FOLDER_VARIABLE = "GENKIDAMA_NURSERY_FOLDER"
+#: And where the folder with its socket lies. Its starter removes that, or else the forkserver.
+FOLDER_VARIABLE = "GENKIDAMA_FORKSERVER_FOLDER"
 
 #: Starting a process changes for a moment what all threads of the program share.
 _lock = threading.Lock()
 
 
 class ForkServer:
-    """A server process that is born when the first process is asked of it.
+    """A server process that is started when the first process is asked of it.
 
     It lives as long as this process, and so does all that is forked from it: the kernel sees to
     that, whatever they do at the moment.
@@ -61,9 +61,9 @@ class ForkServer:
     Args:
         preload: the module that is imported in it. If it cannot be imported, nothing is warm. Its
             function `warm_up(experiment)`, if it has one, does once what every process will do.
-            None: this program has no nursery of its own, and only joins another one's.
-        variables: environment variables, for an experiment, of the nursery and of all that is
-            forked from it, besides this program's own. A nursery keeps what it was born with.
+            None: this program has no forkserver of its own, and only joins another one's.
+        variables: environment variables, for an experiment, of the forkserver and of all that is
+            forked from it, besides this program's own. A forkserver keeps its first variables.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """The nursery's process number; None before it is born, and if another program has it."""
+        """Its process number; None before it is started, and if it is another program's."""
         number: int | None = getattr(self._server, "_forkserver_pid", None)
         return number
 
     @property
-    def born(self) -> bool:
-        """Whether there is one, of this program or another."""
+    def running(self) -> bool:
+        """True if there is one, of this program or another."""
         return self._server.joined or self.pid is not None
 
     def join(self, address: str) -> None:
-        """Starts processes in a nursery of another program, as long as that is there.
+        """Starts processes in a forkserver of another program, as long as that is there.
 
         Args:
             address: where it listens: a socket of the system's, with
@@ -98,7 +98,7 @@ class ForkServer:
         self._server.join(address)
 
     def variables(self, experiment: Experiment) -> dict[str, str]:
-        """The environment variables of a nursery that is to warm up with this experiment."""
+        """The environment variables of a forkserver that is to warm up with this experiment."""
         if self._preload is None:
             return {}
         return {
@@ -111,18 +111,18 @@ class ForkServer:
     def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
         """Starts a daemonic process and returns as soon as it lives.
 
-        That takes milliseconds. Where the nursery must be born first, it takes as long as importing
-        and warming up with this experiment. May be called in several threads; they take turns.
+        That takes milliseconds, or as long as importing and warming up with this experiment where
+        the forkserver must be started first. May be called in several threads; they take turns.
 
         Args:
             entry: `"module:function"`, which is looked up in the new process. So this one need not
                 import the module.
             args: for the function; they are pickled.
-            experiment: what a nursery that is born now warms up with.
+            experiment: what a forkserver that is started now warms up with.
 
         Raises:
-            EOFError, OSError: the nursery is dead. It was killed, or something that it imports has
-                ended it. The next call starts another one, if this program may have one.
+            EOFError, OSError: the forkserver is dead: killed, or ended by something that it
+                imports. The next call starts another one, if this program may have one.
         """
         output = _Output() if self._server.joined else None
         process = multiprocessing.get_context("forkserver").Process(
@@ -134,16 +134,16 @@ class ForkServer:
 
     @contextmanager
     def _starting(self, experiment: Experiment) -> Iterator[None]:
-        """Around every start of a process.
+        """Prepares this process for the start of another, and restores it afterwards.
 
-        A nursery that is born now is told what to warm up with. Multiprocessing is kept from
-        importing the caller's main script in every process. They run code of this package only, so
-        a research script needs no `if __name__ == "__main__"`, and a process does not carry what
-        the script imports. Ctrl-C, which reaches a whole terminal, interrupts nothing that is
-        started here: who starts it decides what ends when.
+        A forkserver that is started now gets the experiment to warm up with. Multiprocessing is
+        kept from importing the caller's main script in every process: they run code of this package
+        only, so a research script needs no `if __name__ == "__main__"`, and no process carries the
+        script's imports. Ctrl-C, which reaches a whole terminal, interrupts nothing that is started
+        here: the owner decides what ends when.
         """
         with _lock:
-            # It unblocks SIGINT when it starts; the nursery's start would have it do that.
+            # It unblocks SIGINT when it starts; the forkserver's start would have it do that.
             resource_tracker.ensure_running()
             variables = {**self.variables(experiment), **mark()}
             variables[FOLDER_VARIABLE] = _folder()
@@ -170,7 +170,7 @@ class ForkServer:
 
 
 def _folder() -> str:
-    """Where multiprocessing puts sockets: a folder of ours, which is removed even if this process
+    """The folder of multiprocessing's sockets: one of ours, which is removed even if this process
     is killed."""
     settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if settings.get("tempdir") is None:
@@ -191,7 +191,7 @@ class _Server(forkserver.ForkServer):
 
     def join(self, address: str) -> None:
         self._forkserver_address = address
-        # Each process holds this. It does not keep the nursery alive: that is its starter's.
+        # Each process holds this. It does not keep the forkserver alive: that is its starter's.
         self._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
         self.joined = True
 
@@ -212,7 +212,7 @@ class _Server(forkserver.ForkServer):
 
 
 class _Output:
-    """Where this program writes, handed to a process that would write where its nursery does."""
+    """This program's standard output and error, for a process whose own are its forkserver's."""
 
     _theirs: list[Any]
 
@@ -231,12 +231,12 @@ class _Output:
 
 def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
     """The first function of each process."""
-    # When these have ended, multiprocessing ends the nursery, too.
+    # When these have ended, multiprocessing ends the forkserver, too.
     starter = multiprocessing.parent_process()
     assert starter is not None
     end_with_pipe(starter.sentinel)
     if output is not None:
-        # The system may share the CPU out by sessions (Linux' autogroups). In the nursery's, all
+        # The system may share the CPU out by sessions (Linux' autogroups). In the forkserver's, all
         # cores of all children together would get as much as one of them.
         os.setsid()
         output.take_over()

@@ -1,6 +1,6 @@
-"""What happens in a nursery before anything is forked from it.
+"""The program of a forkserver: it imports and warms up before anything is forked from it.
 
-A nursery that belongs to one program is multiprocessing's forkserver, which imports this module.
+A forkserver that belongs to one program is multiprocessing's forkserver, which imports this module.
 One that several share is `python -m genkidama.runtime.forkserver_main DESCRIPTOR`. It listens on
 the socket that it inherits, and ends when its standard input does.
 """
@@ -35,13 +35,13 @@ _PARTING_SECONDS = 2.0
 
 
 def prepare() -> None:
-    """Imports the module that this nursery is there for, warms it up, and freezes the heap.
+    """Imports the module that this forkserver is there for, warms it up, and freezes the heap.
 
     Raises:
         ImportError: it cannot be imported.
     """
-    # Its starter waits for it now. Later a nursery finds out by itself that it is alone, but what
-    # it imports takes seconds and may hang.
+    # Its starter waits for it now. Later a forkserver notices by itself that it is alone, but its
+    # imports take seconds and may hang.
     starter = os.environ.get(STARTER_VARIABLE)
     end_with_parent(None if starter is None else int(starter))
     try:
@@ -64,17 +64,17 @@ def _warm_up() -> None:
     unmap_libraries()
 
 
-def _tidy(folder: str, nursery: int, starter: int) -> None:
-    """Removes the folder with the nursery's socket, if its starter has been killed."""
+def _tidy(folder: str, forkserver: int, starter: int) -> None:
+    """Removes the folder with the forkserver's socket, if its starter has been killed."""
     deadline = time.monotonic() + _PARTING_SECONDS
-    while os.getpid() == nursery and os.path.exists(folder) and time.monotonic() < deadline:
+    while os.getpid() == forkserver and os.path.exists(folder) and time.monotonic() < deadline:
         if os.getppid() != starter:
             shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.01)  # one that is being killed closes its pipes first
 
 
 def main() -> None:
-    """A nursery that several programs share."""
+    """A forkserver that several programs share."""
     listener = int(sys.argv[1])
     alive = os.dup(0)  # multiprocessing closes standard input
     with suppress(ImportError):

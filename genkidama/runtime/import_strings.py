@@ -41,7 +41,7 @@ _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
 
 
 def is_import_string(name: str) -> bool:
-    """Whether `name` is an import string rather than the name of something built in.
+    """True if `name` is an import string rather than the name of something built in.
 
     `"module:Name-v0"` is Gymnasium's: the module registers the id.
     """
@@ -50,7 +50,7 @@ def is_import_string(name: str) -> bool:
 
 
 def load_object(name: str, key: str) -> Any:
-    """What an import string names. Only what is installed or on `sys.path` is ever imported.
+    """Imports the object of an import string, from an installed module or one on `sys.path`.
 
     Args:
         name: `"package.module:Name"`.
@@ -158,7 +158,7 @@ def _own_wrapper(name: str, key: str) -> Any:
 
 
 def environment_spec(name: str) -> Any:
-    """What Gymnasium knows about an id.
+    """Gymnasium's specification of an id.
 
     The Arcade Learning Environment is made known to it here, without its banner.
 

@@ -1,4 +1,4 @@
-"""What the commands share: the log, the one line of an error, the end of standard input."""
+"""The log of commands, their one-line errors, and the end of their standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine offers."""
+"""Resources of this machine and this process: cores, memory, descriptors, signals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def limit_growth(by: int | None) -> None:
-    """Has the kernel refuse memory when this process has taken so many bytes more than now.
+    """Has the kernel refuse memory beyond this many bytes more than now.
 
     Blocks that it shares do not count, and neither do files. Only Linux can.
 
@@ -98,7 +98,7 @@ RESERVED = 128
 
 
 def descriptors_left(wanted: int) -> int:
-    """How many more descriptors may be opened, at most `wanted`, with some left for other things.
+    """The number of descriptors that may still be opened, at most `wanted`; `RESERVED` stay free.
 
     The process' own limit is raised as far as that takes and the system lets it.
     """
@@ -134,14 +134,14 @@ ONE_THREAD = dict.fromkeys(
 
 
 def available_cores() -> int:
-    """How many CPU cores this process may use."""
+    """The number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def machine_name() -> str:
-    """What this machine calls itself, in letters, digits, `-` and `_`; `"child"` if it does not."""
+    """The host name in letters, digits, `-` and `_`; `"child"` if there is none."""
     host = socket.gethostname().partition(".")[0]
     name = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
@@ -192,7 +192,7 @@ def resident_bytes() -> int:
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """How many bytes this process and its children may still take before something must go.
+    """The bytes that this process and its children may still allocate before the system runs out.
 
     The machine sets a limit, and so does each control group of this process (a container, a unit
     with `MemoryMax`). The tightest one counts.
@@ -238,7 +238,7 @@ _HIERARCHY = "hierarchical_memory_limit"
 
 
 def _groups_rooms(root: Path) -> list[int]:
-    """What is left in each control group that this process is in and that has a limit."""
+    """The bytes left in each control group of this process that has a limit."""
     rooms = []
     for version, group, top in _groups(root):
         while True:
@@ -290,7 +290,7 @@ def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
             continue
         if version not in memberships:
             continue
-        # A container may see only a part of the hierarchy, and be told of its place in the whole.
+        # A container may see only a part of the hierarchy, but read its place in the whole.
         top = root / fields[4].lstrip("/")
         below = os.path.relpath(memberships[version], fields[3])
         folder = top if below == "." or below.startswith("..") else top / below

@@ -51,7 +51,7 @@ class RestartPolicy:
 
     @property
     def given_up(self) -> bool:
-        """Whether the last death was one too many."""
+        """True if the last death was one too many."""
         return self.deaths >= self.most
 
     def died(self, now: float) -> float:

@@ -67,11 +67,11 @@ class OwnedProcess:
 
     @property
     def pid(self) -> int:
-        """Its process number; 0 before it is started."""
+        """The process number; 0 before it is started."""
         return (self._process is not None and self._process.pid) or 0
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Its exit code when it has ended; None if it lives on after `seconds`.
+        """Waits for the exit code; None if it is still alive after `seconds`.
 
         255 if it was forked by a forkserver that is gone.
         """
@@ -87,7 +87,7 @@ class OwnedProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, below 0 if it was killed; None while it runs."""
+        """The exit code, below 0 if it was killed; None while it runs."""
         return self.wait(0.0)
 
     def terminate(self) -> None:
@@ -135,8 +135,8 @@ class Process(OwnedProcess):
         self._descriptors = descriptors
         self._environment = {**os.environ, **mark(), **(environment or {})}
         self._losses = losses()
-        #: What it has said last where its log cannot be written.
-        self.said: Callable[[], str] = str
+        #: Gives the last error of a process whose log cannot be written.
+        self.fallback_reason: Callable[[], str] = str
         self._file: IO[bytes] = log.open("ab")
         #: Where its own words begin.
         self._mark = log.stat().st_size
@@ -186,8 +186,8 @@ class Process(OwnedProcess):
         found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         if found and "Traceback (most recent call last):" in lines:
             return f"{found[-1]}; the whole traceback is in {self.log}"
-        if found or (said := self.said()):
-            return found[-1] if found else said
+        if found or (reason := self.fallback_reason()):
+            return found[-1] if found else reason
         return f"{self.name} ended with exit code {self.code}; see {self.log}"
 
     def end(self, grace: float) -> None:
@@ -264,7 +264,7 @@ class WorkerProcess(OwnedProcess):
 
     @property
     def reason(self) -> str:
-        """Why it has died, in words."""
+        """The reason of its death, in words."""
         code = self.wait()
         return self.failure or describe_exit(code)
 

@@ -55,7 +55,7 @@ class _Begins(BaseException):
 
 
 class _Imports(threading.local):
-    """What this thread is importing for the user."""
+    """The user's modules that this thread is importing."""
 
     name = ""
 
@@ -134,7 +134,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def where(module: ModuleType) -> str:
-    """Where a name should be that this module lacks, if it was not imported to its end."""
+    """A hint for a name that a half-imported module lacks."""
     if module.__name__ not in _cut:
         return ""
     return f" above the line that trains; move it there, or put that line under `{_GUARD}`"

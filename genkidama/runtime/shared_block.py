@@ -28,7 +28,7 @@ _LINE = 64
 
 
 class BlockLayout(Protocol):
-    """What a block's arrays follow from. It travels to other processes with the block."""
+    """Names, shapes and types of a block's arrays. It is sent to other processes with the block."""
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         """Shape and type of each array, in their order."""

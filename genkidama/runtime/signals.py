@@ -18,7 +18,7 @@ __all__ = ["deferred", "exit_on_interrupt"]
 
 
 def _is_command() -> bool:
-    """Whether this program is one of ours, and would answer Ctrl-C by a traceback."""
+    """True if this program is one of ours, and would answer Ctrl-C by a traceback."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     ours = spec is not None and spec.name.startswith("genkidama.")
     return ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""What a service tells systemd by sd_notify(3): that it is ready, what it does, that it lives.
+"""Notifications of a service to systemd by sd_notify(3): ready, status, alive.
 
 Laws of this file:
 - Without systemd nothing happens; a message that cannot be sent is lost, and stops nothing.
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 __all__ = ["STATUS_SECONDS", "Notify", "supervised"]
 
-#: How often systemd is told what the service does.
+#: Seconds between two notifications about the status.
 STATUS_SECONDS = 2.0
 
 #: Sends one message of these assignments, as `"READY=1", "STATUS=3 children"`.

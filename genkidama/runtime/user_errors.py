@@ -1,4 +1,4 @@
-"""Errors of a user's own code, in words: what was raised, and in which line of which file."""
+"""Errors of a user's own code, in words: the exception and the line that raised it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genkidama.errors import GenkidamaError
 
 __all__ = ["describe_exit", "describe_error", "is_user_error", "print_user_traceback"]
 
-#: An error's own text is cut after so many characters, so that its place is not.
+#: An error's own text is cut after this many characters, so that its place is not.
 _LONGEST = 500
 
 #: Code below these folders is no user's.
@@ -35,7 +35,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether a user's own code has raised it, or what it was made of."""
+    """True if a user's own code has raised it, or its cause."""
     cause: BaseException | None = error
     seen: list[BaseException] = []
     while cause is not None and cause not in seen:
@@ -53,7 +53,7 @@ def print_user_traceback(error: BaseException) -> None:
 
 
 def describe_exit(code: int | None) -> str:
-    """What ended a process with this exit code: `"exit code 3"`, or `"killed (SIGSEGV)"`."""
+    """The cause of an exit code, in words: `"exit code 3"`, or `"killed (SIGSEGV)"`."""
     if code is None or code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

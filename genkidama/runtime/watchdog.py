@@ -21,23 +21,23 @@ __all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog"]
 # Detection of processes that hang. Pure.
 #
 # Laws of this file:
-# - Nobody is told the time. An age grows by ticks, and a tick never counts for much: a machine that
-#   was asleep, or a crew that was stopped, finds nobody old when it wakes.
+# - Ages grow by ticks, and a tick never counts for much: a machine that
+#   was asleep, or workers that were stopped, find nobody old when they wake.
 # - A process that waits for others has no age.
 # - What is too long follows from what it took before: the longest silence of any process of the
-# crew   counts, and is forgotten slowly. They all do the same.
+# pool   counts, and is forgotten slowly. They all do the same.
 
-#: A tick makes nobody older than by so many seconds.
+#: The most seconds that a tick adds to an age.
 _LONGEST_TICK = 2.0
 
-#: So many times as long as ever before is too long.
+#: A silence this many times as long as ever before is too long.
 _TIMES = 4.0
 
 #: A process that has not said anything yet builds its environment. That may take so many times as
 #: long.
 _BIRTH_TIMES = 10.0
 
-#: The longest silence counts for half as much after so many seconds.
+#: Seconds after which the longest silence counts for half as much.
 _HALF_LIFE = 600.0
 
 
@@ -45,14 +45,14 @@ class HangDetector:
     """For how long each process has done nothing.
 
     Args:
-        patience: so many seconds are never too long; 0 means that none ever are.
+        patience: seconds that are never too long; 0 for no limit.
     """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         #: Seconds since the last sign of life, of those that should give one.
         self._ages: dict[int, float] = {}
-        self._newborn: set[int] = set()
+        self._new: set[int] = set()
         self._longest = 0.0
 
     @property
@@ -60,34 +60,34 @@ class HangDetector:
         """From how many seconds on a process hangs."""
         return max(self._patience, _TIMES * self._longest)
 
-    def born(self, index: int) -> None:
+    def started(self, index: int) -> None:
         """The process has just been started."""
         self._ages[index] = 0.0
-        self._newborn.add(index)
+        self._new.add(index)
 
     def sign(self, index: int) -> None:
-        """It has done something."""
-        if index in self._newborn:
-            self._newborn.discard(index)
+        """Notes a sign of life."""
+        if index in self._new:
+            self._new.discard(index)
         else:
             self._longest = max(self._longest, self._ages.get(index, 0.0))
         self._ages[index] = 0.0
 
     def rest(self, index: int) -> None:
-        """It waits for others from now on, until `wake`."""
-        self._newborn.discard(index)
+        """Stops its clock while it waits for others, until `wake`."""
+        self._new.discard(index)
         self._ages.pop(index, None)
 
     def wake(self, index: int) -> None:
-        """It need not wait any more."""
+        """Starts its clock again."""
         self._ages.setdefault(index, 0.0)
 
-    def gone(self, index: int) -> None:
-        """It is dead, or nobody cares for it any more."""
+    def forget(self, index: int) -> None:
+        """Forgets it."""
         self.rest(index)
 
     def tick(self, seconds: float) -> None:
-        """So many seconds have passed since the last tick."""
+        """Adds the seconds since the last tick to all ages."""
         seconds = min(max(0.0, seconds), _LONGEST_TICK)
         self._longest *= 0.5 ** (seconds / _HALF_LIFE)
         for index in self._ages:
@@ -106,7 +106,7 @@ class HangDetector:
         return [
             (index, age)
             for index, age in self._ages.items()
-            if age > self.limit * (_BIRTH_TIMES if index in self._newborn else 1.0)
+            if age > self.limit * (_BIRTH_TIMES if index in self._new else 1.0)
         ]
 
 
@@ -123,7 +123,7 @@ class Watchdog:
     Args:
         patience: seconds for which a process may do nothing, at least; 0 for ever.
         trace: shows whether a silent process works; without it, only what it says counts.
-        hung: told of each process that hangs, with the seconds for which it has done nothing.
+        hung: called for each process that hangs, with the seconds for which it has done nothing.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Watchdog:
             before = now
 
     def look(self, seconds: float) -> None:
-        """Finds out who works and who hangs, so many seconds after the last look."""
+        """Updates ages and reports processes that hang, `seconds` after the last call."""
         self.ages.tick(seconds)
         quiet = self.ages.quiet if self._trace is not None else []
         traces = {index: self._trace(index) for index in quiet} if self._trace else {}
@@ -169,5 +169,5 @@ class Watchdog:
                 self.ages.sign(index)
         self._traces = traces
         for index, age in self.ages.hung:
-            self.ages.gone(index)
+            self.ages.forget(index)
             self._hung(index, age)

@@ -288,11 +288,11 @@ def supervised(process: Any) -> tuple[SupervisedChild, list[str]]:
 
 def test_one_that_fails_before_it_has_trained_is_left_out_and_that_is_said(process: Any) -> None:
     child, said = supervised(process)
-    child.look(0.0)
+    child.poll(0.0)
     assert said == []
     process.code = 1
-    child.look(1.0)
-    child.look(100.0)
+    child.poll(1.0)
+    child.poll(100.0)
     assert isinstance(child.failure, EnvironmentFailure) and not process.starts
     assert said == ["child-1 is left out: the cable is loose"]
 
@@ -301,7 +301,7 @@ def test_one_whose_settings_are_wrong_is_left_out_although_it_has_trained(proces
     child, _ = supervised(process)
     child.trained()
     process.code = 2
-    child.look(0.0)
+    child.poll(0.0)
     assert isinstance(child.failure, ConfigurationError)
 
 
@@ -309,16 +309,16 @@ def test_one_that_has_trained_rests_before_it_is_started_again(process: Any) -> 
     child, said = supervised(process)
     child.trained()
     process.code = 1
-    child.look(0.0)
+    child.poll(0.0)
     assert said == ["child-1 failed, and is started again in 1 s: the cable is loose"]
-    child.look(0.9)
+    child.poll(0.9)
     assert not process.starts
-    child.look(1.0)
+    child.poll(1.0)
     assert process.starts == 1 and child.failure is None
     for number in range(8):
         process.code = 1
-        child.look(100.0 * number)
-        child.look(100.0 * number + 60.0)
+        child.poll(100.0 * number)
+        child.poll(100.0 * number + 60.0)
     assert process.starts == 8 and str(child.failure) == "the cable is loose"
 
 
@@ -326,7 +326,7 @@ def test_one_that_is_killed_is_started_again_at_once_but_not_for_ever(process: A
     child, said = supervised(process)
     for _ in range(3):
         process.code = -9
-        child.look(0.0)
+        child.poll(0.0)
     assert said == ["child-1 was killed, and is started again"] * 2 + [
         "child-1 is left out: child-1 was killed too often"
     ]
@@ -335,7 +335,7 @@ def test_one_that_is_killed_is_started_again_at_once_but_not_for_ever(process: A
 def test_one_that_has_left_in_order_is_done(process: Any) -> None:
     child, said = supervised(process)
     process.code = 0
-    child.look(0.0)
+    child.poll(0.0)
     assert child.done and child.failure is None and said == []
 
 
@@ -393,23 +393,23 @@ def test_the_same_is_told_again_after_a_minute_with_how_often_it_was(tmp_path: P
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedForkServer]:
     monkeypatch.setattr(module, "CORES", LIGHT)
-    nursery = SharedForkServer(small(), tmp_path / "nursery.log")
-    yield nursery
-    nursery.close()
+    forkserver = SharedForkServer(small(), tmp_path / "nursery.log")
+    yield forkserver
+    forkserver.close()
 
 
 @pytest.fixture
 def child(shared: SharedForkServer) -> ForkServer:
-    """What a child has in place of a nursery."""
-    nursery = light()
-    assert not nursery.born
-    nursery.join(shared.address)
-    assert nursery.born and nursery.pid is None
-    return nursery
+    """What a child has in place of a forkserver."""
+    forkserver = light()
+    assert not forkserver.running
+    forkserver.join(shared.address)
+    assert forkserver.running and forkserver.pid is None
+    return forkserver
 
 
 def born(child: ForkServer) -> tuple[int, bool]:
-    """The nursery of a new process, and whether it was warm."""
+    """The forkserver of a new process, and whether it was warm."""
     ours, theirs = Pipe()
     with ours, theirs:
         process = child.start("tests.child.crewmates:look", (theirs,), small())
@@ -458,7 +458,7 @@ def test_where_it_was_killed_each_child_gets_one_of_its_own(
     until(lambda: psutil.Process(shared.pid).status() == psutil.STATUS_ZOMBIE)
     parent, warm = born(child)
     assert parent == child.pid != shared.pid and warm
-    assert child.born
+    assert child.running
 
 
 def test_where_it_was_killed_a_program_that_only_joins_is_told(shared: SharedForkServer) -> None:

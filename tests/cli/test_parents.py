@@ -30,7 +30,7 @@ def test_a_part_that_is_killed_or_told_to_stop_returns_to_its_address(tmp_path: 
     def looked(count: int) -> bool:
         part.read()
         assert not part.over
-        part.look(said.append)
+        part.poll(said.append)
         return len(said) == count
 
     try:
@@ -69,12 +69,12 @@ async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> 
                 await child.join()
                 await child.ask(Leave(reason=reason, over=True, proof=shown))
             part.read()
-            part.look(said.append)
+            part.poll(said.append)
             assert not said
         await asyncio.to_thread(part.wait, 10.0)
         part.read()
         for _ in range(2):
-            part.look(said.append)
+            part.poll(said.append)
         assert said == ["the parent, part 2/2, has ended: 2 updates done"]
     finally:
         end_all([part], 2.0, None)
@@ -112,7 +112,7 @@ def test_a_part_that_ends_with_an_error_ends_the_cluster(tmp_path: Path) -> None
         part.wait(20.0)
         part.read()
         with pytest.raises(ConfigurationError, match="none"):
-            part.look(lambda line: None)
+            part.poll(lambda line: None)
     finally:
         end_all([part], 2.0, None)
 
@@ -123,13 +123,13 @@ def line(reason: str) -> bytes:
 
 def test_what_was_told_aside_is_not_told_again(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    tidings = HistoryReader(path)
-    write = write_fallback(tidings.descriptor)
-    assert tidings.read() == [] and tidings.said() == ""
+    reader = HistoryReader(path)
+    write = write_fallback(reader.descriptor)
+    assert reader.read() == [] and reader.last_reason() == ""
     write(line("full"))
-    assert tidings.said() == "full"
-    assert [event["reason"] for event in tidings.read()] == ["full"]
+    assert reader.last_reason() == "full"
+    assert [event["reason"] for event in reader.read()] == ["full"]
     path.write_bytes(line("full") + line("another"))
-    assert [event["reason"] for event in tidings.read()] == ["another"]
-    assert tidings.read() == [] and tidings.said() == "full"
-    tidings.close()
+    assert [event["reason"] for event in reader.read()] == ["another"]
+    assert reader.read() == [] and reader.last_reason() == "full"
+    reader.close()

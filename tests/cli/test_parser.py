@@ -109,4 +109,3 @@ def test_each_kind_of_option_parses_what_it_says() -> None:
 def test_examples_stand_at_the_end_of_a_verbs_help() -> None:
     verb = Verb("help", "Helps.", (), (("genkidama help", "what it does"),), "x:run")
     assert verb.epilog == "examples:\n  genkidama help\n      what it does"
-    assert Verb("help", "Helps.", ()).epilog == ""

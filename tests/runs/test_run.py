@@ -149,7 +149,7 @@ def test_a_second_has_room_for_a_hundred_runs(
     monkeypatch.setattr(run_module.time, "strftime", lambda _: "20260101-000000")
     found = [new_directory("small", tmp_path) for _ in range(100)]
     assert [path.name for path in found[:2]] == ["small-20260101-000000", "small-20260101-000000-2"]
-    with pytest.raises(EnvironmentFailure, match=r"so many runs began .* with --out"):
+    with pytest.raises(EnvironmentFailure, match=r"100 runs began .* with --out"):
         new_directory("small", tmp_path)
 
 

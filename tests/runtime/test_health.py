@@ -19,7 +19,7 @@ def pass_by(ages: HangDetector, span: float) -> None:
 def test_one_that_falls_silent_hangs_after_the_patience_and_nobody_else_does() -> None:
     ages = HangDetector(PATIENCE)
     for index in (0, 1, 2):
-        ages.born(index)
+        ages.started(index)
         ages.sign(index)
     ages.rest(2)
     for _ in range(round(PATIENCE)):
@@ -29,14 +29,14 @@ def test_one_that_falls_silent_hangs_after_the_patience_and_nobody_else_does() -
     ages.tick(1.0)
     assert [index for index, _ in ages.hung] == [0]
     assert ages.quiet == [0]
-    ages.gone(0)
+    ages.forget(0)
     pass_by(ages, 10.0 * PATIENCE)
     assert [index for index, _ in ages.hung] == [1]
 
 
 def test_one_that_is_born_may_take_its_time_and_one_that_is_woken_may_not() -> None:
     ages = HangDetector(PATIENCE)
-    ages.born(0)
+    ages.started(0)
     pass_by(ages, 10.0 * PATIENCE)
     assert ages.hung == []
     ages.tick(1.0)
@@ -50,7 +50,7 @@ def test_one_that_is_born_may_take_its_time_and_one_that_is_woken_may_not() -> N
 
 def test_without_patience_nobody_ever_hangs() -> None:
     ages = HangDetector(0.0)
-    ages.born(0)
+    ages.started(0)
     ages.sign(0)
     pass_by(ages, 10_000.0)
     assert ages.hung == []
@@ -60,14 +60,14 @@ def test_without_patience_nobody_ever_hangs() -> None:
 def test_the_limit_is_learned_from_the_crew(longest: float, times: float) -> None:
     """Whoever has once taken longer, may take some times as long, and so may its siblings."""
     ages = HangDetector(1000.0)
-    ages.born(0)
+    ages.started(0)
     ages.sign(0)
     ages._patience = PATIENCE  # as if it had just not been too long
     for _ in range(int(longest)):
         ages.tick(1.0)
     ages.sign(0)
     assert PATIENCE <= ages.limit <= max(PATIENCE, 4.0 * longest)
-    ages.born(1)
+    ages.started(1)
     ages.sign(1)
     for _ in range(int(times * int(longest) * 0.75)):
         ages.tick(1.0)
@@ -76,7 +76,7 @@ def test_the_limit_is_learned_from_the_crew(longest: float, times: float) -> Non
 
 def test_what_was_learned_is_forgotten() -> None:
     ages = HangDetector(PATIENCE)
-    ages.born(0)
+    ages.started(0)
     ages.sign(0)
     pass_by(ages, PATIENCE - 1.0)
     ages.sign(0)
@@ -92,14 +92,16 @@ def test_what_was_learned_is_forgotten() -> None:
 @given(st.lists(st.floats(0.0, 1e9), max_size=14))
 def test_a_machine_that_slept_finds_nobody_old(gaps: list[float]) -> None:
     ages = HangDetector(PATIENCE)
-    ages.born(0)
+    ages.started(0)
     ages.sign(0)
     for gap in gaps:
         ages.tick(gap)
         assert ages.hung == []
 
 
-@given(st.lists(st.sampled_from(["sign", "rest", "wake", "tick", "born", "gone"]), max_size=200))
+@given(
+    st.lists(st.sampled_from(["sign", "rest", "wake", "tick", "started", "forget"]), max_size=200)
+)
 def test_who_gives_a_sign_or_waits_does_not_hang(story: list[str]) -> None:
     ages = HangDetector(1.0)
     for what in story:

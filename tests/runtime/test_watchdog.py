@@ -17,7 +17,7 @@ def watched(patience: float, marks: dict[int, int | None]) -> tuple[Watchdog, li
     hung: list[int] = []
     found = Watchdog(patience, marks.__getitem__, lambda index, _: hung.append(index))
     for index in marks:
-        found.ages.born(index)
+        found.ages.started(index)
         found.heard(index, waits=False)
     return found, hung
 

@@ -132,7 +132,7 @@ class LearnerProcess(Companion):
     async def _describe(self) -> tuple[Signature, Vector]:
         """Starts a process. Returns the signature of what it has built, and its initial weights."""
         self._worker = worker = WorkerProcess(self)
-        self._watch.ages.born(0)
+        self._watch.ages.started(0)
         try:
             entries, initial, shape, columns = await worker.describe(self._experiment, self._launch)
         except asyncio.CancelledError:
@@ -154,7 +154,7 @@ class LearnerProcess(Companion):
 
     def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkServerProcess:
         """Starts a learner. Waits while its forkserver is warming up."""
-        if FORKSERVER.born:
+        if FORKSERVER.running:
             with suppress(EOFError, OSError):  # it is gone
                 return FORKSERVER.start(_ENTRY, (pipe,), self._experiment)
         return start_program("genkidama.plugins.actors", (), pipe)

@@ -219,7 +219,7 @@ class GA3C:
 
     def engine_lost(self, reason: str, alive: bool) -> None:
         """It says that it cannot go on, or is gone."""
-        self._watch.ages.gone(0)
+        self._watch.ages.forget(0)
         updates = self.slots.updates
         if updates > self._updates_at_death:
             self._policy.worked()

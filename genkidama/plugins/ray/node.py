@@ -162,7 +162,7 @@ class ParentHost(Host):
         command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
         command += ["--aside", str(fallback)]
         process = Process("parent", command, self._folder / "parent.log", (listens, fallback))
-        process.said = self._listen
+        process.fallback_reason = self._listen
         return process
 
     def _listen(self) -> str:

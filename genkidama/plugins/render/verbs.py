@@ -36,7 +36,7 @@ PLAY = Verb(
                 "help": "pictures a second (default: the environment's pace)",
             },
         ),
-        number("--every", "show one step of so many (default: 1)", default=1),
+        number("--every", "show one step of every N (default: 1)", default=1),
         ALLOW,
         (
             "--environment",
