@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEAST", "NONE", "Difference", "Numbers", "apart", "compare", "interval", "medians"]
-__all__ += ["number", "span", "verdict"]
-
 Numbers = npt.NDArray[np.float64]
 
 #: What stands for what is missing.

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 
-__all__ = ["Group", "quota"]
-
 _ROOT = Path("/sys/fs/cgroup")
 
 #: The least that the kernel gives or divides: a quota and a period of 1 ms, a period of 1 s.

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["Row", "add_places", "append", "only_one", "parser", "read", "run"]
-
 One = TypeVar("One")
 
 #: What one run has found.

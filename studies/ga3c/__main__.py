@@ -2,12 +2,11 @@
 
 Claims: on two CPU cores with the document's Atari network and 16 agents, GA3C makes at least 0.8 of
 the predictions a second that its parts allow. It makes at least 1.2 times the steps of the Hogwild
-backend with the same network, and 1.3 times the steps of Stable-Baselines3's A2C with 16
-environments. The dynamic adjustment begins at a bad setting and ends within 10 % of the best fixed
-one.
+backend with the same network. The dynamic adjustment begins at a bad setting and ends within 10 %
+of the best fixed one.
 
     speed    In each round: the environment alone, GA3C, the forward and backward passes alone at
-             the batches that GA3C reached, Hogwild, Stable-Baselines3. Ratios compare neighbours in
+             the batches that GA3C reached, Hogwild. Ratios compare neighbours in
              time; medians of the rounds count. The parts run on all cores at once, as they do in
              training. Their limit is cores ÷ (environment step + forward pass at the prediction
              batch reached + forward and backward pass at the training batch). The optimizer's time
@@ -48,7 +47,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.backend import GA3C
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = ROOT / "benchmarks/.venv/bin/python"
 
 #: Seconds before anything is counted.
 WARM = 6.0
@@ -239,24 +237,6 @@ def rate(work: Any, seconds: float) -> float:
 # What is compared.
 
 
-def stable_baselines(options: argparse.Namespace) -> float:
-    if not PEERS.exists():
-        sys.exit("the peers are not installed: make peers")
-    command = [
-        str(PEERS),
-        "-W",
-        "ignore",
-        str(ROOT / "studies/ga3c/sb3_atari.py"),
-        "--game",
-        "Pong",
-        "--width",
-        str(options.wide),
-    ]
-    command += ["--seconds", str(options.seconds), "--threads", str(options.peer_threads)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(found.stdout.splitlines()[-1])["steps_per_second"])
-
-
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, float]] = []
     agents = {"ga3c__agents": options.agents[0], "ga3c__environments": options.environments[0]}
@@ -298,15 +278,13 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 child__cores=cores(),
             )
             row[f"Hogwild, t_max {batch_size}"] = drive(hogwild, options.seconds)["steps"]
-        if not options.no_peer:
-            row["Stable-Baselines3 A2C"] = stable_baselines(options)
         rows.append(row)
         print(
             f"round {number + 1}: "
             + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()),
             flush=True,
         )
-    others = [name for name in rows[0] if name == "limit" or name.startswith(("Hogwild", "Stable"))]
+    others = [name for name in rows[0] if name == "limit" or name.startswith("Hogwild")]
     ratios = {f"GA3C / {name}": median(row["GA3C"] / row[name] for row in rows) for name in others}
     for name, value in ratios.items():
         print(f"{value:6.2f}  {name}")
@@ -428,10 +406,6 @@ def main() -> None:
     )
     parser.add_argument("--example", default="pong", help="which of examples/atari")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--peer-threads", type=int, default=2, help="torch's threads in Stable-Baselines3"
-    )
-    parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--window", type=float, default=3.0)
     parser.add_argument("--json", type=Path)

@@ -35,8 +35,6 @@ from studies.hypertrick.methods import (
 from studies.hypertrick.problems import LearningCurves, learning_curves
 from studies.hypertrick.simulator import Configuration, Method, simulate
 
-__all__ = ["COMPLETION", "EQUAL", "PHASES", "SPEEDS", "Contestant", "contestants"]
-
 PHASES = 27
 CONFIGURATIONS = 46
 COMPLETION = 0.3261

@@ -23,15 +23,6 @@ from dataclasses import dataclass, field
 from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.simulator import Task
 
-__all__ = [
-    "Asha",
-    "Halving",
-    "Independent",
-    "hyperband_rounds",
-    "hypertrick",
-    "random_search",
-]
-
 
 class Independent:
     """Each node runs one trial to its end and takes the next: none waits, moves or is preempted.

@@ -22,8 +22,6 @@ import numpy.typing as npt
 from genkidama.errors import ConfigurationError
 from studies.hypertrick.simulator import Configuration, Outcome
 
-__all__ = ["LEARNING_CURVES", "LearningCurves", "learning_curves"]
-
 _Array = npt.NDArray[np.float64]
 
 #: The space of all learning-curve problems is [0, 1] in so many dimensions.

@@ -26,8 +26,6 @@ from typing import Protocol, TypeAlias
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["Configuration", "Interval", "Method", "Outcome", "Problem", "Task", "simulate"]
-
 #: A trial's hyperparameters, in the problem's own terms.
 Configuration: TypeAlias = tuple[float, ...]
 

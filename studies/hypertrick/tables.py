@@ -1,4 +1,4 @@
-"""What `python -m studies.hypertrick` prints: regret, completion rates, bounds."""
+"""The results of `python -m studies.hypertrick`, and their table."""
 
 from __future__ import annotations
 
@@ -9,19 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from genkidama.plugins.hypertrick.rule import (
-    HyperTrick,
-    completion_rate,
-    eviction_rate_for,
-    minimum_completion_rate,
-    workers_before_selection,
-)
-from studies.hypertrick.contestants import COMPLETION, EQUAL, PHASES, SPEEDS, contestants
-from studies.hypertrick.methods import Independent, hypertrick
-from studies.hypertrick.problems import LEARNING_CURVES, learning_curves
-from studies.hypertrick.simulator import simulate
-
-__all__ = ["compare", "lower_bounds", "overshoot", "table"]
+from studies.hypertrick.contestants import PHASES, contestants
+from studies.hypertrick.problems import LEARNING_CURVES
 
 
 def compare(seeds: int, budget: float, path: Path | None) -> dict[str, list[float]]:
@@ -124,78 +113,5 @@ def table(results: dict[str, list[float]], seeds: int, budget: float) -> str:
         lines.append(
             f"Best on `{name}` alone: {first}; "
             f"the best of ours is {behind:.1f} ± {error:.1f} behind it there."
-        )
-    return "\n".join(lines)
-
-
-def overshoot(seeds: int) -> str:
-    """Completion rates of whole searches, with and without the controller."""
-    lines = [
-        "Completion rate of 100 workers on 8 nodes, all run to their end, "
-        f"mean ± standard error over {seeds} seeds.",
-        "",
-        "| phases | r | problem | expected (eq. 9) | published | adaptive | points over |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for phases, rate in ((10, 0.25), (PHASES, eviction_rate_for(COMPLETION, PHASES))):
-        expected = completion_rate(rate, phases)
-        for name in LEARNING_CURVES:
-            reached: dict[bool, list[float]] = {False: [], True: []}
-            for adaptive, found in reached.items():
-                for seed in range(seeds):
-                    rule = HyperTrick(
-                        workers=100, phases=phases, eviction_rate=rate, adaptive=adaptive, seed=seed
-                    )
-                    outcome = simulate(
-                        learning_curves(name, seed, phases=phases), hypertrick(rule), SPEEDS[name]
-                    )
-                    found.append(100 * outcome.completion_rate)
-            cells = [
-                "{:.1f} ± {:.1f} %".format(*mean_and_error(found)) for found in reached.values()
-            ]
-            points = [statistics.fmean(found) - 100 * expected for found in reached.values()]
-            lines.append(
-                f"| {phases} | {rate:.2%} | {name} | {expected:.2%} | {' | '.join(cells)} "
-                f"| {points[0]:+.1f} → {points[1]:+.1f} |"
-            )
-    return "\n".join(lines)
-
-
-def lower_bounds() -> str:
-    """Equation 8 and its correction in the worst case: each report is below all earlier ones."""
-    lines = [
-        "The least that can be run: every report is below all before it, "
-        "so a trial that data collection does not let through is stopped.",
-        "",
-        "| workers | phases | r | equation 8 | corrected | reached |",
-        "|---|---|---|---|---|---|",
-    ]
-    for workers, phases, rate in (
-        (16, 4, 0.25),
-        (100, 10, 0.25),
-        (100, 5, 0.25),
-        (100, PHASES, eviction_rate_for(COMPLETION, PHASES)),
-    ):
-        rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
-        reports = 0
-
-        def stop(trial: int, phase: int, metric: float, rule: HyperTrick = rule) -> bool:
-            nonlocal reports
-            reports += 1
-            return rule.report(trial, phase, -float(reports)).value == "stop"
-
-        outcome = simulate(
-            learning_curves("steady", 0, phases=phases), Independent(phases, stop, workers), EQUAL
-        )
-        printed = minimum_completion_rate(rate, phases)
-        corrected = (
-            1
-            + sum(workers_before_selection(workers, rate, phase) for phase in range(phases - 1))
-            / workers
-        ) / phases
-        assert outcome.completion_rate >= corrected - 1e-12 > printed - 1e-12
-        lines.append(
-            f"| {workers} | {phases} | {rate:.2%} | {printed:.2%} | {corrected:.2%} "
-            f"| {outcome.completion_rate:.2%} |"
         )
     return "\n".join(lines)

@@ -11,8 +11,6 @@ import numpy as np
 
 from studies.scaling.matrix import CONTENDERS, DISTURBANCES, Condition, Row
 
-__all__ = ["Scaling", "remaining", "scaling", "staleness", "training_means"]
-
 
 def staleness(values: Sequence[int]) -> Row | None:
     """Mean, median and largest of the staleness of all pushes; None without a push."""

@@ -11,8 +11,6 @@ from types import TracebackType
 from benchmarks.processes import cpu_seconds
 from studies.scaling.matrix import Link
 
-__all__ = ["Network"]
-
 #: A network that nobody else uses: each link takes two of its addresses.
 _NET = "10.213"
 

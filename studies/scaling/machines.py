@@ -17,8 +17,6 @@ from studies.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.matrix import DISTURBANCES, LINKS, Condition, Row, cuts, shares
 
-__all__ = ["ROOT", "Machines", "folder_for", "sweep"]
-
 ROOT = Path(genkidama.__file__).resolve().parent.parent
 
 _OURS = re.compile(r"scaling-(\d+)-")

@@ -8,25 +8,6 @@ from itertools import product
 from random import Random
 from typing import Any
 
-__all__ = [
-    "BUNDLES",
-    "CONTENDERS",
-    "DISTURBANCES",
-    "LINKS",
-    "Condition",
-    "Contender",
-    "Disturbance",
-    "Link",
-    "Row",
-    "contender_of",
-    "cuts",
-    "makes_sense",
-    "missing",
-    "plan",
-    "problem",
-    "shares",
-]
-
 Row = dict[str, Any]
 
 #: What every contender that learns with our code is told. The rate stays as it is at the start:

@@ -27,8 +27,6 @@ from studies.scaling.figures import staleness
 from studies.scaling.machines import ROOT, Machines
 from studies.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of
 
-__all__ = ["Ours", "experiment_of"]
-
 #: All children must have joined by then.
 _START_SECONDS = 300.0
 

@@ -20,8 +20,6 @@ from studies.scaling.machines import ROOT, Machines
 from studies.scaling.matrix import Row, contender_of
 from studies.scaling.ours import experiment_of
 
-__all__ = ["DDP", "SB3", "Flower", "rival"]
-
 #: All workers must stand ready by then.
 _START_SECONDS = 300.0
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["CONTESTANTS", "Contestant", "Row", "Wanted", "bound", "missing", "plan"]
-
 #: A search that is done: a line of the results.
 Row: TypeAlias = dict[str, Any]
 

@@ -8,8 +8,6 @@ from statistics import median
 from studies.differences import NONE, apart, compare, number, span
 from studies.search.contestants import CONTESTANTS, Row
 
-__all__ = ["text"]
-
 #: Short names of what is searched.
 _SHORT = {
     "optimizer.learning_rate": "learning rate",

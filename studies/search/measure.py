@@ -12,8 +12,6 @@ from genkidama.plugins.hypertrick.local_search import search
 from genkidama.plugins.hypertrick.study import StudySnapshot, importances, open_study, read
 from studies.search.contestants import CONTESTANTS, Row, Wanted
 
-__all__ = ["EXAMPLES", "measure", "train"]
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "lunarlander"
 
 

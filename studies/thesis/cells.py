@@ -6,26 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = [
-    "AGAIN",
-    "ALONE",
-    "BEST",
-    "CELLS",
-    "CHECKPOINTS",
-    "GRID",
-    "GROUPS",
-    "PAIRS",
-    "SIZES",
-    "UPDATES",
-    "VIRTUAL",
-    "WEIGHTS",
-    "Cell",
-    "Condition",
-    "missing",
-    "plan",
-    "selected",
-]
-
 Row = dict[str, Any]
 
 #: The thesis' own: exchanges a child.

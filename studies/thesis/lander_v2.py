@@ -19,8 +19,6 @@ import numpy as np
 from gymnasium.envs.box2d.lunar_lander import LunarLander
 from gymnasium.wrappers import TimeLimit
 
-__all__ = ["LunarLanderV2", "make"]
-
 _BOUND = np.array([1.5, 1.5, 5.0, 5.0, np.pi, 5.0, 1.0, 1.0], np.float32)
 _LOW = np.array([*-_BOUND[:6], 0.0, 0.0], np.float32)
 

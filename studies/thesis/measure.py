@@ -35,8 +35,6 @@ from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 
-__all__ = ["JUDGING", "ROOT", "command", "judged", "measure"]
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Episodes begin alike for all cells of a seed, and otherwise than in training.
 JUDGING = 1_000

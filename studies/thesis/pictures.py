@@ -15,8 +15,6 @@ from studies.thesis.published import PATHS
 # isort: split
 from matplotlib.figure import Figure
 
-__all__ = ["draw"]
-
 Cells = Mapping[str, Sequence[Row]]
 
 

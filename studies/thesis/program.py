@@ -36,8 +36,6 @@ from studies import store
 from studies.thesis.cells import ALONE, CELLS, CHECKPOINTS, Row
 from studies.thesis.measure import ROOT, judged
 
-__all__ = ["CHANGES", "RESULTS", "changed", "weights"]
-
 SCRIPT = "a3c_single_machine.py"
 CORES = 4
 #: What is replaced, and by what: each pattern must be there.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from studies.thesis.cells import GRID
 
-__all__ = ["FINAL", "PATHS"]
-
 Figure = tuple[float, float]
 
 #: Tables 5.3 to 5.5 after 100, 200, … 2,000 updates: μ by cell.

@@ -8,8 +8,6 @@ import gymnasium
 import safetensors.torch
 import torch
 
-__all__ = ["OldEnvironment", "make", "set_aside"]
-
 
 class OldEnvironment:
     """A time limit is an end like any other, and there is no seed."""

@@ -12,9 +12,6 @@ import numpy as np
 from studies.differences import LEAST, Difference, Numbers, compare, interval, medians
 from studies.thesis.cells import UPDATES, Row
 
-__all__ = ["Searching", "Summary", "as_often", "better", "by_cell", "difference", "enough"]
-__all__ += ["luck", "passage", "passages", "searching", "sooner", "standing", "summary"]
-
 #: The rows of two cells.
 Pair = tuple[Sequence[Row], Sequence[Row]]
 

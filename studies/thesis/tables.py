@@ -39,8 +39,6 @@ from studies.thesis.statistics import (
     summary,
 )
 
-__all__ = ["filled", "tables", "write"]
-
 Cells = Mapping[str, Sequence[Row]]
 #: A head and its lines.
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]

@@ -27,8 +27,6 @@ from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import EPISODE, WorkerPipe
 from genkidama.config.experiment import Experiment
 
-__all__ = ["EXPERIMENT", "Worker", "set_aside"]
-
 #: The experiment's file in the folder of a run, as JSON.
 EXPERIMENT = "experiment.json"
 
