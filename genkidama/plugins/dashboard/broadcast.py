@@ -1,9 +1,9 @@
-"""The feed: what all who watch are sent, encoded once for all of them.
+"""The feed: changes of a status for all viewers, encoded once for all of them.
 
 Laws of this file:
-- Whoever begins to watch gets the whole document, and then at most one change a second.
-- A change is made only while somebody watches. It is one text message, the same bytes for all.
-- Whoever does not read fast enough misses changes, and gets the whole document when it reads again.
+- A new viewer gets the whole document, and then at most one change a second.
+- Changes are made only while there are viewers. A change is one text message, the same for all.
+- A viewer that does not read fast enough misses changes, and then gets the whole document.
 - Making messages takes a small share of the time, however large they are: then they come less
   often.
 """
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 from websockets.frames import Frame, Opcode
 
-from genkidama.runs.status import FactsOf, RunStatus
+from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.routes import Files, HttpResponse
+from genkidama.runs.status import Facts, RunStatus
 
-__all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Viewer", "Watchers", "text_frame"]
+__all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Broadcaster", "Page", "Viewer", "text_frame"]
 
 #: A change is sent this often at most, and a whole document is this old at most.
 SECONDS = 1.0
@@ -34,65 +35,90 @@ _encoder = msgspec.json.Encoder()
 
 
 class Viewer(Protocol):
-    """One who watches."""
+    """Connection of a viewer."""
 
     @property
     def free(self) -> bool:
-        """Whether the connection is open, and all that was sent has been taken."""
+        """True if the connection is open, and all that was sent has been taken."""
 
     def write_frame(self, frame: bytes) -> None:
         """Sends what is a websocket's frame already; only while it is `free`."""
 
 
-class Watchers:
-    """Sends a status to all who watch it.
+class Page:
+    """A run that is shown: the source of a feed, and the `Contents` of the routes.
 
     Args:
-        status: what is sent.
-        now: seconds, as the events have them.
-        facts: as `RunStatus.document` takes them.
-        gather: called before the status is read, so that it is complete.
+        status: of the run.
+        files: of the page.
     """
 
-    def __init__(
-        self,
-        status: RunStatus,
-        now: Callable[[], float],
-        facts: FactsOf = lambda _: None,
-        gather: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._status = status
-        self._now = now
-        self._facts = facts
-        self._gather = gather
+    def __init__(self, status: RunStatus, files: Files) -> None:
+        self.run_status = status
+        self.files = files
+        self.feed = Broadcaster(self)
+
+    def now(self) -> float:
+        """The clock of the run's events, in seconds."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Fills in the parts of the status that no event tells."""
+
+    def facts(self, name: str) -> Facts | None:
+        """Facts of the connection of a child; None if it is not connected."""
+        return None
+
+    def unready(self) -> str:
+        """The reason why no child can join; empty if one can."""
+        raise NotImplementedError
+
+    def status(self) -> bytes:
+        """The document as JSON."""
+        return self.feed.status()
+
+    def metrics(self) -> HttpResponse:
+        """The text for Prometheus."""
+        return metrics(self.status())
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        """A file by its path, and whether it is compressed; None if there is none."""
+        return self.files.read(name, zipped)
+
+
+class Broadcaster:
+    """Sends the status of a page to its viewers."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
         #: By viewer: whether it knows the newest change.
         self._viewers: dict[Viewer, bool] = {}
         self._whole = b""
         self._whole_made = -LONGEST_SECONDS
         self._rest = SECONDS
         self._task: asyncio.Task[None] | None = None
-        #: CPU seconds that all this has taken.
+        #: CPU seconds spent so far.
         self.spent = 0.0
 
     def __len__(self) -> int:
-        """How many watch."""
+        """Number of viewers."""
         return len(self._viewers)
 
     def add(self, viewer: Viewer) -> None:
-        """Somebody begins to watch. The first message goes out at once."""
+        """Adds a viewer, and sends the first message at once."""
         viewer.write_frame(text_frame(self.status()))
         self._viewers[viewer] = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send())
 
     def remove(self, viewer: Viewer) -> None:
-        """Somebody watches no longer."""
+        """Removes a viewer."""
         self._viewers.pop(viewer, None)
         if not self._viewers:
             self.close()
 
     def close(self) -> None:
-        """Sends nothing any more."""
+        """Stops sending."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -102,20 +128,22 @@ class Watchers:
         now = time.monotonic()
         if self._whole and now - self._whole_made < self._rest:
             return self._whole
+        page = self._page
         began = time.thread_time()
-        self._gather()
+        page.complete()
         if not self._viewers:
-            self._status.mark_sent()
-        self._whole = _encoder.encode(self._status.document(self._now(), self._facts))
+            page.run_status.mark_sent()
+        self._whole = _encoder.encode(page.run_status.document(page.now(), page.facts))
         self._whole_made = now
         self._account(began)
         return self._whole
 
     def send(self) -> None:
-        """One change to all. Whoever has missed one gets the whole document."""
+        """Sends a change to all. Viewers that missed one get the whole document."""
+        page = self._page
         began = time.thread_time()
-        self._gather()
-        frame = text_frame(_encoder.encode(self._status.change(self._now(), self._facts)))
+        page.complete()
+        frame = text_frame(_encoder.encode(page.run_status.change(page.now(), page.facts)))
         self._whole = b""
         behind = []
         for viewer, knows in self._viewers.items():

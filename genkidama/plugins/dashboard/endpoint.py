@@ -23,8 +23,7 @@ from genkidama.errors import ProtocolError
 from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
-from genkidama.plugins.dashboard.broadcast import Watchers
-from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
     Files,
     HttpRequest,
@@ -67,16 +66,14 @@ def observer(parent: Parent) -> Dashboard:
     return Dashboard(parent)
 
 
-class Dashboard(Observer):
+class Dashboard(Observer, Page):
     """Shows a parent's run."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
         self._server = parent.server
         self._connections = parent.connections
-        self.run_status = parent.status
-        self.files = Files()
-        self.watchers = Watchers(self.run_status, parent.now, self._facts, self._gather)
+        Page.__init__(self, parent.status, Files())
         settings = parent.experiment.parent
         assert parent.out is not None
         file = parent.out / _OPENED
@@ -133,7 +130,7 @@ class Dashboard(Observer):
 
     async def watch(self, connection: Connection, shown: ViewerCredential) -> None:
         """Sends the feed until the connection ends, or its viewer may look no longer."""
-        self.watchers.add(connection)
+        self.feed.add(connection)
         try:
             with suppress(ConnectionClosed):
                 problem = ""
@@ -145,20 +142,17 @@ class Dashboard(Observer):
                     problem = problem or self.viewers.problem(shown, time.time())
                 await connection.close(CloseCode.POLICY_VIOLATION, problem)
         finally:
-            self.watchers.remove(connection)
+            self.feed.remove(connection)
 
     def end(self) -> None:
-        if len(self.watchers):
-            self.watchers.send()
-        self.watchers.close()
+        if len(self.feed):
+            self.feed.send()
+        self.feed.close()
 
-    # What is shown, as `genkidama.plugins.dashboard.routes.Contents`.
+    # The page.
 
-    def status(self) -> bytes:
-        return self.watchers.status()
-
-    def metrics(self) -> HttpResponse:
-        return metrics(self.status())
+    def now(self) -> float:
+        return self._parent.now()
 
     def unready(self) -> str:
         server = self._server
@@ -169,19 +163,13 @@ class Dashboard(Observer):
             return f"parent.max_children = {limit}: so many are connected already"
         return ""
 
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        return self.files.read(name, zipped)
-
-    # Inside.
-
-    def _gather(self) -> None:
-        """Fills in the parts of the status that no event tells."""
+    def complete(self) -> None:
         server = self._server
         beta = server.experiment.child.beta
         self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
         self.run_status.page = {
-            "viewers": len(self.watchers),
-            "seconds": round(self.watchers.spent, 6),
+            "viewers": len(self.feed),
+            "seconds": round(self.feed.spent, 6),
         }
         self.run_status.parts = self._parts()
 
@@ -203,7 +191,7 @@ class Dashboard(Observer):
             parts.append({"part": number, "of": part.count, "state": state, "numbers": size})
         return parts
 
-    def _facts(self, name: str) -> Facts | None:
+    def facts(self, name: str) -> Facts | None:
         record, connection = self._server.children.get(name), self._connections.children.get(name)
         if record is None or not isinstance(connection, Connection):
             return None

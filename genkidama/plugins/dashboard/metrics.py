@@ -1,4 +1,4 @@
-"""The document for Prometheus: what `/metrics` gives, with `prometheus_client` of the extra `page`.
+"""Metrics for Prometheus, at `/metrics`, by `prometheus_client` of the extra `page`.
 
 Names and labels stay few however many children come and go: of children only those that are there,
 `MOST_CHILDREN` at most, and of figures that children name `MOST_FIGURES`.
@@ -81,7 +81,7 @@ def metrics(status: bytes) -> HttpResponse:
 
 
 def exposed(document: dict[str, Any]) -> tuple[bytes, str]:
-    """What Prometheus reads, and its content type.
+    """The text for Prometheus, and its content type.
 
     Args:
         document: as `genkidama.runs.status.RunStatus.document` gives it, decoded from JSON.
@@ -105,9 +105,9 @@ def _metrics(document: dict[str, Any]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     run, learning = document["run"], document["learning"]
-    told = ("name", "kind", "environment", "algorithm", "backend", "software", "rule")
+    labels = ("name", "kind", "environment", "algorithm", "backend", "software", "rule")
     yield InfoMetricFamily(
-        "genkidama_run", "What is trained", value={name: str(run[name]) for name in told}
+        "genkidama_run", "What is trained", value={name: str(run[name]) for name in labels}
     )
     yield GaugeMetricFamily(
         "genkidama_training", "1 while the run goes on", value=run["state"] == "training"

@@ -1,11 +1,11 @@
 """Routes of the page: permissions and answers of plain HTTP requests, and the static files.
 
 Laws of this file:
-- Nothing that can be asked changes anything. Everything is `GET`, or `HEAD` for its head.
+- No request changes anything. Everything is `GET`, or `HEAD` for its head.
 - `/healthz` and `/readyz` are for everybody. All else is for viewers, if the parent has tokens.
 - Without tokens a request must name this machine by an address or a name of its own: a web page
   from elsewhere may have its name point here (DNS rebinding), and reads nothing.
-- A browser is told to load nothing from elsewhere, and to run nothing that stands in the page.
+- A browser may load nothing from elsewhere, and run no script inside the page.
 """
 
 from __future__ import annotations
@@ -102,23 +102,23 @@ class HttpResponse(NamedTuple):
 
 
 class Contents(Protocol):
-    """What there is to be shown."""
+    """Contents of the page."""
 
     def status(self) -> bytes:
         """The document as JSON."""
 
     def metrics(self) -> HttpResponse:
-        """What Prometheus reads."""
+        """The text for Prometheus."""
 
     def unready(self) -> str:
-        """Why no child can be taken; empty if one can."""
+        """The reason why no child can join; empty if one can."""
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, as `static/page.js`, and whether it is compressed; None for none."""
 
 
 def is_watching(asked: HttpRequest) -> bool:
-    """Whether the request is for the feed's websocket."""
+    """True if the request is for the feed's websocket."""
     return asked.path == WATCH and "upgrade" in asked.headers
 
 
@@ -188,7 +188,7 @@ _PAGES: dict[str, Callable[[HttpRequest, Contents], HttpResponse]] = {
 
 
 def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse | None:
-    """Why the request is not answered, or a link's welcome; None if it is allowed."""
+    """The refusal of a request, or a link's welcome; None if it is allowed."""
     headers = asked.headers
     host = headers.get("host", "")
     origin = headers.get("origin")
@@ -251,12 +251,12 @@ def _words(status: int, words: str, *headers: tuple[str, str]) -> HttpResponse:
 
 
 def _same_origin(origin: str, host: str) -> bool:
-    """Whether a page of this origin came from this very parent."""
+    """True if a page of this origin came from this parent."""
     return bool(host) and origin.partition("://")[2] == host
 
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:
-    """Whether a `Host` header names an address, or a name that this machine is known to have.
+    """True if a `Host` header names an address, or a name that this machine is known to have.
 
     Args:
         names: in lower case.

@@ -22,8 +22,7 @@ from websockets.protocol import State
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.plugins.dashboard.broadcast import Watchers
-from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
     Files,
     HttpResponse,
@@ -48,7 +47,7 @@ SERVER = f"genkidama/{__version__}"
 _PREFIX = "/runs/"
 
 
-#: Lines are taken in together, so that there are so many points of the curve at most.
+#: Lines are grouped so that a curve has at most this many points.
 _POINTS = 2000
 
 #: How long a line is, more or less.
@@ -56,12 +55,7 @@ _LINE_BYTES = 250
 
 
 class RecordedRun:
-    """The document of a run directory, which grows with its history.
-
-    Args:
-        path: the directory.
-
-    """
+    """The document of the run in the directory `path`, which grows with its history."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,7 +80,7 @@ class RecordedRun:
 
     @property
     def behind(self) -> bool:
-        """Whether `read` has not come to the end yet."""
+        """True if `read` has not reached the end yet."""
         return self._follower.behind
 
     def read(self) -> None:
@@ -121,11 +115,11 @@ class RecordedRun:
         """A row of the list of runs, with the run's curve."""
         whole = self.status.snapshot(self.time)
         run, learning = whole["run"], whole["learning"]
-        told = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
+        keys = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
         return {
             "name": self.name,
             "url": url,
-            **{key: run[key] for key in told},
+            **{key: run[key] for key in keys},
             **self._unknown,
             **({"state": "damaged", "reason": self.problem} if self.problem else {}),
             "seed": self.experiment.seed,
@@ -157,29 +151,25 @@ def _is_run(path: Path) -> bool:
     return (path / HISTORY).is_file()
 
 
-class _Shown:
-    """One run, as `genkidama.plugins.dashboard.routes.Contents`."""
+class RecordedPage(Page):
+    """The page of a recorded run."""
 
     def __init__(self, run: RecordedRun, files: Files) -> None:
+        super().__init__(run.status, files)
         self.run = run
-        self.watchers = Watchers(run.status, lambda: run.time, gather=run.read)
-        self._files = files
 
-    def status(self) -> bytes:
-        return self.watchers.status()
+    def now(self) -> float:
+        return self.run.time
 
-    def metrics(self) -> HttpResponse:
-        return metrics(self.status())
+    def complete(self) -> None:
+        self.run.read()
 
     def unready(self) -> str:
         return "this shows runs, and takes no children"
 
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        return self._files.read(name, zipped)
-
 
 class _Viewer:
-    """A connection, as `Watchers` takes it."""
+    """A connection, as `Broadcaster` takes it."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -205,7 +195,7 @@ class Gallery:
     def __init__(self, folders: list[Path]) -> None:
         files = Files()
         self._viewers = Viewers(None)
-        self.runs: dict[str, _Shown] = {}
+        self.runs: dict[str, RecordedPage] = {}
         for path in find_runs(folders):
             run = RecordedRun(path)
             name = run.name
@@ -215,7 +205,7 @@ class Gallery:
                 number += 1
             run.name = name
             run.read()
-            self.runs[name] = _Shown(run, files)
+            self.runs[name] = RecordedPage(run, files)
 
     async def start(self, listen: str) -> Server:
         """A server that serves until it is closed.
@@ -265,7 +255,7 @@ class Gallery:
         found = {"schema": 1, "type": "runs", "time": time.time()}
         return msgspec.json.encode({**found, "runs": rows})
 
-    def _find(self, target: str) -> tuple[_Shown | None, str]:
+    def _find(self, target: str) -> tuple[RecordedPage | None, str]:
         """The run of a request, and the rest of its address."""
         path = target.partition("?")[0]
         if path.startswith(_PREFIX):
@@ -297,7 +287,7 @@ class Gallery:
         return None if found is None else make_response(found, asked)
 
     @property
-    def _first(self) -> tuple[_Shown, Viewers]:
+    def _first(self) -> tuple[RecordedPage, Viewers]:
         return next(iter(self.runs.values())), self._viewers
 
     async def _watch(self, connection: ServerConnection) -> None:
@@ -305,13 +295,13 @@ class Gallery:
         shown, _ = self._find(connection.request.path)
         assert shown is not None  # `_answer` has let it through
         viewer = _Viewer(connection)
-        shown.watchers.add(viewer)
+        shown.feed.add(viewer)
         try:
             with suppress(ConnectionClosed):
                 await connection.recv()
                 await connection.close(CloseCode.POLICY_VIOLATION, "a viewer says nothing")
         finally:
-            shown.watchers.remove(viewer)
+            shown.feed.remove(viewer)
 
 
 def show(folders: list[Path], listen: str, say: Callable[[str], None]) -> None:

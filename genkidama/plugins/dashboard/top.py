@@ -19,7 +19,7 @@ from genkidama.runtime.pacing import Backoff, Once
 
 __all__ = ["VIEW_VARIABLE", "top"]
 
-#: An address in this variable, with its token, stands in no list of processes.
+#: An address in this variable, with its token, is in no list of processes.
 VIEW_VARIABLE = "GENKIDAMA_VIEW"
 
 #: Seconds before a new try: the first bound, and the greatest.
@@ -156,7 +156,7 @@ class _Top(Follower):
 
 
 def _refused(error: Any) -> str:
-    """What the parent says, in one line."""
+    """The refusal of a parent, in one line."""
     words = (error.response.body or b"").decode(errors="replace").strip().partition("\n")[0]
     if error.response.status_code == 426 or not words:
         return "no run is shown at this address: is the parent older than the page?"

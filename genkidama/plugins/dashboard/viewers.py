@@ -1,9 +1,9 @@
-"""Who may look at a run: a viewer's token, a link that opens once, and the cookie it leaves. Pure.
+"""Access of viewers to a run: token, link that opens once, and the cookie that it leaves. Pure.
 
 Laws of this file:
-- A viewer's token shows, and admits no child. A child's token admits no viewer.
-- A link opens once, and leaves a cookie. Who finds the link afterwards cannot open it, nor make the
-  cookie of it. What was opened is remembered by its hash.
+- A viewer's token admits no child, and a child's token no viewer.
+- A link opens once, and leaves a cookie, which cannot be made from the link. Opened links are
+  remembered by their hashes.
 - A cookie is no token, and a token is no cookie.
 """
 
@@ -17,7 +17,7 @@ from genkidama.protocol.tokens import Entry
 
 __all__ = ["ViewerCredential", "Tokens", "Viewers", "cookie_of"]
 
-#: So many opened links are remembered.
+#: Number of opened links that are remembered.
 _MOST_OPENED = 10_000
 
 
@@ -35,7 +35,7 @@ class Tokens(Protocol):
 
 
 class ViewerCredential(NamedTuple):
-    """What a request shows to be let in."""
+    """Credential of a request."""
 
     secret: str
     #: Whether it is a cookie; else it is a token.
@@ -76,7 +76,7 @@ class Viewers:
 
     @property
     def open(self) -> bool:
-        """Whether everybody may look who reaches the parent."""
+        """True if everybody who reaches the parent may look."""
         return self._tokens is None
 
     def shown(self, headers: Mapping[str, str], cookie: str) -> ViewerCredential:
@@ -112,7 +112,7 @@ class Viewers:
         return cookie, ""
 
     def problem(self, shown: ViewerCredential, now: float) -> str:
-        """Why this lets nobody in; empty if it is a viewer's. `now` is in Unix seconds."""
+        """The reason for a refusal; empty if it is a viewer's. `now` is in Unix seconds."""
         if self._tokens is None:
             return ""
         if not shown.secret:

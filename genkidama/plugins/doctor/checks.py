@@ -1,4 +1,4 @@
-"""Judgements: from measured numbers and texts to rows of the doctor's answer. Pure.
+"""Judgements: measured numbers and texts become rows of the doctor's answer. Pure.
 
 Laws of this file:
 - Nothing here looks at the machine, the clock or the network, or needs more than the standard
@@ -20,7 +20,7 @@ DAY = 86400.0
 #: Names of 64-bit ARM in `platform.machine()`.
 ARM = ("aarch64", "arm64")
 
-#: A clock may be off by so many seconds. Beyond the first, times in histories of several machines
+#: Tolerated offsets of a clock in seconds. Beyond the first, times in histories of several machines
 #: mislead; beyond the second, certificates and package downloads begin to fail.
 _OFFSETS = (5.0, 300.0)
 
@@ -89,7 +89,7 @@ def parse_requirement(line: str) -> Requirement:
 
 
 def version_allowed(version: str, specifiers: str) -> bool:
-    """Whether a requirement allows a version; 2.6.0a1 and 2.6.0+cpu count as 2.6.0.
+    """True if a requirement allows a version; 2.6.0a1 and 2.6.0+cpu count as 2.6.0.
 
     >>> version_allowed("2.10.0+cpu", ">=2.6,!=2.10.*,<3")
     False
@@ -130,7 +130,7 @@ def _holds(version: tuple[int, ...], specifier: str) -> bool:
 
 
 def judge_python(version: tuple[int, ...]) -> Check:
-    """Whether Genkidama runs on this Python: pyproject.toml's `requires-python`."""
+    """Checks whether Genkidama runs on this Python: pyproject.toml's `requires-python`."""
     way = "Genkidama needs Python 3.11 or later: Debian 12 and Raspberry Pi OS 12 have it"
     found = ".".join(map(str, version))
     good = version[:2] >= (3, 11)
@@ -138,7 +138,7 @@ def judge_python(version: tuple[int, ...]) -> Check:
 
 
 def judge_processor(system: str, machine: str, bits: int) -> Check:
-    """Whether there are wheels for this kernel, named as by `platform`, and Python's bits."""
+    """Checks for wheels for this kernel, named as by `platform`, and Python's bits."""
     no_pi = "this Raspberry Pi has 32 bits only, and there is no torch for it: take a Pi 3 or later"
     old_pi = f"there is no torch for 32 bits: {_PI_OS} (Pi 3, 4, 5, Zero 2)"
     ways = (
@@ -161,7 +161,7 @@ def judge_processor(system: str, machine: str, bits: int) -> Check:
 
 
 def judge_c_library(name: str, version: str) -> Check:
-    """Whether the wheels can be used with a C library, as `platform.libc_ver()` gives it."""
+    """Checks whether the wheels can be used with a C library, as `platform.libc_ver()` gives it."""
     if name != "glibc":
         found = " ".join((name or "not glibc", version)).strip()
         way = f"{_GLIBC}: take a Debian, Raspberry Pi OS, Ubuntu or Fedora"
@@ -184,7 +184,7 @@ def parse_quota(text: str) -> float | None:
 
 
 def judge_cores(wanted: int | None, available: int, quota: float | None) -> Check:
-    """Whether there are CPU cores for the wanted core processes, and the cgroup allows them.
+    """Checks whether there are CPU cores for the wanted core processes, and the cgroup allows them.
 
     Args:
         wanted: None if nobody has said how many.
@@ -207,7 +207,7 @@ def judge_cores(wanted: int | None, available: int, quota: float | None) -> Chec
 def judge_memory(
     available: int | None, swap: int, wanted: int, said: bool, running: int = 0
 ) -> Check:
-    """Whether the memory is enough for the core processes, by measurements of what they take.
+    """Checks whether the memory is enough for the core processes, by their measured use.
 
     Args:
         available: bytes that a new process may take now; None if the system does not say.
@@ -237,7 +237,7 @@ def judge_memory(
 
 
 def judge_disk(free: int, where: str, least: int, better: int) -> Check:
-    """Whether there is room, in bytes: little goes well below `least`, nor long below `better`."""
+    """Checks the free bytes: below `least` little works, below `better` not for long."""
     found = f"{size(free)} free at {where}"
     if free >= better:
         return Check("disk", "ok", found)
@@ -247,7 +247,7 @@ def judge_disk(free: int, where: str, least: int, better: int) -> Check:
 
 
 def judge_clock_alone(now: float, newest: float, said: str = "") -> Check:
-    """Whether a clock can be right, given when the package's newest file was made (Unix seconds).
+    """Checks whether a clock can be right, given the time of the package's newest file (Unix s).
 
     Args:
         said: the system's word about it, as `"synchronized"`.
@@ -275,7 +275,7 @@ class Ended(NamedTuple):
 
 
 def judge_package(requirement: Requirement, version: str | None, error: str) -> Check:
-    """Whether a package is installed in an allowed version and can be imported.
+    """Checks whether a package is installed in an allowed version and can be imported.
 
     Args:
         version: the installed one; None if there is none.
@@ -381,7 +381,7 @@ def judge_closed_port(host: str, port: int, number: int | None, reason: str) -> 
 
 
 def judge_server_header(header: str, healthy: bool, version: str, protocol: int | None) -> Check:
-    """Whether the parent and this machine have the same Genkidama.
+    """Checks whether the parent and this machine have the same Genkidama.
 
     Args:
         header: the parent's `genkidama/VERSION protocol/N`.
@@ -408,7 +408,7 @@ def judge_server_header(header: str, healthy: bool, version: str, protocol: int 
 
 
 def judge_certificate(row: str, names: list[str], ends: float, now: float, protocol: str) -> Check:
-    """Whether a verified certificate lasts for a while; it ends in Unix seconds, and so is now."""
+    """Checks the end of a verified certificate; `ends` and `now` are in Unix seconds."""
     found = f"{protocol}, certificate for {', '.join(names)}, {(ends - now) / DAY:.0f} days left"
     if ends - now >= _CERTIFICATE_DAYS * DAY:
         return Check(row, "ok", found)
@@ -417,7 +417,7 @@ def judge_certificate(row: str, names: list[str], ends: float, now: float, proto
 
 
 def judge_page(status: int, reason: str, page: str) -> Check:
-    """Whether the parent shows its run at this address.
+    """Checks whether the parent shows its run at this address.
 
     Args:
         status: of the HTTP answer; 0 if there is none.
@@ -429,7 +429,7 @@ def judge_page(status: int, reason: str, page: str) -> Check:
     if status == 403:
         way = "ask by an address, as http://192.168.1.2:8765/"
         return Check("page", "warning", f"{page} is not shown under this name", way)
-    way = "install this version at the parent, or look what stands between"
+    way = "install this version at the parent, or look for a proxy in between"
     return Check("page", "warning", f"{page}: {reason}", way)
 
 

@@ -121,7 +121,7 @@ def cores(wanted: int | None, root: Path = Path("/")) -> list[Check]:
 
 
 def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
-    """Memory for the wanted core processes; None stands for one each CPU core."""
+    """Memory for the wanted core processes; None means one for each CPU core."""
     swap = 0
     with suppress(OSError):
         lines = (root / "proc/meminfo").read_text().splitlines()
@@ -169,7 +169,7 @@ def disks(folders: list[Path], limits: tuple[int, int]) -> Iterator[Check]:
 
 
 def writable(name: str, folder: Path) -> list[Check]:
-    """Whether this user may write to a directory, or make it. Nothing stays there."""
+    """Checks whether this user may write to a directory, or make it. Nothing stays there."""
     there = _existing(folder)
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -193,7 +193,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _clock() -> Check:
-    """Whether the clock may be right, as far as this machine alone can tell."""
+    """Checks whether the clock may be right, as far as this machine alone can tell."""
     package = Path(__file__).resolve().parent.parent
     newest = max(path.stat().st_mtime for path in package.rglob("*.py"))
     said = "synchronized by systemd-timesyncd" if _SYNCHRONIZED.exists() else ""
@@ -226,8 +226,8 @@ def name_of_signal(code: int) -> str:
 
 
 def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
-    """What Genkidama needs everywhere, and the named packages of its extras; None if it is not
-    installed, but run where it lies."""
+    """Requirements of Genkidama, and the named packages of its extras; None if Genkidama is not
+    installed."""
     try:
         lines = importlib.metadata.requires("genkidama") or []
     except importlib.metadata.PackageNotFoundError:
@@ -270,20 +270,20 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
 
 
 def torch() -> list[Check]:
-    """Whether torch can be imported and take a gradient."""
+    """Checks whether torch can be imported and take a gradient."""
     required = next((item for item in _requirements() or [] if item.name == "torch"), None)
     specifiers, version = required.specifiers if required else "", _installed("torch")
     return [checks.judge_torch(specifiers, version, _try(_TORCH), platform.machine())]
 
 
 def box2d() -> list[Check]:
-    """Whether LunarLander can be played."""
+    """Checks whether LunarLander can be played."""
     names = platform.system(), platform.machine()
     return [checks.judge_box2d(_try(_BOX2D), *names, sys.version_info[:2])]
 
 
 def uvloop() -> list[Check]:
-    """Whether there is the faster event loop, which nothing needs."""
+    """Checks whether there is the faster event loop, which nothing needs."""
     none = "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')"
     return [Check("uvloop", "ok", _installed("uvloop") or none)]
 
@@ -292,7 +292,7 @@ def uvloop() -> list[Check]:
 
 
 def certificate(settings: ParentSettings | None) -> list[Check]:
-    """Whether certificate and key belong together, and for how long the certificate will do."""
+    """Checks whether certificate and key belong together, and the end of the certificate."""
     if settings is None or not (settings.certificate_file or settings.key_file):
         found = "no certificate is given, so children come by ws://, which is not encrypted"
         return [Check("certificate", "skipped", found)]
@@ -344,7 +344,7 @@ def _certificate_facts(connection: ssl.SSLSocket | ssl.SSLObject) -> tuple[list[
 
 
 def tokens(settings: ParentSettings | None) -> list[Check]:
-    """Whether the tokens file can be used, and how many names it lets in."""
+    """Checks whether the tokens file can be used, and how many names it lets in."""
     from genkidama.protocol.tokens import ANY, parse_tokens
 
     if settings is None or not settings.tokens_file:
@@ -376,7 +376,7 @@ def tokens(settings: ParentSettings | None) -> list[Check]:
 
 
 class Target(NamedTuple):
-    """Where a parent listens."""
+    """Address of a parent."""
 
     host: str
     port: int
@@ -469,7 +469,7 @@ def _steps(role: Role) -> Iterator[Check | Greeting]:
 
 
 def _resolve(target: Target) -> Check:
-    """Whether the parent's name is known."""
+    """Checks whether the parent's name is known."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except UnicodeError:
@@ -483,7 +483,7 @@ def _resolve(target: Target) -> Check:
 
 
 def reach(target: Target) -> tuple[Check, socket.socket | None]:
-    """Whether somebody listens there. The caller closes the connection."""
+    """Checks whether somebody listens there. The caller closes the connection."""
     before = time.monotonic()
     try:
         connection = socket.create_connection((target.host, target.port), STEP_SECONDS)
@@ -498,7 +498,7 @@ def reach(target: Target) -> tuple[Check, socket.socket | None]:
 def _secure(
     target: Target, connection: socket.socket, role: Role
 ) -> tuple[Check, socket.socket | None]:
-    """Whether the certificate proves that this is the parent. The caller closes the connection."""
+    """Checks the certificate of the parent. The caller closes the connection."""
     if not target.tls:
         return Check("tls", "skipped", "ws:// is not encrypted"), connection.dup()
     try:  # as `uplink._make_context`, which cannot be imported where websockets is broken
@@ -528,7 +528,7 @@ def _secure(
 
 
 def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | None]:
-    """Whether a parent answers, and whether it has our version."""
+    """Checks whether a parent answers, and whether it has our version."""
     try:
         greeting = _ask(target, connection)
     except (OSError, http.client.HTTPException) as error:
@@ -541,7 +541,7 @@ def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | 
 
 
 def _show(target: Target, role: Role) -> Check:
-    """Whether the parent shows its run's page, to viewers or to everybody."""
+    """Checks whether the parent shows its run's page, to viewers or to everybody."""
     try:
         with socket.create_connection((target.host, target.port), STEP_SECONDS) as connection:
             check, secured = _secure(target, connection, role)
@@ -584,7 +584,7 @@ def _ask_unverified(target: Target) -> Greeting:
 
 
 def _admit(role: Role) -> Check:
-    """Whether the parent opens a websocket to this machine, with its token if it has one."""
+    """Checks whether the parent opens a websocket to this machine, with its token if it has one."""
     try:  # they import websockets and msgspec
         from genkidama.child.transport import FAILURES, Transport, explain, read_token
         from genkidama.protocol.tokens import is_loopback

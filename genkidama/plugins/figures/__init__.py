@@ -1,4 +1,4 @@
-"""Figures of runs: they read what lies on disk, and draw it with Matplotlib."""
+"""Figures of runs, drawn from their directories with Matplotlib."""
 
 from __future__ import annotations
 

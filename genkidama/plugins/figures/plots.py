@@ -28,13 +28,13 @@ __all__ = ["Series", "draw_curves", "draw_densities", "draw_diagnostics", "draw_
 
 Numbers = npt.NDArray[np.float64]
 
-#: Staleness is shown as means of so many spans of the run.
+#: Staleness is shown as means over this many spans of the run.
 _SPANS = 60
 
-#: At most so many children are told apart by colour.
+#: Most children that are distinguished by colour.
 _MOST_CHILDREN = len(COLOURS)
 
-
+#: Charts of diagnostics in a row.
 _COLUMNS = 3
 
 

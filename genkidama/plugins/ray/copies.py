@@ -143,7 +143,7 @@ class RunCopy:
 
     @property
     def complete(self) -> bool:
-        """Whether all files of the last list are here."""
+        """True if all files of the last list are here."""
         return not self.missing and self._study is None
 
     @property

@@ -132,7 +132,7 @@ class ParentHost(Host):
         self._said = ""
 
     def put(self, path: str, content: bytes) -> None:
-        """Writes a file of the run that goes on here."""
+        """Writes a file of a run that is resumed here."""
         try:
             (self._run / path).parent.mkdir(parents=True, exist_ok=True)
             (self._run / path).write_bytes(content)

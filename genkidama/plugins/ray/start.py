@@ -99,14 +99,14 @@ def launch(
     with feed:
         with connected(ray, address):
             nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
-            places = layout(nodes, children, cores)
+            shares = layout(nodes, children, cores)
             run = prepare_directory(experiment, out, resume)
             kind = "child" if experiment.search is None else "node"
-            parts = _children(ray, kind, places, gpus)
+            parts = _children(ray, kind, shares, gpus)
             with (
-                following(experiment, progress, watch, about_stop) as told,
+                following(experiment, progress, watch, about_stop) as watched,
                 resumable(run, "launch --ray"),
-                Driver(ray, run, parts, feed.begin(run, told), say) as driver,
+                Driver(ray, run, parts, feed.begin(run, watched), say) as driver,
             ):
                 driver.wait()
         if episodes and experiment.search is None:
@@ -115,10 +115,10 @@ def launch(
     return run
 
 
-def _children(ray: Any, kind: str, places: list[tuple[int, str | None]], gpus: float) -> list[Part]:
+def _children(ray: Any, kind: str, shares: list[tuple[int, str | None]], gpus: float) -> list[Part]:
     """Parts for the children, each with its cores and its node."""
     children = []
-    for number, (cores, node) in enumerate(places, start=1):
+    for number, (cores, node) in enumerate(shares, start=1):
         strategy = "SPREAD" if node is None else on_node(node, soft=True)
         options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy}
         children.append(Part(ray, f"{kind}-{number}", ChildHost, options))
@@ -141,16 +141,16 @@ def layout(
             nodes to come are.
     """
     if children is None:
-        places: list[tuple[int, str | None]] = [
+        shares: list[tuple[int, str | None]] = [
             (cores or cpus, node) for node, cpus in nodes.items() if cpus >= (cores or 1)
         ]
-        if not places:
+        if not shares:
             most = max(nodes.values(), default=0)
             raise EnvironmentFailure(
                 f"no node of the Ray cluster has {cores or 1} CPUs, the largest {most}; "
                 "lower --cores, or have children wait for nodes to come: --children N --cores N"
             )
-        return places
+        return shares
     if cores is None:
         sizes = [cpus for cpus in nodes.values() if cpus > 0]
         if not sizes:

@@ -39,7 +39,7 @@ _TALLEST = 1080
 _BARS = 166
 _ROWS = (13, 26)
 
-#: How an episode has ended is shown for so long.
+#: Seconds for which the end of an episode is shown.
 _PAUSE_SECONDS = 1.0
 
 _KINDS = (".mp4", ".gif")
@@ -177,8 +177,8 @@ class Panel:
             self._text(f"{words} ", top + (high - 11) // 2, 16, _TEXT, right=True)
 
     def _bars(self, said: Explanation, action: Any) -> tuple[Any, Any, Any]:
-        """Where bars begin and end, from 0 to 1, and the action taken: its index or, of a
-        continuous one, the places of its numbers."""
+        """Begin and end of the bars, from 0 to 1, and the action taken: its index or, of a
+        continuous one, the positions of its numbers."""
         numbers = said.actions
         if said.spread is not None:
             low, wide = self._low, np.maximum(self._high - self._low, 1e-6)
@@ -326,7 +326,7 @@ class Window:
         self._clock = self._pygame.time.Clock()
 
     def show(self, moment: Moment) -> bool:
-        """Shows a moment; false if nobody looks any more."""
+        """Shows a moment; false if nobody watches any more."""
         picture = self._panel.draw(moment).swapaxes(0, 1)
         for _ in range(_pictures(moment, self._fps)):
             self._pygame.surfarray.blit_array(self._surface, picture)
@@ -337,7 +337,7 @@ class Window:
         return True
 
     def _is_open(self) -> bool:
-        """Hears the keys; waits while it is halted."""
+        """Handles the keys; waits while it is halted."""
         halted = False
         while True:
             for event in self._pygame.event.get():
@@ -357,7 +357,7 @@ class Window:
 
 
 def _pictures(moment: Moment, fps: float) -> int:
-    """How many pictures show a moment: the end of an episode stays for a while."""
+    """Number of pictures of a moment: the end of an episode stays for a while."""
     return max(1, round(_PAUSE_SECONDS * fps)) if moment.action is None else 1
 
 
@@ -370,7 +370,7 @@ def check_screen() -> None:
 
 @contextmanager
 def without_screen() -> Iterator[None]:
-    """Meanwhile SDL, by which environments draw, looks for no screen and complains of none."""
+    """Has SDL, by which environments draw, look for no screen in the meantime."""
     name = "SDL_VIDEODRIVER"
     before = os.environ.get(name)
     os.environ[name] = before or "dummy"

@@ -54,7 +54,7 @@ _GAME = {"repeat_action_probability": 0.0, "full_action_space": False}
 #: Pictures that Atari's console showed in a second.
 _ATARI = 60
 
-#: What the actions of well-known environments do, in their order.
+#: Names of the actions of well-known environments, in their order.
 _NAMES = {
     "Acrobot": ("left", "none", "right"),
     "CartPole": ("left", "right"),
@@ -90,7 +90,7 @@ def play(
         deterministic: takes the most probable action instead of a sampled one.
         video: a film is written to this file, MP4 or GIF, instead of opening a window.
         fps: pictures a second; the environment's own pace if absent.
-        every: one step of so many is shown.
+        every: one step in this many is shown.
         environment: the id of another environment than the experiment's.
         say: is called with a line about what plays, each episode, and the film.
         allow: modules that the run's or checkpoint's settings may have imported, as `evaluate`.
@@ -158,7 +158,7 @@ def _check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
 
 
 def _kind(space: gymnasium.Space[Any]) -> str:
-    """What must be equal of two spaces: `"Discrete of 4"`, `"Box of shape (8,)"`."""
+    """The properties of a space that must match: `"Discrete of 4"`, `"Box of shape (8,)"`."""
     size = space.n if isinstance(space, gymnasium.spaces.Discrete) else f"shape {space.shape}"
     return f"{type(space).__name__} of {size}"
 
@@ -181,7 +181,7 @@ class FireFirst(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_pictured(settings: Environment, name: str | None = None) -> gymnasium.Env[Any, Any]:
-    """The environment that a policy is looked at in.
+    """The environment in which a policy is shown.
 
     It is what the policy is evaluated in, but in place of a vectorized form it is the plain one,
     since that draws pictures. An Atari game then gets Gymnasium's wrappers.
@@ -221,7 +221,7 @@ def moments(
     Args:
         environment: as `make_pictured` gives it.
         deterministic: takes the most probable action instead of a sampled one.
-        every: one step of so many is looked at, and the end of each episode.
+        every: one step in this many is shown, and the end of each episode.
 
     Raises:
         ConfigurationError: the environment fails to draw itself.
@@ -255,9 +255,9 @@ def moments(
 
 
 def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
-    """What the actions are called; empty if nobody says so.
+    """Names of the actions; empty if they are unknown.
 
-    An environment of one's own may have `get_action_meanings()`, as Atari games do.
+    A custom environment may have `get_action_meanings()`, as Atari games do.
     """
     meanings = getattr(environment.unwrapped, "get_action_meanings", None)
     if meanings is not None:
@@ -304,7 +304,7 @@ def _plain(settings: Environment) -> Environment:
 
 @contextmanager
 def _in_one_line(policy: Policy) -> Iterator[None]:
-    """An environment may raise anything."""
+    """Turns any exception of an environment into one line."""
     try:
         yield
     except Exception as error:

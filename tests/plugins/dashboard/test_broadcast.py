@@ -11,7 +11,8 @@ from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
 from genkidama.plugins.dashboard import broadcast
-from genkidama.plugins.dashboard.broadcast import Watchers
+from genkidama.plugins.dashboard.broadcast import Broadcaster, Page
+from genkidama.plugins.dashboard.routes import Files
 from genkidama.runs.status import RunStatus, fold
 from tests.plugins.dashboard.stories import BEGAN, began, exchange, told
 
@@ -45,8 +46,23 @@ def content(frame: bytes) -> bytes:
     raise AssertionError("more is expected")
 
 
-def watched(status: RunStatus) -> Watchers:
-    return Watchers(status, lambda: BEGAN + 5)
+class Shown(Page):
+    """Counts how often it is completed."""
+
+    completed = 0
+
+    def __init__(self, status: RunStatus) -> None:
+        super().__init__(status, Files())
+
+    def now(self) -> float:
+        return BEGAN + 5
+
+    def complete(self) -> None:
+        self.completed += 1
+
+
+def watched(status: RunStatus) -> Broadcaster:
+    return Shown(status).feed
 
 
 async def test_all_are_given_the_same_bytes_and_the_slow_ones_the_whole() -> None:
@@ -91,17 +107,17 @@ async def test_the_status_is_made_once_for_many_and_again_after_a_change() -> No
 
 async def test_nothing_is_made_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "SECONDS", 0.001)
-    made = []
-    feed = Watchers(told(began("a")), lambda: BEGAN, gather=lambda: made.append(1))
+    page = Shown(told(began("a")))
+    feed = page.feed
     feed._rest = 0.001
     viewer = Viewer()
     feed.add(viewer)
     while len(viewer.frames) < 4:
         await asyncio.sleep(0.005)
     feed.remove(viewer)
-    count = len(made)
+    count = page.completed
     await asyncio.sleep(0.05)
-    assert len(made) == count and len(feed) == 0
+    assert page.completed == count and len(feed) == 0
 
 
 async def test_large_documents_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ async def test_a_viewer_says_nothing(parent: Parent) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             await to_the_end(feed)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
-    await eventually(lambda: len(page_of(parent).watchers) == 0)
+    await eventually(lambda: len(page_of(parent).feed) == 0)
 
 
 async def test_who_watches_hears_of_the_end(tmp_path: Path) -> None:
@@ -241,15 +241,15 @@ async def test_one_who_does_not_read_costs_the_others_nothing_and_is_closed(
     async with running(constant(), tmp_path / "run") as parent:
         stuck = await watch(parent)
         stuck.transport.pause_reading()
-        watchers = page_of(parent).watchers
-        viewer = next(iter(watchers._viewers))
+        feed = page_of(parent).feed
+        viewer = next(iter(feed._viewers))
         for _ in range(200):  # until the kernel's buffers are full
             if viewer.free:
                 viewer.write_frame(b"x" * 2**18)
         held = viewer.transport.get_write_buffer_size()  # type: ignore[attr-defined]
-        watchers.send()
+        feed.send()
         assert viewer.transport.get_write_buffer_size() == held  # type: ignore[attr-defined]
-        await eventually(lambda: len(watchers) == 0, seconds=5.0)
+        await eventually(lambda: len(feed) == 0, seconds=5.0)
         stuck.transport.abort()
 
 
