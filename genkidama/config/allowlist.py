@@ -80,7 +80,7 @@ def prefix_of(environment: str) -> str:
 
 
 def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:
-    """What a child imports for an experiment, beside Genkidama's own.
+    """Modules that a child imports for an experiment, beside Genkidama.
 
     Args:
         settings: the experiment's.

@@ -1,4 +1,4 @@
-"""How plain values from TOML or the wire become checked settings, and how errors read. Pure.
+"""Decoding of plain values, from TOML or the wire, into checked settings, and its errors. Pure.
 
 Unknown keys are errors, and ranges are part of the types. An error names the source, the key as a
 user writes it, the value found there, and what is allowed.
@@ -134,15 +134,15 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
     path = path.lstrip(".")
     unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
     if unknown:
-        known = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
+        names = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
         # TOML allows a line break in a quoted key.
         name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
         full = f"{path}.{name}" if path else name
-        near = difflib.get_close_matches(unknown[1], known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-        found = value.get(unknown[1]) if isinstance(value, dict) else None
-        return f"{source}: {full} = {found!r}: no such setting; {hint}"
-    if way := _way_to_name(value):
+        near = difflib.get_close_matches(unknown[1], names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
+        given = value.get(unknown[1]) if isinstance(value, dict) else None
+        return f"{source}: {full} = {given!r}: no such setting; {hint}"
+    if way := _why_unnamed(value):
         return f"{source}: {path} = {value.__name__}: {way}"
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
 
@@ -172,8 +172,8 @@ def _named(value: Any) -> Any:
     return f"{module}:{name}"
 
 
-def _way_to_name(value: Any) -> str:
-    """Why a class or a function cannot be named by an import string; empty if it is neither."""
+def _why_unnamed(value: Any) -> str:
+    """The reason why no import string names a class or function; empty for other values."""
     name = getattr(value, "__qualname__", None)
     if name is None or "__module__" not in dir(value):
         return ""
@@ -199,7 +199,7 @@ def _section_of(kind: Any) -> Any:
 
 
 def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
-    """What is allowed, in msgspec's words; from the field's own type where they say too little."""
+    """The allowed values in msgspec's words, or by the field's type where those say too little."""
     owner = kind
     for name, _ in keys:
         inside = (*typing.get_args(owner), owner)[0]  # of a list, what it is a list of
@@ -252,10 +252,10 @@ def parse_setting(text: str) -> tuple[str, object]:
         document = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
-    found = document["value"]
-    if len(document) > 1 or not isinstance(found, bool | int | float | str | list | dict):
+    setting = document["value"]
+    if len(document) > 1 or not isinstance(setting, bool | int | float | str | list | dict):
         return key, value
-    return key, found
+    return key, setting
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, object]:

@@ -128,12 +128,12 @@ class Experiment(Section, frozen=True):
 
     @property
     def searches(self) -> bool:
-        """Whether each child trains a trial of its own, since there is a `[search]`."""
+        """True if each child trains a trial of its own: there is a `[search]`."""
         return self.section("search") is not None
 
     @property
     def sends_experience(self) -> bool:
-        """Whether children act for a learner on the parent's machine, and send it their steps."""
+        """True if children act for a learner on the parent's machine, and send it their steps."""
         return self.pushes == "experience"
 
     @property
@@ -149,13 +149,13 @@ class Experiment(Section, frozen=True):
 
     @property
     def shares_replay(self) -> bool:
-        """Whether all children share one replay, which an engine keeps."""
+        """True if all children share one replay, which an engine keeps."""
         replay = self.section("replay")
         return replay is not None and replay.url != "local"
 
     @property
     def pull(self) -> float:
-        """How far a child moves towards θ_P at an exchange: β, or all the way."""
+        """Step of a child towards θ_P at an exchange: β, or 1."""
         return self.child.beta if self.pushes == "weights" else 1.0
 
     @classmethod

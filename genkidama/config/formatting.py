@@ -1,4 +1,4 @@
-"""How numbers and errors read in a line for people. Pure."""
+"""Numbers and errors as text for people. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bar(share: float, width: int = 20) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]], width: int) -> str:
-    """How a value has gone, in at most `width` characters: `"▁▂▄▅▇█"`.
+    """The course of a value, in at most `width` characters: `"▁▂▄▅▇█"`.
 
     Args:
         points: times, never going back, and values.

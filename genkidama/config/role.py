@@ -23,18 +23,18 @@ class Role(Section, frozen=True):
             extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
         ),
     ] = "ws://127.0.0.1:8765"
-    """Where the parent listens: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate.
+    """Address of the parent: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate.
     For a parent in parts all of these, in their order, with commas between them."""
     name: Annotated[
         str,
         Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
     ] = ""
-    """What this child is called; empty means the machine's name, numbered if that is taken."""
+    """Name of this child; empty means the machine's name, numbered if that is taken."""
     cores: Natural | Literal["auto", "experiment"] = "experiment"
     """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU
     core, as many as fit into the memory."""
     role: Literal["experiment", "bundle", "act", "learn"] = "experiment"
-    """What this machine does where all children share a replay: `"act"`, `"learn"`, or both,
+    """Role of this machine among children that share a replay: `"act"`, `"learn"`, or both,
     `"bundle"`; `"experiment"` leaves it to the parent."""
     state: str = ""
     """A directory for this child's own weights and optimizer state, so that it resumes after a

@@ -1,4 +1,4 @@
-"""How learning goes, as running sums: learners note, orchestrators make means. Pure NumPy.
+"""Diagnostics of learning as running sums, of which orchestrators make means. Pure NumPy.
 
 Laws of this file:
 - A row of sums has one writer and no lock. It only grows, so a reader takes the difference to what
@@ -82,7 +82,7 @@ _LARGEST = 1e30
 
 
 class Diagnostics:
-    """What one process or thread notes of its learning.
+    """Sums of one process or thread.
 
     Args:
         sums: its row in the memory that the reader sees: float64, of `SHAPE`.
@@ -96,7 +96,7 @@ class Diagnostics:
         self._measured = False
 
     def due(self, samples: int) -> bool:
-        """Whether this update, of so many samples, is to be measured. Ask once an update."""
+        """True if this update, with its samples, is to be measured. Call once an update."""
         self._samples += samples
         if self._samples < _SAMPLES and self._updates < _UPDATES:
             return False
@@ -145,7 +145,7 @@ class Diagnostics:
 
 
 class Window:
-    """What the sums have grown by since they were read last."""
+    """The growth of the sums since they were last read."""
 
     def __init__(self) -> None:
         self._before = np.zeros(SHAPE)
@@ -197,7 +197,7 @@ def approximate_kl(log_ratio: Array) -> float:
 
 
 def weight_of(name: str, figures: Mapping[str, float]) -> float:
-    """What a child's figure of this name counts beside that of others, in a mean over children."""
+    """The weight of a child's figure of this name in a mean over children."""
     if name not in DIAGNOSTICS:
         return 1.0
     return figures.get("episodes_ended" if name == "episode_length" else "samples", 1.0)

@@ -29,7 +29,7 @@ _FORM = re.compile(
 
 
 class Invitation(NamedTuple):
-    """What a join string says."""
+    """The content of a join string."""
 
     #: `ws://HOST:PORT` or `wss://HOST:PORT`.
     parent: str
@@ -50,7 +50,7 @@ class Invitation(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Invitation:
-        """What a join string says.
+        """Reads a join string.
 
         Raises:
             ConfigurationError: it is none; the message does not show it.

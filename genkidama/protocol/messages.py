@@ -1,4 +1,4 @@
-"""What Parent and Child say to each other, as values; nothing here reads a socket.
+"""The messages of Parent and Child, as values and bytes; nothing here reads a socket.
 
 Laws of this file:
 - A child sends a request and gets exactly one reply. The parent never speaks first.
@@ -290,7 +290,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(frame: bytes) -> Request:
-    """What a child said. The vector is a read-only view into `frame`.
+    """Decodes a child's message. The vector is a read-only view into `frame`.
 
     Raises:
         ProtocolError: the bytes are no message that a child may send.
@@ -299,7 +299,7 @@ def decode_request(frame: bytes) -> Request:
 
 
 def decode_reply(frame: bytes) -> Reply:
-    """What a parent answered. The vector is a read-only view into `frame`.
+    """Decodes a parent's reply. The vector is a read-only view into `frame`.
 
     Raises:
         ProtocolError: the bytes are no message that a parent may send.

@@ -1,10 +1,10 @@
-"""A parent in parts: which numbers of the vector each of several parents holds. Pure.
+"""A sharded parent: several parents hold slices of the vector. Pure.
 
 Laws of this file:
-- k parts hold k slices of the trained numbers, in their order and of nearly the same length.
-- Running statistics belong together, so the last part holds all of them.
-- The only part of one holds everything.
-- The first part ends the run for all. Children carry the news, and no child can forge it.
+- k shards hold k slices of the trained numbers, in order and of nearly the same length.
+- Running statistics belong together, so the last shard holds all of them.
+- A single shard holds everything.
+- The first shard ends the run for all. Children carry its proof, which no child can forge.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from genkidama.protocol.vector import Signature
 
 __all__ = ["MOST_PARTS", "PART", "SECRET", "WHOLE", "Shard", "addresses", "end_proof"]
 
-#: A part as people and messages write it.
+#: A shard as people and messages write it.
 PART = r"^[1-9]\d{0,2}/[1-9]\d{0,2}\Z"
 MOST_PARTS = 999
 
-#: The environment variable with the secret that all parts of one parent share, and no child has.
+#: The environment variable with the secret that the shards of a parent share, and no child has.
 SECRET = "GENKIDAMA_PARTS_SECRET"  # noqa: S105
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of a parent. The first, whose number is 1, counts for all."""
+    """One of `count` shards of a parent. The first, whose number is 1, decides for all."""
 
     number: int = 1
     count: int = 1
@@ -62,7 +62,7 @@ class Shard:
         return self.number == 1
 
     def numbers(self, signature: Signature) -> slice:
-        """Where this part's numbers lie in a vector of this signature."""
+        """The slice of this shard in a vector of this signature."""
         trained = signature.size - signature.statistics
         stop = trained * self.number // self.count
         return slice(
@@ -71,27 +71,27 @@ class Shard:
         )
 
     def of(self, signature: Signature) -> Signature:
-        """What this part's numbers mean. An entry of which it holds a piece is flat there."""
+        """The signature of this shard. An entry of which it holds a piece is flat."""
         return signature if self.count == 1 else _cut(self, signature)
 
 
-#: The parent is in one piece.
+#: A parent that is not sharded.
 WHOLE = Shard()
 
 
 def addresses(parent: str) -> list[str]:
-    """The addresses of all parts, which are written with commas between them."""
+    """The addresses of all shards, which are separated by commas."""
     return [address.strip() for address in parent.split(",")]
 
 
 def end_proof(secret: str, stop: Mapping[str, Any], reason: str) -> str:
-    """A proof that a part which knows the secret has ended the run: HMAC-SHA256, hexadecimal.
+    """The proof that a shard with the secret has ended the run: HMAC-SHA256, hexadecimal.
 
     Args:
-        secret: of all parts; empty gives an empty proof, which proves nothing.
-        stop: the run's stop conditions, so that a run which goes on with others is not ended by
-            the proof of its first end.
-        reason: why the run is over.
+        secret: of all shards; empty gives an empty proof.
+        stop: the run's stop conditions, so that the proof of its end does not end a run that
+            is continued with others.
+        reason: of the end.
     """
     if not secret:
         return ""

@@ -1,4 +1,4 @@
-"""Who may join: tokens, and what a tokens file says.
+"""Tokens of children and viewers, and the file that holds their hashes.
 
 Laws of this file:
 - A token is a secret. No message of ours holds one. Nor does it hold any word of a line that
@@ -78,12 +78,12 @@ class Entry(NamedTuple):
 
 
 def is_token(text: str) -> bool:
-    """Whether the text has a token's form."""
+    """True if the text has a token's form."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:
-    """Whether a token may be for this name: a child's, or `*`."""
+    """True if a token may be for this name: a child's, or `*`."""
     return text == ANY or _NAME.fullmatch(text) is not None
 
 
@@ -202,7 +202,7 @@ def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host, a name or an IP address, is this machine: nobody reads on the way."""
+    """True if the host, a name or an IP address, is this machine: no network is between."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -224,12 +224,12 @@ def _digest(word: str) -> str:
 
 
 def _until(words: list[str]) -> float:
-    """When the token of a line ends."""
+    """The end of a line's token."""
     return next((_end(word) for word in words[2:] if not _VIEWER.fullmatch(word)), math.inf)
 
 
 def _viewer(words: list[str]) -> tuple[bool, str, str]:
-    """Whether a line's token is a viewer's, the salt of its link, and the hash of its cookie."""
+    """True if a line's token is a viewer's; the salt of its link, and the hash of its cookie."""
     found = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
     if found is None:
         return False, "", ""
@@ -237,7 +237,7 @@ def _viewer(words: list[str]) -> tuple[bool, str, str]:
 
 
 def _end(word: str) -> float:
-    """When the day of `until=YYYY-MM-DD` is over.
+    """The end of the day of `until=YYYY-MM-DD`.
 
     Raises:
         ValueError: there is no such day.

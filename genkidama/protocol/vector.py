@@ -74,12 +74,12 @@ class Signature:
 
     @cached_property
     def size(self) -> int:
-        """How many float32 numbers a vector of this signature has."""
+        """The number of float32 numbers of a vector."""
         return sum(prod(shape) for _, shape in self.entries)
 
     @cached_property
     def statistics(self) -> int:
-        """How many running statistics end the vector; the numbers before them are trained."""
+        """The number of running statistics at its end; the numbers before them are trained."""
         return sum(prod(shape) for name, shape in self.entries if name in STATISTICS)
 
     @cached_property
@@ -90,12 +90,12 @@ class Signature:
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where each entry lies in the vector."""
-        found, start = {}, 0
+        """The slice of each entry in the vector."""
+        slices, start = {}, 0
         for name, shape in self.entries:
-            found[name] = slice(start, start + prod(shape))
+            slices[name] = slice(start, start + prod(shape))
             start += prod(shape)
-        return found
+        return slices
 
     def difference(self, other: Signature) -> str | None:
         """The first entry in which `other` differs from this one, as a sentence; None if equal."""
@@ -135,7 +135,7 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether the vector is free of NaN and infinity."""
+    """True if the vector is free of NaN and infinity."""
     return isfinite(_square(vector)) or bool(np.isfinite(vector).all())
 
 
@@ -202,7 +202,7 @@ def _blend(parent: Vector, child: Vector, alpha: float) -> None:
 
 
 def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether each of rows (n, …) has finite numbers alone, none beyond ±`LARGEST`: bool (n,)."""
+    """True for each of rows (n, …) has finite numbers alone, none beyond ±`LARGEST`: bool (n,)."""
     if rows.dtype == np.uint8:
         return np.ones(len(rows), np.bool_)
     flat = rows.reshape(len(rows), -1)
@@ -211,7 +211,7 @@ def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def are_actions(actions: npt.NDArray[Any], choices: int) -> npt.NDArray[np.bool_]:
-    """Whether each of actions (n, columns) can be one, if it is a number: bool (n,).
+    """True for each of actions (n, columns) can be one, if it is a number: bool (n,).
 
     Args:
         choices: the number of discrete actions, counted from 0; 0 if an action is a vector.

@@ -1,7 +1,7 @@
-"""What happens in a run, as values: one struct for each kind of line in `history.jsonl`. Pure.
+"""Events of a run: one struct for each kind of line in `history.jsonl`. Pure.
 
 Laws of this file:
-- The parent's mind and its shell make events; history, log and progress line read them.
+- A parent makes events; history, log and progress line read them.
 - A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
 - A reader passes over unknown kinds and fields.
@@ -45,7 +45,7 @@ class Event(msgspec.Struct, kw_only=True):
     """The base of all events."""
 
     time: float
-    """When, in Unix seconds; in one run it never goes back."""
+    """Unix seconds; in one run they never decrease."""
     event: str = ""
     """The kind."""
 
@@ -123,14 +123,14 @@ class Exchange(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
     left_out: str | UnsetType = UNSET
-    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
+    """Reason of the rule to leave the push out, as `"stale"` (docs/rules.md), if it did."""
     distance: float | UnsetType = UNSET
-    """How far the child's weights lay from θ_P, by the length of θ_P: at this push, or at the last
+    """Distance of the child's weights from θ_P, by the length of θ_P: at this push, or at the last
     that was judged. One is judged a second, of 64 children at most."""
 
 
 class Measures(Event, kw_only=True):
-    """What a backend measures of itself. Its figures stand behind these fields, by their names."""
+    """A backend's measures of itself. Its figures follow these fields, by their names."""
 
     event: Literal["measures"] = "measures"
     backend: str
@@ -154,11 +154,11 @@ class PushesRefused(Event, kw_only=True):
     reason: str
     """The refusal's reason, shortened if it is long."""
     count: int | UnsetType = UNSET
-    """How many with this code the line stands for, if it is more than this one."""
+    """Refusals with this code that the line stands for, if there is more than this one."""
 
     @property
     def times(self) -> int:
-        """How many refusals the event stands for."""
+        """The number of refusals that the event stands for."""
         return 1 if self.count is UNSET else self.count
 
 
@@ -185,11 +185,11 @@ class CheckpointWritten(Event, kw_only=True):
 
 
 class Stopped(Event, kw_only=True):
-    """The run is over, or its parent was told to stop."""
+    """The run is over, or its parent was asked to stop."""
 
     event: Literal["stop"] = "stop"
     reason: str
-    """Why."""
+    """Reason."""
     version: int | UnsetType = UNSET
     """Plain run: the version of θ_P."""
 
@@ -201,7 +201,7 @@ class Warned(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that this is about."""
     reason: str
-    """What."""
+    """Text for people."""
 
 
 class TrialAssigned(Event, kw_only=True):
@@ -227,7 +227,7 @@ class TrialFailed(Event, kw_only=True):
     child: str
     """The node."""
     reason: str
-    """What it said."""
+    """Reason that the node gave."""
 
 
 class PhaseReported(Event, kw_only=True):
@@ -241,19 +241,19 @@ class PhaseReported(Event, kw_only=True):
     node: str
     """The node that trained it."""
     start: float
-    """When the phase began, in seconds of the search."""
+    """Start of the phase, in seconds of the search."""
     end: float
-    """When it ended, in seconds of the search."""
+    """End of the phase, in seconds of the search."""
     metric: float | None
     """Mean return of the last `stop.window` episodes; null counts as the worst."""
     order: int
     """This was the n-th report of its phase."""
     worse: int
-    """How many earlier reports of the phase were worse."""
+    """Earlier reports of the phase that were worse."""
     mode: str
-    """How the rule decided: `Mode`."""
+    """The rule's way to decide: `Mode`."""
     verdict: str
-    """What follows: `Verdict`."""
+    """Consequence: `Verdict`."""
     steps: int
     """Environment steps of the trial so far."""
     episodes: int
@@ -271,7 +271,7 @@ class TrialEnded(Event, kw_only=True):
     state: str
     """`"completed"`, `"stopped"` or `"failed"`."""
     reason: str
-    """Why."""
+    """Reason."""
 
 
 class Evaluated(Event, kw_only=True):
@@ -287,13 +287,13 @@ class Evaluated(Event, kw_only=True):
     quantiles: dict[str, float | None]
     """The 5 %, 25 %, 50 %, 75 % and 95 % quantiles of the returns."""
     solved: bool | None
-    """Whether the mean reaches the threshold; null without one."""
+    """True if the mean reaches the threshold; null without one."""
     threshold: float | None
     """From which mean on the task counts as solved."""
     episodes: int
-    """How many were played."""
+    """Episodes played."""
     greedy: bool
-    """Whether the most probable actions were taken."""
+    """True if the most probable actions were taken."""
     seed: int
     """The seed that the episodes followed from."""
     checkpoint: str
@@ -301,7 +301,7 @@ class Evaluated(Event, kw_only=True):
     environment: str | UnsetType = UNSET
     """The id of the environment that was played."""
     starts: str | UnsetType | None = UNSET
-    """How episodes began, as `--starts` says it; null if as the environment has it."""
+    """Starts of the episodes, as `--starts` says it; null for those of the environment."""
     mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 
@@ -343,7 +343,7 @@ def decode_line(line: bytes | str) -> dict[str, Any]:
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
-    """What a line of a history says; None if its kind is unknown here.
+    """Reads a line of a history; None if its kind is unknown here.
 
     Args:
         line: JSON, or what JSON has made of it.

@@ -186,7 +186,7 @@ class ParameterServer:
         return self._tally.updates
 
     def idle(self, child: str) -> bool:
-        """Whether a child waits for a trial, or its trial has ended."""
+        """True if a child waits for a trial, or its trial has ended."""
         record = self.children.get(child)
         return record is None or record.trial is None or bool(record.trial.stop)
 

@@ -199,7 +199,7 @@ class Trial:
         return f"θ_P goes back to what it was at version {version}"
 
     def is_sound(self, rule: Rule) -> bool:
-        """Whether θ_P, its mean and the rule's state are finite."""
+        """True if θ_P, its mean and the rule's state are finite."""
         vectors = [each for each in (self.vector, self.average) if each is not None]
         return all(map(is_finite, vectors)) and _all_finite(rule.state())
 
@@ -405,7 +405,7 @@ class Trials(Protocol):
         """
 
     def owns(self, child: str, trial: Trial) -> bool:
-        """Whether this child may train and report that trial."""
+        """True if this child may train and report that trial."""
 
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""

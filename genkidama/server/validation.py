@@ -97,7 +97,7 @@ def check_signature(
 
 
 def _is_reserved(name: str) -> bool:
-    """Whether safetensors or a checkpoint needs this name for something else."""
+    """True if safetensors or a checkpoint needs this name for something else."""
     return name == "__metadata__" or name.startswith(STATE_PREFIX)
 
 

@@ -6,4 +6,4 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin(rule_wrappers={"robust": "genkidama.plugins.robust.aggregation:cautious"})
+PLUGIN = Plugin(rule_wrappers={"robust": "genkidama.plugins.robust.aggregation:robust"})

@@ -1,15 +1,14 @@
-"""What a parent may do about a child that lies: a rule around its rule, off by default. Pure.
+"""Robust aggregation against children that push false values, off by default. Pure.
 
-A child that was stolen says anything that the protocol allows: every finite vector. These options
-of `[parent]` bound what comes of it, as long as fewer than half of the children lie:
+A stolen child pushes whatever the protocol allows: every finite vector. A rule around the run's
+rule bounds the damage, by options of `[parent]`, if fewer than half of the children are stolen:
 
 - `push_limit`: a push is left out if it moves the weights much farther than pushes usually do.
 - `push_window`: each push counts as the trimmed mean of the newest pushes of several children.
-- `quarantine_after`: a child of which much is left out or refused is not listened to for a while.
+- `quarantine_after`: a child is ignored for a while after repeated rejections.
 
-What is usual is the median over the children of what is usual for each. So a child that pushes more
-often than others has no more to say. It takes at least `_CHILDREN` children to say what is usual;
-with fewer, each is judged by what is usual for all of them together.
+The usual distance is the median over the children of the usual distance of each, so frequent
+pushes give a child no more weight. With fewer than `_CHILDREN` children it is the median of all.
 
 Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning" (the coordinate-wise median and
 trimmed mean); Sun et al. 2019, "Can You Really Backdoor Federated Learning?" (norms).
@@ -31,23 +30,23 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import BLOCK, Vector
 from genkidama.server.rules.blend import Rule, RuleState, Update
 
-__all__ = ["FAR", "QUARANTINED", "Cautious", "cautious", "trimmed_mean"]
+__all__ = ["FAR", "QUARANTINED", "Robust", "robust", "trimmed_mean"]
 
-#: Why a push is left out.
+#: Reasons to leave a push out.
 FAR, QUARANTINED = "far", "quarantined"
 
-#: What is usual for a child is the median of its last so many distances.
+#: Newest distances of a child, whose median is usual for it.
 _DISTANCES = 16
 
-#: So many pushes must have come before one of them can be too far.
+#: Pushes before the first that can be too far.
 _FIRST = 8
 
-#: From so many children on, each of them has one vote.
+#: Children from which on each has one vote.
 _CHILDREN = 3
 
 
-def cautious(rule: Rule, settings: ParentSettings) -> Rule:
-    """The rule, with those of the options around it that are on.
+def robust(rule: Rule, settings: ParentSettings) -> Rule:
+    """The rule, within a `Robust` rule if one of the options is on.
 
     Raises:
         ConfigurationError: they do not go with this rule.
@@ -59,13 +58,13 @@ def cautious(rule: Rule, settings: ParentSettings) -> Rule:
             f"parent.rule = {settings.rule!r}: rows are no weights; leave parent.push_limit, "
             "parent.push_window and parent.quarantine_after out"
         )
-    return Cautious(rule, settings)
+    return Robust(rule, settings)
 
 
-class Cautious(Rule):
-    """A rule that gets only those pushes that these options let through.
+class Robust(Rule):
+    """A rule around a rule, which gets only the pushes that these options accept.
 
-    What it learns of its children is not kept through a restart.
+    Its statistics of the children are lost at a restart.
     """
 
     def __init__(self, rule: Rule, settings: ParentSettings) -> None:
@@ -103,8 +102,8 @@ class Cautious(Rule):
         return self.rule.apply(parent, push)
 
     def _mean(self, parent: Vector) -> Vector:
-        """What the window comes to. Of two pushes that contradict each other nobody knows which one
-        lies; so the nearer one counts, number by number."""
+        """The trimmed mean of the window. Of two pushes either may be false, so the nearer one
+        counts, number by number."""
         vectors = list(self._newest.values())
         if len(vectors) == 2:
             vectors.append(parent if self.takes == "weights" else np.zeros_like(parent))
@@ -119,9 +118,9 @@ class Cautious(Rule):
             far = self._judge(self._statistics, push.child, shift) or far
         return far
 
-    def _judge(self, known: dict[str, deque[float]], child: str, distance: float) -> bool:
-        usual = _usual(known.values())
-        known.setdefault(child, deque(maxlen=_DISTANCES)).append(distance)
+    def _judge(self, distances: dict[str, deque[float]], child: str, distance: float) -> bool:
+        usual = _usual(distances.values())
+        distances.setdefault(child, deque(maxlen=_DISTANCES)).append(distance)
         return not distance <= self._limit * usual  # a NaN is far, too
 
     def _note(self, child: str, fault: bool, now: float) -> None:
@@ -139,11 +138,11 @@ class Cautious(Rule):
         self.rule.refused(child)
 
     def forget(self, child: str) -> None:
-        for known in (self._trained, self._statistics, self._newest):
-            known.pop(child, None)
+        for by_child in (self._trained, self._statistics, self._newest):
+            by_child.pop(child, None)
         self.rule.forget(child)
 
-    # The rest is the rule's own.
+    # The inner rule does the rest.
 
     def start(self, push: Update) -> Vector | None:
         return self.rule.start(push)
@@ -187,16 +186,16 @@ def trimmed_mean(vectors: list[Vector], trim: float) -> Vector:
     if count == 1:
         return vectors[0]
     out = min(int(trim * count), (count - 1) // 2)
-    found = np.empty_like(vectors[0])
-    for start in range(0, len(found), BLOCK):
+    mean = np.empty_like(vectors[0])
+    for start in range(0, len(mean), BLOCK):
         kept = _sorted([vector[start : start + BLOCK] for vector in vectors])[out : count - out]
         # Divided before they are added: the sum of two finite numbers may be infinite.
         part = np.float32(1 / len(kept))
         total = kept[0] * part
         for row in kept[1:]:
             total += row * part
-        found[start : start + BLOCK] = total
-    return found
+        mean[start : start + BLOCK] = total
+    return mean
 
 
 def _sorted(rows: list[Vector]) -> list[Vector]:
@@ -210,14 +209,14 @@ def _sorted(rows: list[Vector]) -> list[Vector]:
     return rows
 
 
-def _usual(known: Iterable[deque[float]]) -> float:
+def _usual(by_child: Iterable[deque[float]]) -> float:
     """The usual distance: infinity while that cannot be known."""
-    all_known = [list(distances) for distances in known if distances]
-    if sum(map(len, all_known)) < _FIRST:
+    judged = [list(distances) for distances in by_child if distances]
+    if sum(map(len, judged)) < _FIRST:
         return math.inf
-    if len(all_known) < _CHILDREN:
-        return median_low([distance for distances in all_known for distance in distances])
-    return median_low([median_low(distances) for distances in all_known])
+    if len(judged) < _CHILDREN:
+        return median_low([distance for distances in judged for distance in distances])
+    return median_low([median_low(distances) for distances in judged])
 
 
 def _distance(vector: Vector, start: Vector | None) -> float:
@@ -233,14 +232,14 @@ def _distance(vector: Vector, start: Vector | None) -> float:
 
 
 def _shift(ours: Vector, before: Vector) -> float:
-    """How far running statistics differ: the largest difference of a mean, in deviations of
+    """The distance of running statistics: the largest difference of a mean, in deviations of
     `before`, or of the logarithm of a deviation."""
-    found = 0.0
+    farthest = 0.0
     with np.errstate(all="ignore"):
         for mine, theirs in zip(_moments(ours), _moments(before), strict=True):
             shifts = np.abs(mine[0] - theirs[0]) / theirs[1], np.abs(np.log(mine[1] / theirs[1]))
-            found = max(found, *(float(np.max(shift, initial=0.0)) for shift in shifts))
-    return found
+            farthest = max(farthest, *(float(np.max(shift, initial=0.0)) for shift in shifts))
+    return farthest
 
 
 def _moments(statistics: Vector) -> list[tuple[Any, Any]]:
@@ -250,12 +249,12 @@ def _moments(statistics: Vector) -> list[tuple[Any, Any]]:
     """
     size = len(statistics)
     groups = [statistics] if size % 2 else [statistics[: size - 3], statistics[size - 3 :]]
-    found = []
+    moments = []
     for group in groups:
         numbers = group.astype(np.float64)
         count = max(1.0, numbers[0])
         half = len(numbers) // 2
         mean = numbers[1 : half + 1] / count
         variance = numbers[half + 1 :] / count - mean * mean
-        found.append((mean, np.sqrt(np.maximum(variance, 0.0) + 1e-8)))
-    return found
+        moments.append((mean, np.sqrt(np.maximum(variance, 0.0) + 1e-8)))
+    return moments

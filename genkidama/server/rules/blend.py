@@ -1,9 +1,9 @@
-"""How the parent uses a push, and what α and β do to a run. Pure NumPy.
+"""Rules: the use of a push by the parent; and the documented one. Pure NumPy.
 
 The documented rule is `Blend` (thesis §4.7, Algorithm 2). On every push the parent moves towards
 the child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
-parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` chooses another `Rule`, of `genkidama.server.rules`
-or of one's own.
+parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` selects another `Rule`, of `genkidama.server.rules`
+or a custom one.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from genkidama.protocol.vector import Vector, blend
 
 __all__ = ["Blend", "Update", "Rule", "RuleState", "diagnose", "speed_factor"]
 
-#: What a rule remembers between two pushes: float32 or float64 arrays by name.
+#: The memory of a rule between two pushes: float32 or float64 arrays by name.
 RuleState: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 class Update(msgspec.Struct, gc=False):
-    """What a push brings to a rule."""
+    """A push, as a rule gets it."""
 
     #: float32, shape (n,). A rule may only read it, and only until `Rule.apply` returns.
     vector: Vector
     #: The version of θ_P that the child started from.
     version: int
-    #: How many pushes have been applied since that version.
+    #: Pushes applied since that version.
     staleness: int
     #: Environment steps behind it.
     steps: int
     #: The name of the child.
     child: str
-    #: How many children take part, including this one.
+    #: Children that take part, including this one.
     children: int = 1
-    #: When it came: seconds, never less than those of the push before, on through restarts.
+    #: Its time in seconds, which never decreases, also through restarts.
     seconds: float = 0.0
-    #: How much of the run is done, in [0, 1].
+    #: The share of the run that is done, in [0, 1].
     progress: float = 0.0
     #: The loss that the child has measured; None if it has measured none.
     loss: float | None = None
-    #: How many running statistics end the vector. They are θ_C's own, whatever is pushed.
+    #: Running statistics at the end of the vector. They are θ_C's, whatever is pushed.
     statistics: int = 0
     #: The Euclidean norm of the numbers before them, at most `LARGEST`; None if not measured.
     length: float | None = None
@@ -51,25 +51,25 @@ class Update(msgspec.Struct, gc=False):
 
 @runtime_checkable
 class Rule(Protocol):
-    """How the parent uses a push. A class of your own inherits from this one and writes `apply`.
+    """The use of a push by the parent. A custom rule inherits from this class and defines `apply`.
 
     It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
     for all children in turns. It must not wait, and every push pays for what it does.
 
-    Every rule keeps these promises; `tests/rules` checks them:
+    Every rule keeps these promises; `tests/server/rules` checks them:
     - Finite weights and a push of honest size give finite weights. Where a rule cannot keep that,
-      the parent takes the push back, and refuses it (`Trial.take`).
+      the parent takes the push back, and refuses it (`Trial.apply`).
     - It is deterministic: the same pushes give the same weights to the bit.
     - It reads the push and writes θ_P in place. It keeps neither array.
-    - `state` holds all that it remembers, and `restore` makes a new rule go on like the old one.
+    - `state` holds all of its memory, and with `restore` a new rule continues like the old one.
     """
 
     #: What a push's vector is: `"weights"`, θ_C; `"difference"`, θ_C − θ_base, where θ_base is the
     #: θ_P that the child started from; `"gradient"`, the mean of its cores' gradients at θ_base.
     takes: ClassVar[Literal["weights", "difference", "gradient", "experience"]] = "weights"
 
-    #: Whether a push that the parent lets in can make neither θ_P nor the state overflow, so that
-    #: nobody needs to look.
+    #: True if no push that the parent accepts can make θ_P or the state overflow, so that nothing
+    #: is checked afterwards.
     convex: ClassVar[bool] = False
 
     def start(self, push: Update) -> Vector | None:
@@ -90,8 +90,8 @@ class Rule(Protocol):
             push: what the child brings; its vector has the same shape and is finite.
 
         Returns:
-            A word that says why the push is left out; None if it is used. What is left out does not
-            make a new version. The parent counts it by child, and the history has the word.
+            The reason why the push is left out, in a word; None if it is used. A push that is left
+            out makes no new version. The parent counts it by child, and the history has the word.
         """
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class Rule(Protocol):
         return math.inf
 
     def fits(self, count: int, size: int) -> str:
-        """What a push has to bring, if its vector must not have `count` numbers; else empty.
+        """The expected length in words, if a push must not have `count` numbers; else empty.
 
         Args:
             count: numbers of the push's vector.
@@ -117,31 +117,31 @@ class Rule(Protocol):
         return size
 
     def share(self, child: str, children: int) -> int:
-        """How many steps the child's next push should bring; 0 says nothing.
+        """Environment steps of the child's next push; 0 leaves it to the child.
 
         Args:
-            children: how many take part.
+            children: those that take part.
         """
         return 0
 
     def pull(self, parent: Vector, child: str) -> bool:
-        """A child asks for θ_P between two pushes; a rule may bring it up to date, in place.
+        """Brings θ_P up to date, in place, since a child asks for it between two pushes.
 
         Returns:
-            Whether it is news to the child.
+            True if it is news to the child.
         """
         return True
 
     def forget(self, child: str) -> None:
-        """The child does not take part any more. It may come back."""
+        """Forgets a child that takes part no longer. It may come back."""
         return
 
     def refused(self, child: str) -> None:
-        """Something that the child said was not allowed, and changed nothing."""
+        """Notes that a message of the child was refused, and changed nothing."""
         return
 
     def state(self) -> RuleState:
-        """What the rule remembers; empty if nothing. A checkpoint holds it beside the network.
+        """The rule's memory; empty if it has none. A checkpoint holds it beside the network.
 
         The arrays are copied before the next push.
         """
@@ -156,12 +156,12 @@ class Rule(Protocol):
         return
 
     def diagnose(self, beta: float, children: int) -> list[str]:
-        """What a user should know of this rule with this β and so many children, in sentences."""
+        """Sentences for the user on this rule with this β and number of children."""
         return []
 
 
 class Blend(Rule):
-    """The documented rule: θ_P ← (1−α)θ_P + αθ_C. It remembers nothing.
+    """The documented rule: θ_P ← (1−α)θ_P + αθ_C. It has no memory.
 
     Source: thesis §4.7, Algorithm 2.
     """
@@ -187,21 +187,21 @@ def speed_factor(alpha: float, beta: float) -> float:
 
 
 def diagnose(alpha: float, beta: float, children: int) -> list[str]:
-    """What a user should know of `Blend` with this α and β, in sentences."""
-    found = []
+    """Sentences for the user on `Blend` with this α and β."""
+    sentences = []
     if alpha == 0.0:
-        found.append(
+        sentences.append(
             "alpha = 0: the parent never takes anything from its children, so nothing is learned"
         )
     if beta == 0.0 and children > 1:
-        found.append(
+        sentences.append(
             "beta = 0: children never read the parent, so they do not cooperate; "
             "the parent follows the last pushers"
         )
     factor = speed_factor(alpha, beta)
     if 0.0 < factor < 0.5:
-        found.append(
+        sentences.append(
             f"alpha = {alpha:g} with beta = {beta:g} slows learning to about {factor:.0%} "
             "of one child that learns alone; raise alpha or lower beta"
         )
-    return found
+    return sentences

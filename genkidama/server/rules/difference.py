@@ -39,7 +39,7 @@ class DifferenceOptions(StepOptions, frozen=True):
     momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """μ."""
     nesterov: bool = False
-    """Whether the momentum is Nesterov's."""
+    """Use Nesterov's momentum."""
     delay: Natural = 1
     """`nesterov`: N, steps from one with momentum to the next; each difference counts 1/N."""
     max_difference: NotNegative = 10.0

@@ -43,11 +43,11 @@ _CLOCK = "clock"
 _LEAST_EPSILON = 1e-15
 _ROUNDING = 1.01
 
-#: What a step follows from, and a factor of it, by a block's gradient, a buffer of its length and
-#: what is kept of it.
+#: The direction of a step and a factor of it, from a block's gradient, a buffer of its length and
+#: its state.
 _Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], tuple[Vector, float]]
 
-#: Which numbers a block has, two buffers of its length, and what is kept of it.
+#: The slice of a block, two buffers of its length, and its state.
 _Block: TypeAlias = tuple[slice, Vector, Vector, list[Vector]]
 
 
@@ -146,7 +146,7 @@ class NumpyOptimizer:
         return self._blocks
 
     def state(self) -> RuleState:
-        """Vectors of float32 by name, and how many steps were made."""
+        """Vectors of float32 by name, and the number of steps."""
         return {**self._kept, _CLOCK: np.array([float(self._made)])} if self._made else {}
 
     def restore(self, state: RuleState) -> None:
@@ -210,13 +210,13 @@ class NumpyOptimizer:
         return spare, unit * (1.0 - beta_1) / (1.0 - beta_1**self._made)
 
 
-#: Why a gradient is left out.
+#: Reasons to leave a gradient out.
 STALE, OUTLIER = "stale", "outlier"
 
-#: So many losses are seen before one of them can be an outlier.
+#: Losses before the first that can be an outlier.
 _FIRST_LOSSES = 20
 
-#: How much of the running mean the newest loss is.
+#: Share of the newest loss in the running mean.
 _NEW = 0.01
 
 _LOSSES = "losses"
@@ -291,7 +291,7 @@ class Gradient(Rule):
         return None
 
     def _is_outlier(self, loss: float | None) -> bool:
-        """Whether the loss is far above the others; it then counts as one at the border.
+        """True if the loss is far above the others; it then counts as one at the border.
 
         So a loss that has grown for good becomes usual after a while.
         """

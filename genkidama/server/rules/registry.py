@@ -84,7 +84,7 @@ def check_parts(experiment: Experiment, count: int) -> None:
 
 
 def reads_loss(experiment: Experiment) -> bool:
-    """Whether the rule may ask for the loss of a gradient, which costs its own way back."""
+    """True if the rule may ask for the loss of a gradient, which costs a further backward pass."""
     parent = experiment.parent
     asks = ":" in parent.rule or bool(parent.rule_options.get("outlier_sigmas"))
     return asks and experiment.pushes == "gradient"

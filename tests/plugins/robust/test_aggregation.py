@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.actors.rule import Experience
-from genkidama.plugins.robust.aggregation import FAR, QUARANTINED, Cautious, cautious, trimmed_mean
+from genkidama.plugins.robust.aggregation import FAR, QUARANTINED, Robust, robust, trimmed_mean
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.server.rules.blend import Blend, Update
 
@@ -23,13 +23,13 @@ def push(values: float | Vector, child: str, seconds: float = 0.0, tail: int = 0
     return Update(vector, 0, 0, 1, child, seconds=seconds, statistics=tail)
 
 
-def of(**options: float) -> Cautious:
-    rule = cautious(Blend(0.5), ParentSettings(**options))  # type: ignore[arg-type]
-    assert isinstance(rule, Cautious)
+def of(**options: float) -> Robust:
+    rule = robust(Blend(0.5), ParentSettings(**options))  # type: ignore[arg-type]
+    assert isinstance(rule, Robust)
     return rule
 
 
-def used(rule: Cautious, parent: Vector, count: int = 12, names: str = "abc") -> None:
+def used(rule: Robust, parent: Vector, count: int = 12, names: str = "abc") -> None:
     """Honest pushes, each of which moves the weights by about 2."""
     for turn in range(count):
         step = DTYPE.type((-1.0) ** (turn // len(names)))
@@ -38,9 +38,9 @@ def used(rule: Cautious, parent: Vector, count: int = 12, names: str = "abc") ->
 
 def test_it_is_off_by_default_and_not_for_rows() -> None:
     blend = Blend(0.5)
-    assert cautious(blend, ParentSettings()) is blend
+    assert robust(blend, ParentSettings()) is blend
     with pytest.raises(ConfigurationError, match="rows are no weights"):
-        cautious(Experience(0.5), ParentSettings(push_limit=3.0))
+        robust(Experience(0.5), ParentSettings(push_limit=3.0))
 
 
 @pytest.mark.parametrize("value", [1e3, -1e30, 3e38])
