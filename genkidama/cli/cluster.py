@@ -25,13 +25,12 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate
-from genkidama.runs.goal import with_default_stop
+from genkidama.runs.goal import prepare
 from genkidama.runs.history import Follower
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
 from genkidama.runtime.files import remove_scratch, scratch_folder
 from genkidama.runtime.forkserver import FOLDER_VARIABLE
-from genkidama.runtime.import_strings import check_environment
 from genkidama.runtime.machine import available_bytes, available_cores
 from genkidama.runtime.pacing import RestartPolicy, Throttle
 from genkidama.runtime.process import Process, failure
@@ -135,8 +134,7 @@ def train(
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
-    check_environment(experiment)
-    experiment, about_stop = with_default_stop(experiment)
+    experiment, about_stop = prepare(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source

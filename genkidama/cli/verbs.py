@@ -20,11 +20,10 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
-from genkidama.runs.goal import with_default_stop
+from genkidama.runs.goal import prepare
 from genkidama.runs.resume import finished, go_on
 from genkidama.runs.run import CHECKPOINTS, TRIALS, Run
 from genkidama.runtime.examples import experiment_file
-from genkidama.runtime.import_strings import check_environment
 from genkidama.server.trial import Snapshot
 
 __all__ = [
@@ -41,8 +40,7 @@ __all__ = [
 
 
 def run_train(options: argparse.Namespace) -> int:
-    experiment, about_stop = with_default_stop(experiment_of(options, "which experiment?"))
-    check_environment(experiment)
+    experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
     before = counters_before(options)
     check_episodes(options)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):

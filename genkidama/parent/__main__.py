@@ -18,11 +18,10 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.parent.parent import Parent
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
-from genkidama.runs.goal import with_default_stop
+from genkidama.runs.goal import prepare, with_default_stop
 from genkidama.runs.history import write_fallback
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.forkserver import disable_resource_tracker
-from genkidama.runtime.import_strings import check_environment
 from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
 
@@ -48,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         experiment = experiment.with_settings(given, source="the command line")
         # A machine that only holds weights needs neither Gymnasium nor the like; its children check
         # the environment.
-        if find_spec("gymnasium") is not None and not experiment.environment.prefix:
-            check_environment(experiment)
-        experiment, about_stop = with_default_stop(experiment)
+        checks = find_spec("gymnasium") is not None and not experiment.environment.prefix
+        experiment, about_stop = (prepare if checks else with_default_stop)(experiment)
         part = Shard.parse(options.shard)
         parent = Parent(experiment, out=options.out, listen=options.listen, part=part)
         if options.aside is not None:

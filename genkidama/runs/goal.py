@@ -5,9 +5,9 @@ from __future__ import annotations
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.import_strings import environment_spec, is_import_string
+from genkidama.runtime.import_strings import check_environment, environment_spec, is_import_string
 
-__all__ = ["default_threshold", "with_default_stop"]
+__all__ = ["default_threshold", "prepare", "with_default_stop"]
 
 
 def default_threshold(settings: Environment) -> float | None:
@@ -20,6 +20,19 @@ def default_threshold(settings: Environment) -> float | None:
     except (ConfigurationError, ImportError):
         return None
     return threshold
+
+
+def prepare(experiment: Experiment) -> tuple[Experiment, str]:
+    """Checks the environment, and sets a stop condition: the first step of each start.
+
+    Returns:
+        As `with_default_stop`.
+
+    Raises:
+        ConfigurationError: as `check_environment`.
+    """
+    check_environment(experiment)
+    return with_default_stop(experiment)
 
 
 def with_default_stop(experiment: Experiment) -> tuple[Experiment, str]:

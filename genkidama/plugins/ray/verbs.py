@@ -66,11 +66,9 @@ def run_launch(options: argparse.Namespace) -> int:
     from genkidama.cli.progress import Progress, feeding
     from genkidama.errors import ConfigurationError
     from genkidama.plugins.ray.start import launch
-    from genkidama.runs.goal import with_default_stop
-    from genkidama.runtime.import_strings import check_environment
+    from genkidama.runs.goal import prepare
 
-    experiment, about_stop = with_default_stop(verbs.experiment_of(options, "which experiment?"))
-    check_environment(experiment)
+    experiment, about_stop = prepare(verbs.experiment_of(options, "which experiment?"))
     verbs.check_episodes(options)
     if options.json and experiment.search is not None:
         raise ConfigurationError(
