@@ -56,7 +56,7 @@ def search(
         listen: `HOST:PORT` that lets children on other machines take part; a free port of the
             loopback if absent.
         out: the run directory; a new one under `runs/` if absent.
-        resume: a run directory with a search to go on with, instead of `out`.
+        resume: the directory of a search to resume, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
         sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
         say: is called with a line about each process that dies or complains.
@@ -96,9 +96,9 @@ def search(
     cores = cores_of_each(experiment, cores, nodes)
     with (
         feed,
-        following(experiment, progress, watch) as told,
+        following(experiment, progress, watch) as shown,
         resumable(run, "search"),
         Cluster(run, experiment, names, cores, listen) as cluster,
     ):
-        cluster.wait(feed.begin(run, told), say)
+        cluster.wait(feed.begin(run, shown), say)
     return run

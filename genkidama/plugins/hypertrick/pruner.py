@@ -1,7 +1,7 @@
 """HyperTrick for Optuna: `optuna.create_study(pruner=HyperTrickPruner(…))`.
 
-The rule itself is `genkidama.plugins.hypertrick.rule`; here stands what it needs to live in a study
-that many threads, processes and machines share, with any storage and any sampler.
+The rule itself is `genkidama.plugins.hypertrick.rule`. This module makes it work in a study that
+many threads, processes and machines share, with any storage and any sampler.
 
 Laws of this file:
 - A trial's report of a phase is the moment at which `should_prune` is asked first after it. Optuna
@@ -136,7 +136,7 @@ class HyperTrickPruner(BasePruner):
         self._forget()
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Whether `trial` should end after its last step.
+        """True if `trial` should end after its last step.
 
         Optuna calls this for `Trial.should_prune`.
         """
@@ -174,18 +174,18 @@ class HyperTrickPruner(BasePruner):
         """Gives the rule what has been reported since; by unfinished trials only after `steps`."""
         memory.unfinished.update((number, set()) for number in range(memory.seen, len(trials)))
         memory.seen = len(trials)
-        for number, known in list(memory.unfinished.items()):
+        for number, counted in list(memory.unfinished.items()):
             trial = trials[number]
             if trial.state.is_finished():
                 del memory.unfinished[number]
             for step in self._deciding if trial.state.is_finished() else steps:
-                if step in known or step not in trial.intermediate_values:
+                if step in counted or step not in trial.intermediate_values:
                     continue
                 phase = self._deciding[step]
                 record = trial.system_attrs.get(f"{_PREFIX}{phase}")
                 if record is None and trial.last_step == step and not trial.state.is_finished():
                     continue  # it may still be asked about this
-                known.add(step)
+                counted.add(step)
                 if record is None:
                     goes_on = trial.last_step != step or trial.state == TrialState.COMPLETE
                     record = {
@@ -232,7 +232,7 @@ def decisions(study: Study) -> list[Decision]:
 
 
 def _inherited(trial: FrozenTrial, record: dict[str, Any]) -> bool:
-    """Whether a decision was made for the trial that this one repeats."""
+    """True if a decision was made for the trial that this one repeats."""
     return record["trial"] in trial.system_attrs.get("retry_history", ())
 
 

@@ -72,7 +72,7 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A phase that a trial has reported."""
 
     phase: int
-    """From 0."""
+    """Its number, from 0."""
     node: str
     """The node that trained it."""
     start: float
@@ -80,7 +80,7 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     end: float
     """Seconds of the search's time."""
     metric: float | None
-    """Higher is better. None stands for NaN, which JSON lacks."""
+    """Higher is better. None means NaN, which JSON lacks."""
     order: int = 0
     """It was the n-th report of its phase, from 1."""
     worse: int = 0
@@ -136,9 +136,9 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a search, as its study keeps them."""
 
     version: str = ""
-    """Of the Genkidama that wrote this."""
+    """The version of Genkidama that wrote this."""
     method: Literal["hypertrick", "hyperband", "asha", "random"]
-    """Random search stops nobody."""
+    """The name of the method."""
     workers: int
     """W₀: how many trials are started in all."""
     phases: int
@@ -150,7 +150,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     cohort: int | None = None
     """W₀ of equation 2, if it is not `workers`: the number of trials that collect data."""
     adaptive: bool = False
-    """Whether the rule stops more when fewer than expected were stopped so far."""
+    """Stop more when fewer than expected were stopped so far."""
     reduction_factor: int | None = None
     """η of Hyperband and ASHA; that of their papers if absent."""
     least_phases: int = 1
@@ -318,7 +318,7 @@ class StudySnapshot:
 
     @cached_property
     def timeline(self) -> dict[str, list[Span]]:
-        """By node, in the order in which they joined, the phases that it ran, oldest first."""
+        """The phases of each node, oldest first; nodes in the order in which they joined."""
         spans: dict[str, list[Span]] = {}
         for trial in self.trials:
             for phase in trial.phases:
@@ -339,7 +339,7 @@ class StudySnapshot:
 
     @property
     def completion_rate(self) -> float:
-        """The paper's α of the trials that have ended: phases run ÷ phases if nobody were stopped.
+        """The paper's α of the trials that have ended: phases run ÷ phases if none were stopped.
 
         NaN before the first has ended.
         """

@@ -91,7 +91,7 @@ def report(url: str, name: str, folder: Path | None, directory: str, allow: str 
         url: for example `sqlite:///runs/search/study.db`.
         name: of the study.
         folder: where figures are written to, as PNG and SVG; none are drawn if absent.
-        directory: the search's run directory, for the commands that go on with the best trial.
+        directory: the search's run directory, for the commands that use the best trial.
         allow: their options `--allow`.
 
     Raises:
@@ -121,7 +121,7 @@ def text(
 
     Args:
         snapshot: of the search.
-        directory: its run directory, for the commands that go on with the best trial.
+        directory: its run directory, for the commands that use the best trial.
         allow: their options `--allow`.
         shares: the importances, if they are computed already.
     """
@@ -157,7 +157,7 @@ def _overview(snapshot: StudySnapshot) -> str:
         )
     lines += wrapped(
         f"Completion  {percent(snapshot.completion_rate)} of the phases "
-        "that the ended trials would have run if nobody had been stopped",
+        "that the ended trials would have run if none had been stopped",
         indent=12,
     )
     if settings.method != "random":
@@ -191,7 +191,9 @@ def _headline(settings: SearchRecord) -> str:
 def _expectation(settings: SearchRecord, expected: float) -> str:
     """The expected completion rate, and its reason."""
     if settings.factor:
-        return f"expected {percent(expected)}, if about 1/{settings.factor} go on at each decision"
+        return (
+            f"expected {percent(expected)}, if about 1/{settings.factor} continue at each decision"
+        )
     root = math.sqrt(settings.eviction_rate)
     if settings.cohort is not None and not settings.adaptive:
         return (

@@ -2,7 +2,7 @@
 
 Heinrich and Frosio, "Metaoptimization on a distributed system for deep reinforcement learning"
 (arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p
-phases and reports a metric after each. Nobody waits for anybody: the verdict is the reply to the
+phases and reports a metric after each. No trial waits for another: the verdict is the reply to the
 report.
 
 Laws of this file. Where the paper leaves room they are readings, with the reason:
@@ -152,7 +152,7 @@ def eviction_rate_for(target: float, phases: int) -> float:
     check_natural("phases", phases)
     if not 1 / phases < target < 1:
         raise ConfigurationError(
-            f"completion rate = {target!r}: with {phases} phases it lies between "
+            f"completion rate = {target!r}: with {phases} phases it is between "
             f"{1 / phases:.4g} and 1, exclusively"
         )
     low, high = 0.0, 1.0

@@ -121,7 +121,7 @@ class Assignments:
 
         Args:
             training: the trial that the node says it is training already. It keeps that one, unless
-                somebody else has it.
+                another node has it.
             more: whether there will be new configurations.
         """
         number = self.owned.get(child)
@@ -197,7 +197,7 @@ class Assignments:
             del self.owned[trial.owner]
 
     def _is_free(self, number: int) -> bool:
-        """Whether a node may keep a trial that it says it is training.
+        """True if a node may keep a trial that it says it is training.
 
         It may if no node has the trial, or if only the study says that another node has it.
         """
@@ -296,7 +296,7 @@ class Search:
 
         Args:
             training: the trial that the node says it is training already. It keeps that one, unless
-                somebody else has it.
+                another node has it.
         """
         trial = self.assignments.find(child, now, training, more=self.wanted > 0)
         if trial is None:
@@ -324,7 +324,7 @@ class Search:
         return trial
 
     def owns(self, child: str, trial: Trial) -> bool:
-        """Whether the node trains that trial, or does not know of its end yet."""
+        """True if the node trains that trial, or does not know of its end yet."""
         return isinstance(trial, SearchTrial) and trial.owner == child
 
     @property
@@ -404,7 +404,7 @@ class Search:
         return UNSET
 
     def describe(self, connected: int, now: float) -> str:
-        """As `2 nodes, 5 of 16 trials: 1 completed, 2 stopped, 2 running`."""
+        """The state, as `2 nodes, 5 of 16 trials: 1 completed, 2 stopped, 2 running`."""
         trials = plural(self.settings.trials, "trial")
         return f"{plural(connected, 'node')}, {len(self.trials)} of {trials}: {self}"
 

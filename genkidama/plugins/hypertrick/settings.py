@@ -59,13 +59,13 @@ class SearchSettings(Section, frozen=True):
     """W₀ of equation 2, if it is not `trials`: how many trials collect data. Of the trials that
     follow the rule stops √r."""
     adaptive: bool = False
-    """Whether the rule stops more trials when it has stopped fewer than expected so far."""
+    """Stop more trials when fewer than expected were stopped so far."""
     reduction_factor: Annotated[int, Meta(ge=2)] | None = None
-    """η of Hyperband and ASHA: one trial of η goes on; 3 for Hyperband and 4 for ASHA if absent."""
+    """η of Hyperband and ASHA: one trial of η continues; if absent, 3 and 4, respectively."""
     least_phases: Natural = 1
     """r of Hyperband and ASHA: phases of a trial before its first decision."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
-    """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
+    """The source of new trials' settings: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
     of Optuna's."""
     sampler_options: dict[str, Any] = {}
     """Keyword arguments for the sampler."""
@@ -73,11 +73,10 @@ class SearchSettings(Section, frozen=True):
     """Wall-clock time of the whole search, from the first trial's start; it cuts off the trials
     under way."""
     retries: Count = 1
-    """How often a trial goes to another node after its node has failed, before it counts as the
-    worst."""
+    """Number of times that a trial goes to another node after its node has failed, before it counts
+    as the worst."""
     return_seconds: NotNegative = 30.0
-    """How long a vanished node may take to return to its trial before another node goes on with
-    it."""
+    """Time for a vanished node to return to its trial before another node takes it."""
     storage: str = ""
     """Optuna's storage URL, as `postgresql+psycopg://…`; empty means a SQLite file in the run's
     directory."""
@@ -223,7 +222,7 @@ class Dimension(
     high: int | float | None = None
     """The highest value."""
     log: bool = False
-    """Whether the logarithm is uniform instead of the value."""
+    """The logarithm is uniform instead of the value."""
     step: int | float | None = None
     """Only low, low + step, low + 2·step, …"""
     choices: list[Any] | None = None
@@ -231,7 +230,7 @@ class Dimension(
 
     @property
     def whole(self) -> bool:
-        """Whether it is a range of whole numbers."""
+        """True for a range of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
@@ -247,12 +246,12 @@ class Dimension(
         return label if self.choices is None else self.choices[self.labels.index(label)]
 
     def label(self, value: Any) -> Any:
-        """What a study calls a value: the inverse of `value`."""
+        """A study's name for a value: the inverse of `value`."""
         place = self.place(value)
         return value if place is None else self.labels[place]
 
     def place(self, value: Any) -> int | None:
-        """Which of the choices this value is, from 0; None if it is none of them."""
+        """The index of this value among the choices; None if it is none of them."""
         choices = self.choices or []
         return choices.index(value) if value in choices else None
 
@@ -266,7 +265,7 @@ def parse_space(settings: dict[str, Any], source: str = "search.space") -> dict[
     """A space's dimensions by dotted setting, in their order.
 
     Args:
-        settings: nested tables as TOML gives them; a list stands for choices.
+        settings: nested tables as TOML gives them; a list means choices.
         source: what errors name first.
 
     Raises:
@@ -303,14 +302,14 @@ def _collect(
             raise ConfigurationError(
                 f"{source}: {name} = {value!r}: {str(error).replace('`', '')}"
             ) from None
-        problem = "stands there twice" if name in space else _problem(dimension)
+        problem = "is given twice" if name in space else _problem(dimension)
         if problem:
             raise ConfigurationError(f"{source}: {name}: {problem}")
         space[name] = dimension
 
 
 def _problem(dimension: Dimension) -> str:
-    """What is wrong with a dimension, and the way out; empty if nothing is."""
+    """The fault of a dimension, and the way out; empty if there is none."""
     low = dimension.low
     high = dimension.high
     step = dimension.step
@@ -321,7 +320,7 @@ def _problem(dimension: Dimension) -> str:
             return "choices = []: at least one is needed"
         # 1, 1.0 and true are the same to a study.
         if len(set(dimension.labels)) < len(dimension.labels):
-            return f"choices = {dimension.choices!r}: one of them stands there twice"
+            return f"choices = {dimension.choices!r}: one of them is given twice"
         return ""
     if low is None or high is None:
         return "a range needs low and high"

@@ -112,7 +112,7 @@ def _open_database(url: str) -> optuna.storages.RDBStorage:
 
 
 def _speed_up(storage: optuna.storages.RDBStorage) -> None:
-    """Makes a write to SQLite cost a tenth. Readers, a dashboard for instance, block nobody then.
+    """Makes a write to SQLite cost a tenth. Readers, as a dashboard, block no writer then.
 
     What a process has written survives its end. After a power cut the last reports may be missing,
     but the file is whole.
@@ -141,8 +141,8 @@ def open_study(url: str, name: str) -> optuna.Study:
     try:
         return optuna.load_study(study_name=name, storage=url)
     except KeyError:
-        known = ", ".join(optuna.get_all_study_names(url)) or "none"
-        raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {known}") from None
+        names = ", ".join(optuna.get_all_study_names(url)) or "none"
+        raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {names}") from None
     except ImportError as error:
         raise ConfigurationError(
             f"study {name!r} in {shown}: {_first_line(error)}; {_POSTGRESQL}"
@@ -274,7 +274,7 @@ class Study:
     async def _in_thread(self, work: Any, *arguments: Any) -> Any:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        except Exception as error:  # a sampler may be anybody's
+        except Exception as error:  # of a sampler that is not Optuna's
             raise EnvironmentFailure(
                 f"the study {self.name!r} in {self.shown!r}: {_first_line(error)}"
             ) from None
@@ -341,7 +341,7 @@ class Study:
             self._study.set_user_attr("genkidama", facts)
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
-        # A search that goes on must not draw the same settings again.
+        # A resumed search must not draw the same settings again.
         seed = (self._seed + 7919 * len(self._study.get_trials(deepcopy=False))) % 2**32
         name, options = self._settings.sampler, self._settings.sampler_options
         kind: Any
@@ -461,7 +461,7 @@ def _value(dimension: Dimension | None, label: Any) -> Any:
     """The setting's value for what the study calls it: lists are kept there as JSON text."""
     try:
         return label if dimension is None else dimension.value(label)
-    except ValueError:  # not one of the choices: somebody else's trial
+    except ValueError:  # not one of the choices: a trial of another program
         return label
 
 
@@ -548,7 +548,7 @@ def ended_study(snapshot: StudySnapshot, failed: bool = True) -> optuna.Study:
             continue
         score = worst if math.isnan(trial.score) else trial.score
         params = {key: one.label(trial.params[key]) for key, one in snapshot.space.items()}
-        with suppress(ValueError):  # somebody else's trial, with values out of the space
+        with suppress(ValueError):  # a trial of another program, with values out of the space
             study.add_trial(
                 optuna.trial.create_trial(value=score, params=params, distributions=distributions)
             )

@@ -209,7 +209,7 @@ class TrialStore(RunStore):
             raise
         for number in ended:
             if number not in self._copies and number not in self._reported:
-                # It is on disk, and nobody asks for it any more.
+                # It is on disk, and it is not asked for any more.
                 reported[number].vector = None
 
     async def _report_later(self, writing: Awaitable[None]) -> None:
@@ -283,7 +283,7 @@ class TrialStore(RunStore):
 
 
 def _has(snapshot: Snapshot, params: dict[str, Any]) -> bool:
-    """Whether a checkpoint was written with these settings."""
+    """True if a checkpoint was written with these settings."""
     for key, value in params.items():
         setting: Any = snapshot.experiment
         for word in key.split("."):

@@ -80,7 +80,7 @@ def test_the_text_of_a_real_search(tmp_path: Path) -> None:
         ({"score": lambda params, number, rng: math.nan}, "24 failed"),
         ({"nodes": 1, "trials": 5}, "on 1 node\n"),
         ({"method": "asha", "phases": 9}, "search: ASHA (reduction factor 4), 24 trials of at"),
-        ({"method": "asha", "phases": 9}, "if about 1/4 go on at each decision"),
+        ({"method": "asha", "phases": 9}, "if about 1/4 continue at each decision"),
         (
             {"method": "hyperband", "settings": {"reduction_factor": 2, "least_phases": 2}},
             "Hyperband (reduction factor 2, at least 2 phases)",

@@ -371,9 +371,9 @@ x = { low = 0, high = 4, step = 5 } → : x: step = 5: above 0 and at most high 
 x = { low = 0, high = 4, step = 0.5 } → : x: step = 0.5: between whole numbers a whole step
 x = { low = 1, high = 9, step = 2, log = true } → : x: step = 2: with log only
 x = [] → : x: choices = []: at least one is needed
-x = [1, 2, 1] → : x: choices = [1, 2, 1]: one of them stands there twice
-x = [1, 1.0] → : x: choices = [1, 1.0]: one of them stands there twice
-x = [[1], "[1]"] → : x: choices = [[1], '[1]']: one of them stands there twice
+x = [1, 2, 1] → : x: choices = [1, 2, 1]: one of them is given twice
+x = [1, 1.0] → : x: choices = [1, 1.0]: one of them is given twice
+x = [[1], "[1]"] → : x: choices = [[1], '[1]']: one of them is given twice
 x = { choices = [1, 2], low = 1 } → : x: has choices and a range; give one of them
 x = { low = 1, high = 2, lgo = true } →  lgo
 x = { low = "1", high = 2 } → Expected
@@ -389,7 +389,7 @@ x = { low = true, high = 2 } → got bool
             "",
             ": is empty; name a setting to vary, as optimizer.learning_rate",
         ),
-        ("x.y = [1]\n'x.y' = [2]", ": x.y: stands there twice"),
+        ("x.y = [1]\n'x.y' = [2]", ": x.y: is given twice"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_line(toml: str, problem: str) -> None:
@@ -438,7 +438,7 @@ def test_every_choice_comes_back_from_its_label_or_is_refused(values: list[Any])
     try:
         dimension = parse_space({"x": values})["x"]
     except ConfigurationError as error:
-        assert str(error).endswith("one of them stands there twice")
+        assert str(error).endswith("one of them is given twice")
         return
     assert len(set(dimension.labels)) == len(values)
     for value, label in zip(values, dimension.labels, strict=True):
