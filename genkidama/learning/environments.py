@@ -81,7 +81,7 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
     environment = _flat(environment, settings)
     if (cv2 := sys.modules.get("cv2")) is not None:
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
-        # nursery do not live on in its forks.
+        # forkserver do not survive in its forks.
         cv2.setNumThreads(1)
     return environment
 
@@ -147,10 +147,10 @@ def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) ->
 
 
 def played(settings: Environment, name: str | None = None) -> Environment:
-    """What a policy is evaluated in.
+    """The environment that a policy is evaluated in.
 
-    That is what it was trained in. But in place of a plug-in's environment it is Gymnasium's of the
-    same id, if Gymnasium knows that id.
+    It is the one that it was trained in. But in place of a plug-in's environment it is Gymnasium's
+    of the same id, if Gymnasium knows that id.
 
     Args:
         name: the id of another environment, which is taken whatever it is.
@@ -230,7 +230,7 @@ Step: TypeAlias = tuple[
 class Lanes(Protocol):
     """Environments, numbered from 0. Each begins anew in the very step that ends its episode."""
 
-    #: How many there are.
+    #: Their number.
     count: int
     #: The spaces of a single lane.
     observation_space: gymnasium.Space[Any]
@@ -397,7 +397,7 @@ def supported(space: gymnasium.Space[Any]) -> gymnasium.spaces.Discrete | gymnas
 
 
 def columns(space: gymnasium.Space[Any]) -> int:
-    """How many numbers an action is stored as; errors as `supported`."""
+    """The length of a stored action; errors as `supported`."""
     space = supported(space)
     return 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
 

@@ -1,4 +1,4 @@
-"""What a network's outputs mean as a distribution over actions.
+"""Heads: a network's outputs as a distribution over actions.
 
 A head is stateless: `outputs` are the numbers that a network's policy emits for one observation,
 and every function takes a batch of them. Acting works on NumPy arrays, learning on tensors.
@@ -31,7 +31,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-#: Random numbers for so many steps are drawn at once: one draw a step costs more than a forward
+#: Steps whose random numbers are drawn at once: one draw a step costs more than a forward
 #: pass.
 _BLOCK = 1024
 
@@ -175,7 +175,7 @@ class Gaussian:
         self.columns = columns(space)
         self.outputs = 2 * self.columns
         self.to_environment: Callable[[Array], Array] = converter(space)
-        # Where a uniformly random action may lie: within the bounds, or ±1 where there are none.
+        # The range of uniformly random actions: the bounds, or ±1 where there are none.
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         self._low = np.where(np.isfinite(low), low, -1.0)
         self._high = np.where(np.isfinite(high), high, 1.0)
@@ -238,7 +238,7 @@ class Gaussian:
 
 
 def same_owner(owner: object, name: str, *others: str) -> bool:
-    """Whether the owner's method `name` is made for its `others`.
+    """True if the owner's method `name` is made for its `others`.
 
     A subclass with others of its own does not inherit what was made for its base's.
     """
@@ -255,8 +255,8 @@ def samples_of_lanes(
 ) -> Callable[[Array], tuple[Array, list[Any]]]:
     """A function from the outputs of several lanes (lanes, outputs) to their actions.
 
-    It gives them as they are stored (lanes, columns), and as the environments take them. A head of
-    one's own needs no form of its own for it: a method `together` with these arguments, but the
+    It gives them as they are stored (lanes, columns), and as the environments take them. A
+    user's head needs no form of its own for it: a method `together` with these arguments, but the
     first, is only faster.
     """
     if same_owner(head, "together", "sampler", "to_environment"):
@@ -274,7 +274,7 @@ def samples_of_lanes(
 
 
 def _chosen(actions: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
-    """Which of a batch of actions are to be uniformly random: bool (B, 1)."""
+    """A random choice of a batch's actions that become uniformly random: bool (B, 1)."""
     return torch.rand(len(actions), 1, generator=generator, device=actions.device) < epsilon
 
 

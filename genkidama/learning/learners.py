@@ -1,4 +1,4 @@
-"""The plug between a core and what it learns: a learner turns a rollout into losses."""
+"""Learners turn a rollout into losses: their protocol, their updates, and what they share."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ Array = npt.NDArray[Any]
 
 
 class Learner(Protocol):
-    """What `algorithm.name` names: a class of one's own is `"module:Class"` with these two methods.
+    """A value of `algorithm.name`: a user's class is `"module:Class"` with these two methods.
 
-    It may say more of itself in class attributes, all of them optional:
+    It may have class attributes, all of them optional:
 
     - `reads_replay = True`: it samples `rollout.replay`, so `replay.steps` must not be 0.
     - `reads_log_mu = True`: it needs log μ of the actions, in rollouts and in what it samples.
@@ -99,17 +99,17 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
 
 
 def reads_replay(learner: Learner) -> bool:
-    """Whether it samples `rollout.replay`."""
+    """True if it samples `rollout.replay`."""
     return bool(getattr(learner, "reads_replay", False))
 
 
 def reads_target(learner: Learner) -> bool:
-    """Whether it needs `rollout.target`."""
+    """True if it needs `rollout.target`."""
     return bool(getattr(learner, "reads_target", False))
 
 
 def reads_log_mu(learner: Learner) -> bool:
-    """Whether it needs log μ of the actions."""
+    """True if it needs log μ of the actions."""
     return bool(getattr(learner, "reads_log_mu", False))
 
 
@@ -209,7 +209,7 @@ def note_losses(
 
 
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
-    """c_e when so much of the run is done."""
+    """c_e at this progress of the run, in [0, 1]."""
     return SCHEDULES[algorithm.entropy_schedule](
         algorithm.entropy_coefficient,
         algorithm.final_entropy_coefficient,
@@ -218,7 +218,7 @@ def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
 
 
 def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Array]:
-    """What the network says of a rollout's n steps and k cuts, for any learner.
+    """Outputs and values of a rollout's n steps and k cuts, for any learner.
 
     Returns:
         The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device;

@@ -51,7 +51,7 @@ _LEARNERS = {"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo
 
 
 class Spaces(Protocol):
-    """What a model must know of an environment; any `gymnasium.Env` says it."""
+    """The spaces of an environment; any `gymnasium.Env` has them."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]: ...
@@ -114,14 +114,14 @@ class Model:
         ]
         self.observation_shape = environment.observation_space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
-        #: Whether an observation is an image of uint8.
+        #: True if an observation is an image of uint8.
         self.sees_bytes = environment.observation_space.dtype == np.uint8
         settings = experiment.environment
         if settings.normalize_observations:
             entries.append((STATISTICS[0], (RunningMeanStd.size(self.observation_size),)))
         if settings.normalize_rewards:
             entries.append((STATISTICS[1], (RunningMeanStd.size(1),)))
-        #: What the vector means.
+        #: The names and shapes of the vector's parts.
         self.signature = Signature.of(entries)
         self.vector = (
             torch.zeros(self.signature.size, device=self.device) if vector is None else vector
@@ -202,7 +202,7 @@ class Model:
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
         """A function that normalizes observations, one or a batch, with the statistics as of now.
 
-        They lie in `numbers` or, without it, in this model's vector. None if they are off.
+        They are in `numbers` or, without it, in this model's vector. None if they are off.
         """
         moments = self.moments("observations", numbers)
         if moments is None:
@@ -306,7 +306,7 @@ class RunningMeanStd:
 
     @staticmethod
     def size(dimension: int) -> int:
-        """How many numbers the memory for d-dimensional data has."""
+        """The length of the memory for d-dimensional data."""
         return 1 + 2 * dimension
 
     def add(self, data: Array) -> None:

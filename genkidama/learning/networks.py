@@ -1,4 +1,4 @@
-"""Networks that act and value: a base class for one's own, perceptrons, and convolutions.
+"""Networks that act and value: a base class for users, perceptrons, and convolutions.
 
 Perceptrons take vectors, convolutions take images.
 """
@@ -52,7 +52,7 @@ class Network(nn.Module):
     are not exchanged and so must be constant.
     """
 
-    #: Whether `forward` takes images of uint8 as they are, and not only their numbers as float32.
+    #: True if `forward` takes images of uint8 as they are, and not only their numbers as float32.
     takes_bytes = False
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zeroes the gradients where they lie, whatever is asked: they must remain views."""
+        """Zeroes the gradients in place, whatever is asked: they must remain views."""
         super().zero_grad(set_to_none=False)
 
     def acting(self) -> Callable[[Array], Array]:
@@ -94,7 +94,7 @@ class Network(nn.Module):
     def by_hand(self) -> NumpyMLP | None:
         """The same network in NumPy, over the same numbers and gradients; None if there is none.
 
-        It is asked for once, when these lie where they stay.
+        Asked for once, when these have their final memory.
         """
         return None
 
@@ -145,7 +145,7 @@ class ActorCritic(Network):
         return outputs, self.value(hidden).squeeze(1)
 
     def _is_plain(self) -> bool:
-        """Whether NumPy can stand in for it. A subclass may compute anything."""
+        """True if NumPy can compute it. A subclass may compute anything."""
         return type(self) is ActorCritic and self._activation in ACTIVATIONS
 
     def by_hand(self) -> NumpyMLP | None:
@@ -270,7 +270,7 @@ class Convolutional(Network):
         return outputs, self.value(hidden).squeeze(1)
 
 
-#: What `network.name` may be, beside an import string.
+#: Values of `network.name`, beside import strings.
 NETWORKS: dict[str, type[Network]] = {"actor-critic": ActorCritic, "convolutional": Convolutional}
 
 
@@ -283,7 +283,7 @@ def _is_image(space: gymnasium.Space[Any]) -> bool:
 
 
 def _policy_outputs(action_space: gymnasium.Space[Any]) -> int:
-    """What the last layer of a policy emits.
+    """The number of outputs of a policy's last layer.
 
     It is all that the head takes, without the deviations, which do not depend on the state.
     """

@@ -53,7 +53,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-#: Where only the results are wanted, so many rows are computed at once: they stay in the cache.
+#: Rows that `evaluate` computes at once: they stay in the cache.
 _ROWS = 512
 
 
@@ -123,7 +123,7 @@ class NumpyMLP:
     """Policy and value, by way of a common trunk or without one.
 
     Args:
-        activation: σ. It stands behind each layer but the last of policy and value.
+        activation: σ, behind each layer but the last of policy and value.
         trunk, policy, value: the layers of each; `trunk` may be empty.
         log_deviation: a parameter (columns,) and its gradient, where actions are continuous. The
             policy's outputs are then the means and these.
@@ -201,7 +201,7 @@ class _Stack:
     Args:
         layers: none or more.
         activation: σ.
-        activated: behind how many of them it stands.
+        activated: the number of layers with σ behind them.
     """
 
     def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:

@@ -22,7 +22,7 @@ from genkidama.config.sections import Optimizer as OptimizerSettings
 
 __all__ = ["STATE_ROWS", "Optimizer", "leave_gradient", "make_optimizer"]
 
-#: How many vectors of state each rule keeps.
+#: The number of state vectors of each rule.
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
 
 

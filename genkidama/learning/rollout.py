@@ -1,4 +1,4 @@
-"""What a core saw, what it remembers, and what that was worth: the data of every learner."""
+"""Data of every learner: rollouts, samples of a replay, advantages and V-trace."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Transitions:
     discounts: Array
     #: (B,) float32: what each counts in a loss, at most 1, and 1 where draws are uniform.
     weights: Array
-    #: (B,) int64: where they lie, for `prioritize`.
+    #: (B,) int64: their rows, for `prioritize`.
     places: Array
 
 
 class Replay(Protocol):
-    """What a child's cores remember, for a learner to sample."""
+    """The steps of a child's cores, for a learner to sample."""
 
     def __len__(self) -> int:
-        """How many rows can be drawn from: steps and, where episodes were cut, one more each."""
+        """The number of readable rows: steps and, where episodes were cut, one more each."""
         ...
 
     def sample(
@@ -115,8 +115,7 @@ class Rollout:
     """n consecutive steps of one core, of one or several episodes, acted with one set of weights.
 
     Where a trajectory is cut though the episode could go on (a time limit, or the end of the
-    batch), the value of the state that would have followed stands in for the rest (Pardo et al.
-    2018).
+    batch), the value of the state that would have followed replaces the rest (Pardo et al. 2018).
     """
 
     #: (n, ...) float32, as the network takes them.
@@ -137,13 +136,13 @@ class Rollout:
     cut_values: Array | None = None
     #: (n,) float32: log μ(a_t|s_t) of the policy that acted. None: it was the one that learns.
     log_mu: Array | None = None
-    #: How much of the run is done, in [0, 1].
+    #: The part of the run that is done, in [0, 1].
     progress: float = 0.0
-    #: What the child's cores remember. None: nothing, because `replay.steps` is 0.
+    #: The steps of the child's cores. None: `replay.steps` is 0.
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
     target: Tensor | None = None
-    #: Where the learner notes how it goes. None: nobody asks.
+    #: The place for the learner's diagnostics. None: nobody reads them.
     diagnostics: Diagnostics | None = None
 
 

@@ -1,4 +1,4 @@
-"""How the episodes of an evaluation begin: after null actions, or where recorded ones have led.
+"""Starts of the episodes of an evaluation: after null actions, or where recorded ones have led.
 
 A policy that has learned one beginning by heart shows it here (Mnih et al. 2015; Nair et al. 2015,
 §5.2). What is earned before the policy acts does not count.
@@ -96,7 +96,7 @@ class Recorded(StartStates):
 
 
 def starts_of(text: str | None, recorded: Any = None) -> StartStates:
-    """What `--starts` names.
+    """The starts that `--starts` names.
 
     Args:
         text: `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing; or a
@@ -131,11 +131,11 @@ def starts_of(text: str | None, recorded: Any = None) -> StartStates:
 
 
 def is_null(text: str) -> bool:
-    """Whether null actions are meant, and no file."""
+    """True if null actions are meant, and no file."""
     return text.partition(":")[0] == "noop"
 
 
-#: What a start may say, and as what.
+#: The keys of a start, and the types of their values.
 _KEYS: dict[str, type] = {"actions": list, "seed": int, "state": list}
 
 

@@ -1,6 +1,4 @@
-"""Learning from steps that others have made: rows of `genkidama.plugins.actors.rule` become a
-rollout.
-"""
+"""Learning from the steps of others: rows of `rule` become a rollout."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ __all__ = ["RowLearner", "columns_of", "rollout_of"]
 
 Array = npt.NDArray[Any]
 
-#: The divergence of the policies is estimated from so many steps of a batch.
+#: Steps of a batch that the divergence of the policies is estimated from.
 _MEASURED_STEPS = 256
 
 
@@ -36,10 +34,10 @@ def columns_of(model: Model) -> Columns:
 
 
 def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> Rollout:
-    """What the rows of one or several blocks tell, with rewards and observations as learned from.
+    """The rollout of the rows of one or several blocks, normalized and scaled.
 
-    A trajectory goes on from a step to the next row, if that is a step and holds the observation
-    that followed. Wherever else it does not terminate it is cut, and goes on in thought from the
+    A trajectory continues from a step in the next row, if that is a step and holds the observation
+    that followed. Wherever else it does not terminate it is cut, and its value continues from the
     observation that followed.
 
     Args:
@@ -156,7 +154,7 @@ class RowLearner:
             returns.add(steps[:, -1:])
 
     def _divergence(self, rollout: Rollout) -> float:
-        """How far the policy has gone from those that acted: the mean of log μ − log π."""
+        """The divergence of the policy from those that acted: the mean of log μ − log π."""
         assert rollout.log_mu is not None
         some = slice(0, len(rollout.rewards), max(1, len(rollout.rewards) // _MEASURED_STEPS))
         with torch.no_grad():

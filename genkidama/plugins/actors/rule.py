@@ -10,8 +10,8 @@ Laws of this file:
   counted by child.
 - How old a block is is counted in the learner's batches since the child was given the θ with which
   it can have begun the block: that in the answer to its push before.
-- Each child is told to bring what it does in the time of one batch. So all data are equally fresh,
-  and slow children send less at a time.
+- Each child is asked for the steps that it makes in the time of one batch. So all data are equally
+  fresh, and slow children send less at a time.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ __all__ = [
 
 Rows = npt.NDArray[np.float32]
 
-#: How much of a child's pace is that in the last batch.
+#: The weight of the last batch in a child's pace.
 _PACE_SHARE = 0.2
 
-#: No child is told to bring less: shorter trajectories would hardly be worth their push.
+#: The smallest share of a child: shorter trajectories would hardly be worth their push.
 _LEAST_SHARE = 16
 
-#: A push has so many numbers at most, unless a single block needs more: 16 MB.
+#: Numbers of a push, at most, unless a single block needs more: 16 MB.
 _NUMBERS = 1 << 22
 
-#: What was dropped within so many batches is worth a note; the counts stay for ever.
+#: Batches for which a drop is worth a note; the counts stay for ever.
 _LATELY = 100
 
-#: A child whose rows alone have killed the learner so often, within `_LATELY` batches, has no say.
+#: Deaths of the learner by one child's rows alone, within `_LATELY` batches, that ban the child.
 _STRIKES = 3
 
 #: A probability is no smaller than e^−_LOG_MU, and neither is the density of an action; a density
@@ -63,10 +63,10 @@ _LOG_1 = 1e-3
 
 @dataclass(frozen=True)
 class Columns:
-    """Which numbers a row has, in their order.
+    """The numbers of a row, in their order.
 
     Observation, action, reward, terminated, truncated, log μ of the action, how many rows further
-    down the observation lies that followed (0 says that this row is a stop), and for normalized
+    down the observation is that followed (0 says that this row is a stop), and for normalized
     rewards the discounted return of the episode so far.
     """
 
@@ -74,9 +74,9 @@ class Columns:
     observation: int
     #: Numbers of an action.
     action: int
-    #: Whether there is a column for the discounted return.
+    #: True if there is a column for the discounted return.
     discounted: bool = False
-    #: How many discrete actions there are, numbered from 0; 0 if an action is a vector.
+    #: The number of discrete actions, counted from 0; 0 if an action is a vector.
     choices: int = 0
 
     @property
@@ -109,7 +109,7 @@ class Columns:
         return self.reward + 4
 
     def problem(self, rows: Rows) -> str:
-        """What is wrong with a push's rows, (n, M) and finite; empty if nothing is."""
+        """The fault of a push's rows, (n, M) and finite; empty if there is none."""
         flags = rows[:, self.terminated : self.truncated + 1]
         if not np.isin(flags, (0.0, 1.0)).all():
             return "a flag that is neither 0 nor 1"
@@ -131,7 +131,7 @@ class Columns:
 
 
 def most_rows(columns: int, block: int) -> int:
-    """How many rows a push has at most.
+    """The largest number of rows of a push.
 
     Args:
         columns: M.
@@ -150,7 +150,7 @@ class _Block(NamedTuple):
 
 @dataclass
 class LearnedBatch:
-    """What a learner has made of all batches so far."""
+    """The result of a learner after all batches so far."""
 
     #: θ, float32 (size,).
     weights: Vector
@@ -168,10 +168,10 @@ class Experience(Rule):
     Args:
         alpha: unused; every rule is given it.
         batch: steps that the learner learns from together, at least.
-        in_flight: steps that all children together collect at a time: each is told its share.
+        in_flight: steps that all children together collect at a time: each gets a share of them.
             0 means as many as a batch.
-        max_lag: steps that were begun more than so many batches ago are dropped.
-        backlog: so many batches may wait for the learner.
+        max_lag: steps that were begun more batches ago than this are dropped.
+        backlog: batches that may wait for the learner.
     """
 
     takes = "experience"
@@ -202,10 +202,10 @@ class Experience(Rule):
         #: Steps that were dropped, by child: too old, or too many for the learner.
         self.too_old: Counter[str] = Counter()
         self.too_many: Counter[str] = Counter()
-        #: How many batches there were when the newest ones were dropped; the former by child.
+        #: The batch at which the newest ones were dropped; the former by child.
         self._old_at: dict[str, int] = {}
         self._many_at = -_LATELY
-        #: How many batches the learner has learned from.
+        #: Batches that the learner has learned from.
         self.batches = 0
         #: The mean age, in batches, of the steps in the batch that was taken last.
         self.lag = 0.0
@@ -284,7 +284,7 @@ class Experience(Rule):
         return [block.rows for block in taken]
 
     def figures(self) -> dict[str, float]:
-        """How old the steps of the last batch were, and what was dropped so far."""
+        """The age of the steps of the last batch, and the number of dropped ones so far."""
         return {
             "batches": float(self.batches),
             "lag": self.lag,
@@ -323,7 +323,7 @@ class Experience(Rule):
         return children
 
     def is_deadly(self, child: str) -> bool:
-        """Whether this child's rows have killed the learner so often that no more are taken."""
+        """True if this child's rows have killed the learner too often: no more are accepted."""
         strikes = self._strikes.get(child)
         if strikes is None or len(strikes) < _STRIKES:
             return False

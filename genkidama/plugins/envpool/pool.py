@@ -157,7 +157,7 @@ def _options(settings: Environment) -> dict[str, Any]:
 
 
 def _spec(envpool: Any, settings: Environment) -> Any:
-    """What EnvPool knows of an environment with its options; no environment is made."""
+    """EnvPool's specification of an environment with its options; no environment is made."""
     name, options = settings.plain_id, settings.options
     known = envpool.list_all_envs()
     if name not in known:

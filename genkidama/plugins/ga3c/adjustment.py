@@ -33,7 +33,7 @@ __all__ = ["Adjustment", "Setting", "Window", "neighbours"]
 
 
 class Setting(NamedTuple):
-    """How many there are of each; or, of each, how many there may be."""
+    """The number of each kind, or its limit."""
 
     #: N_P.
     predictors: int
@@ -44,12 +44,12 @@ class Setting(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What ran for one window."""
+    """One window, with its setting and its rate."""
 
     setting: Setting
     #: TPS: rollouts taken from the training queue a second.
     rate: float
-    #: Whether the setting was the accepted one at the window's end.
+    #: True if the setting was the accepted one at the window's end.
     accepted: bool
 
 
@@ -83,9 +83,9 @@ class Adjustment:
         if not all(1 <= n <= limit for n, limit in zip(start, most, strict=True)):
             raise ValueError(f"start = {tuple(start)}: expected numbers from 1 to {tuple(most)}")
         self._most, self._rng = most, rng
-        #: What the window under way runs with.
+        #: The setting of the current window.
         self.setting = start
-        #: What it would run with if nothing were proposed.
+        #: The setting without any proposal.
         self.accepted = start
         #: All windows that have ended, in their order: the document's figure, as data.
         self.trace: list[Window] = []

@@ -45,7 +45,7 @@ __all__ = ["Agent", "run_agent", "warm_up"]
 
 Array = npt.NDArray[Any]
 
-#: How often it asks its guard.
+#: Steps between two looks of its memory guard.
 _LOOK_STEPS = 64
 
 

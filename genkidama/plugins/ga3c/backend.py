@@ -60,7 +60,7 @@ AGENTS = ForkServer("genkidama.plugins.ga3c.agent", lambda _: ONE_THREAD)
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
 
-#: An engine may do nothing for so many times as long as an agent.
+#: An engine may do nothing for this many times as long as an agent.
 _ENGINE_PATIENCE = 2.0
 
 #: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
@@ -89,7 +89,7 @@ class GA3C:
         agents = many if settings.agents == "auto" else settings.agents
         #: N_P, N_T and N_A as they are now.
         self.setting = Setting(settings.predictors, settings.trainers, agents)
-        #: What the dynamic adjustment has tried, a row a window; None if it is off.
+        #: The settings that the dynamic adjustment has tried, a row a window; None if it is off.
         self.adjustment: Adjustment | None = None
         self._crew = WorkerPool(experiment, "agent", name, self)
         #: Of the engine, which compiles before its first batch and warms its device up.
@@ -124,18 +124,18 @@ class GA3C:
         return self._crew.pids
 
     async def startup(self) -> Signature:
-        # The nursery imports the environment while the engine imports torch.
-        nursery, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
+        # The forkserver imports the environment while the engine imports torch.
+        forkserver, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
         self._engine = self._launch()
         try:
             entries, vector, facts, device = await self._engine.build(self.experiment)
             await asyncio.shield(warming)
         finally:
-            # A child that is told to stop, or cannot go on, does not wait for the nursery.
+            # A child that must stop, or cannot continue, does not wait for the forkserver.
             while not warming.done():
                 with suppress(ProcessLookupError):
-                    if (born := AGENTS.pid) is not None and born != nursery:
-                        os.kill(born, signal.SIGKILL)
+                    if (started := AGENTS.pid) is not None and started != forkserver:
+                        os.kill(started, signal.SIGKILL)
                 await asyncio.wait((warming,), timeout=0.1)
         self.signature = Signature.of(entries)
         self._on_device = device != "cpu"
@@ -218,7 +218,7 @@ class GA3C:
             self._engine.kill()
 
     def engine_lost(self, reason: str, alive: bool) -> None:
-        """It says that it cannot go on, or is gone."""
+        """As `EngineOwner` says."""
         self._watch.ages.forget(0)
         updates = self.slots.updates
         if updates > self._updates_at_death:
@@ -237,7 +237,7 @@ class GA3C:
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        """Another engine goes on with the weights and the work that are in the shared memory."""
+        """Starts another engine, with the weights and the work that are in the shared memory."""
         slots = self.slots
         engine = self._engine = self._launch()
         try:
@@ -360,7 +360,7 @@ class GA3C:
 
 
 class Rates:
-    """What the engine's threads do a second, and how large and how late their batches are."""
+    """Rates of the engine's threads, and the size and lag of their batches."""
 
     def __init__(self) -> None:
         self._counted = np.zeros(len(Count), np.int64)
@@ -371,7 +371,7 @@ class Rates:
         self._counted_at = time.monotonic()
 
     def figures(self, counters: npt.NDArray[Any]) -> dict[str, float]:
-        """What was done since the last call.
+        """The rates since the last call.
 
         Args:
             counters: by `Count`, of all threads together.
@@ -392,7 +392,7 @@ class Rates:
 
 
 class EngineOwner(Protocol):
-    """Notices that an engine is of no use any more."""
+    """Owns an engine process, and learns of its end."""
 
     def engine_lost(self, reason: str, alive: bool) -> None:
         """The engine says that training cannot go on, or has ended without being asked to.
@@ -419,7 +419,7 @@ class EngineProcess(WorkerProcess):
         self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
 
     async def build(self, experiment: Experiment) -> tuple[Any, ...]:
-        """What the engine has built.
+        """Builds the experiment's network and environment in the engine.
 
         Returns:
             Signature entries, the vector's bytes, facts, the device's type.
@@ -440,17 +440,17 @@ class EngineProcess(WorkerProcess):
         return description
 
     def attach(self, slots: Slots) -> None:
-        """Gives it the shared memory; from now on it can be told things."""
+        """Hands the shared memory over; from now on the engine takes orders."""
         self.hand_over(slots.layout, slots.descriptor)
         self._attached = True
 
     def tell(self, *message: Any) -> None:
-        """Tells it to do something that needs no answer; nothing happens before it is attached."""
+        """Sends an order that needs no answer; nothing happens before `attach`."""
         if self._attached:
             self.send(message)
 
     async def publish(self) -> None:
-        """Tells it to copy weights and optimizer state into the shared memory.
+        """Orders a copy of weights and optimizer state into the shared memory.
 
         Returns when that is done, or the engine is gone.
         """

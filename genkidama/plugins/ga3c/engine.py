@@ -48,8 +48,8 @@ __all__ = ["Engine", "Predictor", "Shared", "Trainer", "main"]
 
 Array = npt.NDArray[Any]
 
-#: How much a predictor yields to the agents that share its cores (`nice`). While they go on, more
-#: requests gather, and one pass over twelve observations costs a quarter less a step than one over
+#: Niceness of a predictor towards the agents that share its cores. While they continue, more
+#: requests arrive, and one pass over twelve observations costs a quarter less a step than one over
 #: seven.
 _NICENESS = 10
 
@@ -77,7 +77,7 @@ class Shared:
 
     @property
     def needs_mu(self) -> bool:
-        """Whether learning may ask how probable an action was when it was taken."""
+        """True if learners may read the probability of an action when it was taken."""
         return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
 
     def model(self) -> Model:
@@ -365,7 +365,7 @@ class Engine:
         )
 
     def attach(self, slots: Slots, pipes: tuple[int, int, int, int], bells: list[int]) -> None:
-        """Takes over the memory, and the weights that lie in it."""
+        """Takes over the memory, and the weights in it."""
         self.slots = slots
         weights, state = torch.from_numpy(slots.weights), torch.from_numpy(slots.state)
         if self.device.type != "cpu":

@@ -84,7 +84,7 @@ class SlotLayout:
     action_columns: int
     #: Numbers of the weight vector.
     size: int
-    #: How many of them are trainable.
+    #: Those of them that are trainable.
     trainable: int
     #: Vectors of optimizer state.
     state_rows: int
@@ -128,7 +128,7 @@ class Slots(Block):
     layout: SlotLayout
     #: θ_C, or on a GPU the copy of it that was published last.
     weights: Array
-    #: What an exchange adds to the weights of a GPU.
+    #: The change of a GPU's weights by an exchange.
     change: Array
     #: Optimizer state, and steps so far; on a GPU a copy as `weights`.
     state: Array
@@ -161,12 +161,12 @@ class Slots(Block):
     #: By agent: the semaphore vector, and whether it should end.
     semaphore: Array
     stop: Array
-    #: How much of the run is done.
+    #: The part of the run that is done.
     progress: Array
 
     @property
     def updates(self) -> int:
-        """How many updates there were."""
+        """The number of updates so far."""
         return int(self.counters[:, Count.UPDATES].sum())
 
     def mark_of(self, agent: int) -> int | None:
@@ -226,7 +226,7 @@ def take(queue: int, most: int) -> npt.NDArray[np.uint32]:
 
 
 def waiting(queue: int) -> int:
-    """How many indices are in the queue."""
+    """The number of indices in the queue."""
     count = array.array("i", [0])
     fcntl.ioctl(queue, termios.FIONREAD, count)
     return count[0] // _INDEX.itemsize

@@ -25,7 +25,7 @@ __all__ = ["DQN", "Greedy", "dqn_loss"]
 
 Array = npt.NDArray[Any]
 
-#: Observations that are drawn together have at most so many numbers, or are those of one update.
+#: Numbers of the observations that are drawn together, at most, unless one update needs more.
 _TOGETHER = 1 << 16
 
 
@@ -157,7 +157,7 @@ class DQN:
             yield
 
     def _samples(self, rollout: Rollout) -> Iterator[tuple[Replay, Transitions]]:
-        """What the updates after a batch are made from; nothing while too little is remembered."""
+        """The samples of the updates after a batch; none while the replay has too few steps."""
         algorithm, replay = self._algorithm, rollout.replay
         if replay is None or len(replay) < algorithm.start_steps:
             return
@@ -176,7 +176,7 @@ class DQN:
             yield replay, replay.sample(count, steps=algorithm.n_steps, correction=correction)
 
     def _behind(self, rollout: Rollout) -> NetworkView:
-        """The network with θ⁻, which lies in memory that others refresh."""
+        """The network over θ⁻, which others refresh in place."""
         if self._twin is None:
             assert rollout.target is not None
             self._twin = self._model.twin(rollout.target)
@@ -213,7 +213,7 @@ def _note(diagnostics: Diagnostics, loss: Tensor, error: Array, q: Array) -> Non
 
 
 def _seen(twin: NetworkView, observations: Array) -> tuple[Array, Array]:
-    """What a network says of observations, without a way back."""
+    """Outputs and values of observations, without gradients."""
     if twin.by_hand is not None:
         return twin.by_hand.forward(observations)
     with torch.no_grad():

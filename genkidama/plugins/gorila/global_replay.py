@@ -74,12 +74,12 @@ Array = npt.NDArray[Any]
 #: Behind the actions: reward, terminated, truncated, log μ, and 1 for a step or 0 for a stop.
 _REWARD, _TERMINATED, _TRUNCATED, _LOG_MU, _IS_STEP = range(-5, 0)
 
-#: A core gathers so many rows before it sends them.
+#: Rows that a core collects before it sends them.
 GATHERED_ROWS = 64
 
 
 class Drawn(NamedTuple):
-    """B steps as they lie in the ring; copies."""
+    """B steps as the ring has them; copies."""
 
     #: (B, ...) as they are kept: uint8 or float32. So is `following`.
     observations: Array
@@ -96,7 +96,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class RingRows:
-    """What a row is made of.
+    """The format of a row.
 
     Args:
         shape: of an observation.
@@ -178,7 +178,7 @@ class RingRows:
         gamma: float,
         scale: Callable[[Array], Array] = lambda rewards: rewards,
     ) -> Drawn:
-        """What an engine has sent of sampled steps.
+        """Decodes an engine's reply of sampled steps.
 
         Args:
             reply: of each: s, the numbers of it and the `steps` − 1 rows behind, s′.
@@ -252,7 +252,7 @@ def join_blocks(blocks: list[Array], block: Array, goes_on: bool) -> None:
 
 
 def rows_for(steps: int, batch: int, lanes: int) -> int:
-    """How many rows hold so many steps, if none is truncated within a batch.
+    """The number of rows that hold these steps, if none is truncated within a batch.
 
     Args:
         steps: `replay.steps`.
@@ -263,7 +263,7 @@ def rows_for(steps: int, batch: int, lanes: int) -> int:
 
 
 def describe(environment: dict[str, Any], rows: RingRows, capacity: int, prioritized: bool) -> str:
-    """What a ring holds. Two experiments can share one if these words are the same.
+    """The description of a ring. Two experiments can share one if theirs are equal.
 
     Args:
         environment: `[environment]`, as plain values.
@@ -282,7 +282,7 @@ def describe(environment: dict[str, Any], rows: RingRows, capacity: int, priorit
 #: The shortest and the longest wait for an engine that is not there.
 BACKOFF_SECONDS = (0.1, 5.0)
 
-#: How long a length that was heard of is good enough.
+#: The age up to which a known length is good enough.
 _LENGTH_SECONDS = 0.2
 
 _LUA = Path(__file__).with_name("lua")
@@ -291,14 +291,14 @@ log = structlog.get_logger()
 
 
 class RingSettings(NamedTuple):
-    """Which ring, and what is in it."""
+    """A ring, and its contents."""
 
     #: Of the engine.
     url: str
     #: Of the ring, on the engine.
     name: str
     rows: RingRows
-    #: How many rows.
+    #: The number of rows.
     capacity: int
     description: str
     prioritized: bool
@@ -385,7 +385,7 @@ class EngineRing:
         gamma: float,
         scale: Callable[[Array], Array],
     ) -> tuple[Drawn, Array]:
-        """Random steps, and of each where it lies: row, lap, priority, float64 (count, 3).
+        """Random steps, and of each its row, lap and priority, float64 (count, 3).
 
         Args:
             seed: decides which.
@@ -429,7 +429,7 @@ class EngineRing:
         self._ask("prioritize", places.astype("<f8").tobytes())
 
     def __len__(self) -> int:
-        """How many rows can be drawn from; a moment old."""
+        """The number of readable rows; a moment old."""
         now = time.monotonic()
         if now - self._heard > _LENGTH_SECONDS:
             key = self._keys[1]
@@ -455,7 +455,7 @@ class EngineRing:
         return self._engine.ask(lambda _: script(keys, arguments))
 
     def _patiently(self, work: Callable[[], Any], name: str = "") -> Any:
-        """What `work` gives, however long the engine is away."""
+        """The result of `work`, however long the engine is away."""
         backoff = Backoff(BACKOFF_SECONDS, random.random)
         problem = ""
         while True:
@@ -499,7 +499,7 @@ class EngineRing:
             )
 
 
-#: What the name of a key of a ring ends with.
+#: The ends of the names of a ring's keys.
 _PARTS = ("rows", "state", "priorities")
 
 _SCRIPTS = ("open", "add", "sample", "prioritize")
@@ -511,10 +511,10 @@ def _text(name: str) -> str:
 
 GATHERED_SECONDS = 0.1
 
-#: So often a learner draws again if nothing that it has drawn makes sense.
+#: Draws of a learner, at most, until one has a valid step.
 _DRAWS = 20
 
-#: Of so many drawn steps, half must make sense, or the replay is called spoilt.
+#: After this many drawn steps half must be valid, or the replay is called spoilt.
 _JUDGED = 1000
 
 #: Added to each error, so that no step is forgotten.
@@ -522,7 +522,7 @@ _LEAST = 1e-3
 
 
 def ring_settings(model: Model) -> RingSettings:
-    """Which ring a model's experiment has, as children are told it."""
+    """The ring of a model's experiment."""
     experiment = model.experiment
     replay, environment = experiment.replay, experiment.environment
     rows = RingRows(model.observation_shape, model.sees_bytes, model.head.columns)
@@ -595,7 +595,7 @@ class GlobalReplay:
         self._capacity = ring.settings.capacity
         self._exponent = model.experiment.replay.priority_exponent
         self._choices = model.choices
-        #: How many steps were drawn, and how many of them made no sense.
+        #: The number of drawn steps, and of the invalid ones among them.
         self._drawn = 0
         self._senseless = 0
         self._said_spoilt = False
@@ -749,7 +749,7 @@ def shared_by_all(
     writer: str,
     check: Callable[[], None],
 ) -> tuple[GlobalShare, GlobalReplay]:
-    """What a core writes of the replay of all children, and what its learner draws from it.
+    """A core's share of the replay of all children, and its learner's view of it.
 
     Arguments as for `GlobalShare`, `GlobalReplay` and `EngineRing`.
     """

@@ -145,7 +145,7 @@ class RedisClient:
         return ""
 
     def check_room(self, size: int) -> None:
-        """Checks that a string of so many bytes fits into the engine, which has none of it yet.
+        """Checks that a string of this size fits into the engine, which has none of it yet.
 
         Raises:
             EnvironmentFailure: it does not. Other errors as `ask`.

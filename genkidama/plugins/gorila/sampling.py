@@ -42,12 +42,12 @@ _BRANCHES = 32
 #: Added to each error, so that no step is forgotten.
 _LEAST = 1e-3
 
-#: So many walks find no step where there is none.
+#: After this many walks without a step there is none.
 _TRIES = 1000
 
 
 def _levels(rows: int) -> list[int]:
-    """How many nodes each level has, the lowest first."""
+    """The number of nodes of each level, the lowest first."""
     sizes = [max(1, -(-rows // _BRANCHES)) * _BRANCHES]
     while sizes[-1] > _BRANCHES:
         sizes.append(-(-(sizes[-1] // _BRANCHES) // _BRANCHES) * _BRANCHES)
@@ -55,7 +55,7 @@ def _levels(rows: int) -> list[int]:
 
 
 def nodes_of(rows: int) -> int:
-    """Nodes of the tree over so many rows."""
+    """The number of nodes of the tree over these rows."""
     return sum(_levels(rows))
 
 
@@ -143,7 +143,7 @@ class SumTrees:
         raise ValueError(f"{count} steps asked for, 0 are there")
 
     def _steps(self, look: ReadView, cores: Array, rows: Array) -> Array:
-        """Whether these are steps that can be read: (B,) bool."""
+        """True for steps that can be read: (B,) bool."""
         start = look.start[cores]
         back = (rows >= start) & (rows < start + look.back[cores])
         readable = (rows < look.front[cores]) | back
@@ -329,7 +329,7 @@ class Sampler:
         return places(rng.choice(steps, count, replace=False))
 
     def _walk(self, cores: Array, rows: Array, most: int) -> tuple[Array, Array, Array]:
-        """What follows steps, as far as it is remembered.
+        """The chains of steps that follow these, as far as the tensor has them.
 
         Returns:
             The rows of the steps (B, most), the last one again and again behind the end; how many
