@@ -31,7 +31,7 @@ def test_a_backend_learns_the_childs_name_which_makes_its_random_numbers_its_own
     changes: dict[str, str],
 ) -> None:
     backend: Any = make_backend(Experiment().with_settings(changes), 1, "pi")
-    pool = getattr(backend, "_pool", None) or backend._crew
+    pool = backend._pool
     assert pool._name == "pi"
 
 

@@ -46,7 +46,7 @@ __all__ = ["Agent", "run_agent", "warm_up"]
 Array = npt.NDArray[Any]
 
 #: Steps between two looks of its memory guard.
-_LOOK_STEPS = 64
+_GUARD_STEPS = 64
 
 
 class Agent:
@@ -93,8 +93,8 @@ class Agent:
         self._returns = [0.0] * count
         self._discounted = [0.0] * count
         self._lengths = [0] * count
-        self._told = Diagnostics(slots.diagnostics[layout.threads + index]).ended
-        self._unsaid = 0
+        self._note_length = Diagnostics(slots.diagnostics[layout.threads + index]).ended
+        self._unreported = 0
         self._ended: set[int] = set()
 
     def run(self) -> int:
@@ -111,9 +111,9 @@ class Agent:
                 self._ask(self._all)
                 self._step()
                 steps += 1
-                if self._unsaid >= REPORT_STEPS:
+                if self._unreported >= REPORT_STEPS:
                     self._report(PROGRESS, 0.0)
-                if not steps % _LOOK_STEPS and guard.leaks():
+                if not steps % _GUARD_STEPS and guard.leaks():
                     self._report(PROGRESS, 0.0)
                     return RECYCLED
         except GONE:
@@ -129,7 +129,7 @@ class Agent:
                 self._submit(i, length, slots.values[self._rows[i]], cut=True)
         actions = [self._convert(slots.actions[row]) for row in self._rows]
         observations, rewards, terminated, truncated, finals = self._lanes.step(actions)
-        self._unsaid += len(self._all)
+        self._unreported += len(self._all)
         for i in self._all:
             row, reward = self._rows[i], float(rewards[i])
             self._returns[i] += reward
@@ -150,7 +150,7 @@ class Agent:
                 self._place(i, row + 1, observations[i])
 
     def _end_episode(self, i: int) -> None:
-        self._told(self._lengths[i])
+        self._note_length(self._lengths[i])
         self._report(EPISODE, self._returns[i])
         self._returns[i] = self._discounted[i] = 0.0
         self._lengths[i] = 0
@@ -214,8 +214,8 @@ class Agent:
             raise StopWorker
 
     def _report(self, kind: int, episode_return: float) -> None:
-        self._line.report(kind, episode_return, self._unsaid)
-        self._unsaid = 0
+        self._line.report(kind, episode_return, self._unreported)
+        self._unreported = 0
 
 
 def run_agent(

@@ -91,7 +91,7 @@ class GA3C:
         self.setting = Setting(settings.predictors, settings.trainers, agents)
         #: The settings that the dynamic adjustment has tried, a row a window; None if it is off.
         self.adjustment: Adjustment | None = None
-        self._crew = WorkerPool(experiment, "agent", name, self)
+        self._pool = WorkerPool(experiment, "agent", name, self)
         #: Of the engine, which compiles before its first batch and warms its device up.
         self._watch = Watchdog(
             _ENGINE_PATIENCE * experiment.child.hang_seconds,
@@ -121,7 +121,7 @@ class GA3C:
     @property
     def pids(self) -> list[int]:
         """The process numbers of the agents that live."""
-        return self._crew.pids
+        return self._pool.pids
 
     async def startup(self) -> Signature:
         # The forkserver imports the environment while the engine imports torch.
@@ -176,7 +176,7 @@ class GA3C:
         self._put_to_work()
         self._watch.ages.wake(0)
         self._watch.begin()
-        await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
+        await self._pool.begin(self.setting.agents, version, self.slots.semaphore)
         self._rates.begin()
         if self._settings.dynamic:
             most = Setting(
@@ -226,10 +226,10 @@ class GA3C:
         self._policy.died(time.monotonic())
         self._updates_at_death = updates
         if alive:
-            self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
+            self._pool.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
         elif self._policy.given_up:
             times = f"{self._policy.deaths} times without an update"
-            self._crew.fail(
+            self._pool.fail(
                 EnvironmentFailure(f"the process that holds the model died {times}: {reason}")
             )
         else:
@@ -281,7 +281,7 @@ class GA3C:
         if setting[:2] != before[:2]:
             self._engine.tell("resize", setting.predictors, setting.trainers)
         if setting.agents != before.agents:
-            self._wake(await self._crew.resize(setting.agents))
+            self._wake(await self._pool.resize(setting.agents))
 
     def _wake(self, agents: list[int]) -> None:
         """Makes these agents see that they should end."""
@@ -292,7 +292,7 @@ class GA3C:
     # Exchanges.
 
     async def due(self) -> None:
-        await self._crew.due()
+        await self._pool.due()
         if self._on_device and self._engine is not None:
             await self._engine.publish()
 
@@ -300,7 +300,7 @@ class GA3C:
         return self._weights.snapshot()
 
     def take_work(self) -> Work:
-        work = self._crew.take_work()
+        work = self._pool.take_work()
         measures = {
             **self._rates.figures(self.slots.counters.sum(0)),
             **dict(zip(Setting._fields, self.setting, strict=True)),
@@ -333,10 +333,10 @@ class GA3C:
         self._weights.set_progress(progress)
 
     def answered(self, steps: int) -> None:
-        self._crew.exchange_steps = steps or self.experiment.child.exchange_steps
+        self._pool.exchange_steps = steps or self.experiment.child.exchange_steps
 
     def release(self) -> None:
-        self._crew.release()
+        self._pool.release()
 
     async def shutdown(self) -> None:
         self._watch.end()
@@ -346,7 +346,7 @@ class GA3C:
                 await asyncio.wait((task,))
         if self._slots is not None:
             self._wake(list(range(self._slots.layout.agents)))
-        await self._crew.shutdown()
+        await self._pool.shutdown()
         if self._engine is not None:
             await self._engine.end()
         for end in (

@@ -339,7 +339,7 @@ class Engine:
         self._started = 0
         self._threads: list[Predictor | Trainer] = []
         self._counts = {Predictor: 0, Trainer: 0}
-        self._saying = threading.Lock()
+        self._sending = threading.Lock()
 
     def description(self) -> tuple[Any, ...]:
         """The engine as the backend must know it.
@@ -400,10 +400,10 @@ class Engine:
         """As `ThreadOwner` says; the error is the user's or the machine's."""
         if not isinstance(error, GenkidamaError) or is_user_error(error):
             traceback.print_exception(error)
-        self._say("failed", describe_error(error)[:1000])
+        self._send("failed", describe_error(error)[:1000])
 
-    def _say(self, *message: Any) -> None:
-        with self._saying:
+    def _send(self, *message: Any) -> None:
+        with self._sending:
             self._control.send(message)
 
     def serve(self) -> None:
@@ -418,7 +418,7 @@ class Engine:
                 case ("publish",):
                     weights[:trainable].copy_(shared.vector[:trainable])
                     state.copy_(shared.state)
-                    self._say("published")
+                    self._send("published")
                 case ("change",):
                     shared.vector[:trainable].add_(torch.from_numpy(slots.change).to(self.device))
                 case ("reset",):

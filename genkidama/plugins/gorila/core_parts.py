@@ -25,10 +25,10 @@ from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
-from genkidama.plugins.gorila.global_replay import shared_by_all
+from genkidama.plugins.gorila.global_replay import make_global_replay
 from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
-from genkidama.plugins.gorila.sampling import LearnersReplay, SumTrees, nodes_of
+from genkidama.plugins.gorila.sampling import LocalReplay, SumTrees, nodes_of
 
 __all__ = ["LearnerOnly", "ReplayPart", "TargetNetwork", "make_replay"]
 
@@ -114,7 +114,7 @@ def make_replay(
     experiment = model.experiment
     if experiment.shares_replay:
         batch = BatchSink(memory, index, model.observation_shape, model.head.columns)
-        return shared_by_all(batch, model, rng, writer, check)
+        return make_global_replay(batch, model, rng, writer, check)
     tensor = ReplayTensor(
         memory, experiment.algorithm.batch_size, model.observation_shape, model.head.columns
     )
@@ -122,7 +122,7 @@ def make_replay(
     if hasattr(memory, "priorities"):
         trees = SumTrees(memory, tensor, experiment.replay.priority_exponent)
     segment = RingSegment(tensor, index, experiment.environment.lanes, trees)
-    return segment, LearnersReplay(tensor, model, rng, index, trees)
+    return segment, LocalReplay(tensor, model, rng, index, trees)
 
 
 class LearnerOnly:

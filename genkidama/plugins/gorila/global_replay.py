@@ -22,8 +22,8 @@ The ring:
 - A ring belongs to every experiment that agrees with its description.
 
 Cores and learners:
-- A core sends its rows when there are `GATHERED_ROWS` or when the first of them is
-  `GATHERED_SECONDS` old, and continues when the engine has them.
+- A core sends its rows when there are `SEND_ROWS` or when the first of them is
+  `SEND_SECONDS` old, and continues when the engine has them.
 - A trajectory continues from batch to batch until it is sent. There it is cut: the n-step returns
   of its last steps then have fewer steps, and their s′ is exact.
 - Whoever has the engine's password may write anything there. Rows that no core can have written, as
@@ -56,17 +56,17 @@ from genkidama.protocol.vector import are_actions, are_numbers
 from genkidama.runtime.pacing import Backoff
 
 __all__ = [
-    "Drawn",
+    "RingSample",
     "EngineRing",
     "GlobalReplay",
-    "GlobalShare",
+    "GlobalReplayWriter",
     "RingRows",
     "RingSettings",
     "describe",
     "join_blocks",
     "ring_settings",
     "rows_for",
-    "shared_by_all",
+    "make_global_replay",
 ]
 
 Array = npt.NDArray[Any]
@@ -75,10 +75,10 @@ Array = npt.NDArray[Any]
 _REWARD, _TERMINATED, _TRUNCATED, _LOG_MU, _IS_STEP = range(-5, 0)
 
 #: Rows that a core collects before it sends them.
-GATHERED_ROWS = 64
+SEND_ROWS = 64
 
 
-class Drawn(NamedTuple):
+class RingSample(NamedTuple):
     """B steps as the ring has them; copies."""
 
     #: (B, ...) as they are kept: uint8 or float32. So is `following`.
@@ -177,7 +177,7 @@ class RingRows:
         steps: int,
         gamma: float,
         scale: Callable[[Array], Array] = lambda rewards: rewards,
-    ) -> Drawn:
+    ) -> RingSample:
         """Decodes an engine's reply of sampled steps.
 
         Args:
@@ -202,7 +202,7 @@ class RingRows:
         terminated = last[:, _TERMINATED] > 0.0
         # Nothing follows a termination; its own observation is as good as any other there.
         following[terminated] = observations[terminated]
-        return Drawn(
+        return RingSample(
             observations,
             numbers[:, 0, : self.actions].copy(),
             (rewards * discounts).sum(1, dtype=np.float32),
@@ -213,7 +213,7 @@ class RingRows:
             lengths,
         )
 
-    def stretches(self, reply: bytes, lengths: list[int]) -> list[tuple[Array, Array, Array]]:
+    def trajectories(self, reply: bytes, lengths: list[int]) -> list[tuple[Array, Array, Array]]:
         """Trajectories that an engine has sent: the rows of each, and the observation behind.
 
         Returns:
@@ -259,7 +259,7 @@ def rows_for(steps: int, batch: int, lanes: int) -> int:
         batch: `algorithm.batch_size`.
         lanes: `environment.lanes`.
     """
-    return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + GATHERED_ROWS
+    return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + SEND_ROWS
 
 
 def describe(environment: dict[str, Any], rows: RingRows, capacity: int, prioritized: bool) -> str:
@@ -327,11 +327,11 @@ class EngineRing:
         self._number = 0
         #: Cluster engines keep together what has the same words in braces.
         self._keys = [f"genkidama:{{{settings.name}}}:{part}" for part in _PARTS]
-        tree = _text("tree")
+        tree = _script("tree")
         make = self._engine.client.register_script
-        self._scripts = {name: make(tree + _text(name)) for name in _SCRIPTS}
-        self._known = 0
-        self._heard = -1e9
+        self._scripts = {name: make(tree + _script(name)) for name in _SCRIPTS}
+        self._length = 0
+        self._length_at = -1e9
 
     def open(self) -> None:
         """Makes the ring, unless it is there.
@@ -340,7 +340,7 @@ class EngineRing:
             ConfigurationError: it is another experiment's, or the engine is no good.
             EnvironmentFailure: it does not fit there.
         """
-        self._patiently(self._open)
+        self._retrying(self._open)
 
     def _open(self) -> None:
         warning = self._engine.check()
@@ -352,7 +352,7 @@ class EngineRing:
                 log.warning(warning, replay=self._engine.url)
             self._engine.check_room(kept.capacity * kept.rows.width)
         row = (kept.capacity, kept.rows.width, kept.rows.observation_bytes, int(kept.prioritized))
-        self._agree(self._once("open", kept.description, *row))
+        self._check_description(self._once("open", kept.description, *row))
 
     def add(self, block: Array) -> None:
         """Writes a block, and returns when the engine has it.
@@ -384,7 +384,7 @@ class EngineRing:
         mode: str,
         gamma: float,
         scale: Callable[[Array], Array],
-    ) -> tuple[Drawn, Array]:
+    ) -> tuple[RingSample, Array]:
         """Random steps, and of each its row, lap and priority, float64 (count, 3).
 
         Args:
@@ -401,15 +401,15 @@ class EngineRing:
         drawn = self.settings.rows.drawn(reply, steps, gamma, scale)
         return drawn, np.frombuffer(places, "<f8").reshape(count, 3)
 
-    def stretches(self, seed: int, count: int, length: int) -> list[tuple[Array, Array, Array]]:
-        """Random trajectories of at most `length` steps, as `RingRows.stretches` gives them.
+    def trajectories(self, seed: int, count: int, length: int) -> list[tuple[Array, Array, Array]]:
+        """Random trajectories of at most `length` steps, as `RingRows.trajectories` gives them.
 
         Raises:
             ValueError: there are no steps.
         """
         reply, _, lengths = self._draw(seed, count, length, "stretch")
         found = np.frombuffer(lengths, "<f8").astype(int).tolist()
-        return self.settings.rows.stretches(reply, found)
+        return self.settings.rows.trajectories(reply, found)
 
     def _draw(self, seed: int, count: int, steps: int, mode: str) -> tuple[bytes, bytes, bytes]:
         rows = self.settings.rows
@@ -431,14 +431,14 @@ class EngineRing:
     def __len__(self) -> int:
         """The number of readable rows; a moment old."""
         now = time.monotonic()
-        if now - self._heard > _LENGTH_SECONDS:
+        if now - self._length_at > _LENGTH_SECONDS:
             key = self._keys[1]
-            found = self._patiently(
+            found = self._retrying(
                 lambda: self._engine.ask(lambda client: client.hget(key, "filled"))
             )
-            self._known = int(found or 0)
-            self._heard = now
-        return self._known
+            self._length = int(found or 0)
+            self._length_at = now
+        return self._length
 
     def close(self) -> None:
         self._engine.close()
@@ -446,15 +446,13 @@ class EngineRing:
     # Asking.
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        return self._patiently(
-            lambda: self._once(name, self.settings.description, *arguments), name
-        )
+        return self._retrying(lambda: self._once(name, self.settings.description, *arguments), name)
 
     def _once(self, name: str, *arguments: Any) -> Any:
         script, keys = self._scripts[name], self._keys
         return self._engine.ask(lambda _: script(keys, arguments))
 
-    def _patiently(self, work: Callable[[], Any], name: str = "") -> Any:
+    def _retrying(self, work: Callable[[], Any], name: str = "") -> Any:
         """The result of `work`, however long the engine is away."""
         backoff = Backoff(BACKOFF_SECONDS, random.random)
         problem = ""
@@ -474,7 +472,7 @@ class EngineRing:
                     return int(rest)
                 if not name or kind != "RING":
                     raise
-                self._agree(rest.encode() if rest else None)
+                self._check_description(rest.encode() if rest else None)
                 log.warning("the replay was gone, and begins anew", replay=self._engine.url)
                 self.open()
                 continue
@@ -488,7 +486,7 @@ class EngineRing:
             self._check()
             time.sleep(min(left, 0.1))
 
-    def _agree(self, there: bytes | None) -> None:
+    def _check_description(self, there: bytes | None) -> None:
         """Checks that a ring of this description is ours; None for no ring."""
         ours = self.settings
         if there is not None and there.decode(errors="replace") != ours.description:
@@ -505,11 +503,11 @@ _PARTS = ("rows", "state", "priorities")
 _SCRIPTS = ("open", "add", "sample", "prioritize")
 
 
-def _text(name: str) -> str:
+def _script(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
-GATHERED_SECONDS = 0.1
+SEND_SECONDS = 0.1
 
 #: Draws of a learner, at most, until one has a valid step.
 _DRAWS = 20
@@ -532,7 +530,7 @@ def ring_settings(model: Model) -> RingSettings:
     return RingSettings(replay.url, replay.name, rows, capacity, description, prioritized)
 
 
-class GlobalShare:
+class GlobalReplayWriter:
     """Takes a core's batches, as a `RolloutSink`, and sends them to the ring.
 
     Args:
@@ -545,7 +543,7 @@ class GlobalShare:
         self._batch = batch
         self._rows = rows
         self._ring = ring
-        self._gathered: list[Array] = []
+        self._unsent: list[Array] = []
         self._since = 0.0
         self._goes_on = False
         self._written: ReplayRows
@@ -566,12 +564,12 @@ class GlobalShare:
             seen, actions, rewards, terminated, truncated, cuts, following, log_mu
         )
         now = time.monotonic()
-        self._since = self._since if self._gathered else now
-        join_blocks(self._gathered, block, self._goes_on)
-        enough = sum(map(len, self._gathered)) >= GATHERED_ROWS
-        if enough or now - self._since >= GATHERED_SECONDS:
-            gathered, self._gathered = self._gathered, []
-            self._ring.add(np.concatenate(gathered))
+        self._since = self._since if self._unsent else now
+        join_blocks(self._unsent, block, self._goes_on)
+        enough = sum(map(len, self._unsent)) >= SEND_ROWS
+        if enough or now - self._since >= SEND_SECONDS:
+            blocks, self._unsent = self._unsent, []
+            self._ring.add(np.concatenate(blocks))
 
     def rehearse(self) -> None:
         """As `RolloutSink.rehearse`."""
@@ -597,7 +595,7 @@ class GlobalReplay:
         self._choices = model.choices
         #: The number of drawn steps, and of the invalid ones among them.
         self._drawn = 0
-        self._senseless = 0
+        self._invalid = 0
         self._said_spoilt = False
 
     def __len__(self) -> int:
@@ -653,7 +651,7 @@ class GlobalReplay:
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
         _check_own(own)
-        found = self._stretches(count, length)
+        found = self._trajectories(count, length)
         lengths = np.array([len(actions) for _, actions, _ in found])
         rewards, terminated, _, log_mu = np.concatenate([numbers for _, _, numbers in found]).T
         last = np.cumsum(lengths) - 1
@@ -674,7 +672,7 @@ class GlobalReplay:
             replay=self,
         )
 
-    def _sample(self, count: int, steps: int, mode: str) -> tuple[Drawn, Array]:
+    def _sample(self, count: int, steps: int, mode: str) -> tuple[RingSample, Array]:
         """As `EngineRing.sample`. What makes no sense is left out, and others stand in for it."""
         for _ in range(_DRAWS):
             drawn, places = self._ring.sample(
@@ -687,19 +685,19 @@ class GlobalReplay:
             if good.all():
                 self._drawn += count
                 return drawn, places
-            self._judge(count, int(np.count_nonzero(~good)))
+            self._count(count, int(np.count_nonzero(~good)))
             if self._exponent:
                 rows, laps, _ = places[~good].T
                 self._ring.prioritize(np.stack((rows, laps, np.zeros(len(rows))), 1))
             if good.any():
                 taken = np.resize(np.flatnonzero(good), count)
-                return Drawn(*(each[taken] for each in drawn)), places[taken]
+                return RingSample(*(each[taken] for each in drawn)), places[taken]
         raise self._spoilt()
 
-    def _stretches(self, count: int, length: int) -> list[tuple[Array, Array, Array]]:
-        """As `EngineRing.stretches`, without those in which something makes no sense."""
+    def _trajectories(self, count: int, length: int) -> list[tuple[Array, Array, Array]]:
+        """As `EngineRing.trajectories`, without those in which something makes no sense."""
         for _ in range(_DRAWS):
-            found = self._ring.stretches(self._seed(), count, length)
+            found = self._ring.trajectories(self._seed(), count, length)
             good = [
                 each
                 for each in found
@@ -708,21 +706,21 @@ class GlobalReplay:
                 and are_actions(each[1], self._choices).all()
                 and are_numbers(each[1]).all()
             ]
-            self._judge(len(found), len(found) - len(good))
+            self._count(len(found), len(found) - len(good))
             if good:
                 return good
         raise self._spoilt()
 
-    def _judge(self, drawn: int, senseless: int) -> None:
+    def _count(self, drawn: int, invalid: int) -> None:
         """Counts what was drawn, and says once that some of it makes no sense, once that most."""
-        if senseless and not self._senseless:
+        if invalid and not self._invalid:
             log.warning(
                 "the replay holds steps that no core can have written; they are left out",
                 replay=self._ring.settings.name,
             )
         self._drawn += drawn
-        self._senseless += senseless
-        mostly = self._drawn >= _JUDGED and 2 * self._senseless > self._drawn
+        self._invalid += invalid
+        mostly = self._drawn >= _JUDGED and 2 * self._invalid > self._drawn
         if mostly and not self._said_spoilt:
             self._said_spoilt = True
             log.error(str(self._spoilt()))
@@ -742,21 +740,21 @@ class GlobalReplay:
         return scaled(rewards, model.experiment.environment, model.moments("returns"))
 
 
-def shared_by_all(
+def make_global_replay(
     batch: BatchSink,
     model: Model,
     rng: np.random.Generator,
     writer: str,
     check: Callable[[], None],
-) -> tuple[GlobalShare, GlobalReplay]:
+) -> tuple[GlobalReplayWriter, GlobalReplay]:
     """A core's share of the replay of all children, and its learner's view of it.
 
-    Arguments as for `GlobalShare`, `GlobalReplay` and `EngineRing`.
+    Arguments as for `GlobalReplayWriter`, `GlobalReplay` and `EngineRing`.
     """
     settings = ring_settings(model)
     ring = EngineRing(settings, writer, check)
     ring.open()
-    return GlobalShare(batch, settings.rows, ring), GlobalReplay(ring, model, rng)
+    return GlobalReplayWriter(batch, settings.rows, ring), GlobalReplay(ring, model, rng)
 
 
 def _check_own(own: bool) -> None:

@@ -81,11 +81,11 @@ class Priorities(Protocol):
 class ReadView(NamedTuple):
     """The shares as they were at one moment: int64 (C,) each."""
 
-    #: How many rows at the share's beginning can be sampled.
+    #: The number of rows at the share's beginning can be sampled.
     front: Array
-    #: How many further down.
+    #: The number of rows further down.
     back: Array
-    #: Where those begin.
+    #: The first of those.
     start: Array
     #: `head` and `ended`.
     head: Array
@@ -116,7 +116,7 @@ class ReplayTensor:
     ) -> None:
         tensor = memory.replay
         images = hasattr(memory, "pixels")
-        #: How many columns of T an observation takes.
+        #: The number of columns of an observation in T.
         self.width = width = 0 if images else int(np.prod(observation_shape))
         expected = self.columns(width, action_columns)
         if tensor.shape[2] != expected:
@@ -148,10 +148,10 @@ class ReplayTensor:
         stops = 0 if lanes == 1 else lanes * (-(-steps // batch) + 1)
         return steps + stops + 4 * batch + 1
 
-    def look(self) -> ReadView:
-        """Which rows of each share can be sampled now."""
+    def view(self) -> ReadView:
+        """The rows of each share that can be sampled now."""
         ended = self.ended.copy()  # the last that a core writes is the first that is read
-        head = self.head.copy()  # one look decides: other cores go on writing
+        head = self.head.copy()  # one read decides: other cores keep writing
         filled = self.filled.copy()
         room = 2 * self.batch
         wraps = head + room > self.tensor.shape[1]
@@ -160,28 +160,28 @@ class ReplayTensor:
         back = np.maximum(np.where(wraps, head, filled) - start, 0)
         return ReadView(front, back, start, head, ended)
 
-    def overwritten(self, look: ReadView, cores: Array, rows: Array) -> Array:
-        """Whether what was found at these places, by this look, may have changed since: (B,) bool.
+    def overwritten(self, view: ReadView, cores: Array, rows: Array) -> Array:
+        """True for rows that may have changed since they were read by this view: (B,) bool.
 
         Args:
-            look: by which they were found.
+            view: by which they were found.
             cores, rows: where steps begin, (B,) each.
         """
-        if np.array_equal(self.ended, look.ended):
+        if np.array_equal(self.ended, view.ended):
             return np.zeros(len(rows), np.bool_)
-        now = self.look()
+        now = self.view()
         size = self.tensor.shape[1]
         room = 2 * self.batch
         # A block that does not fit before the share's end begins at its first row.
         ahead = np.where(now.head + room > size, size - now.head + room, room)
-        passed = (now.head - look.head) % size + ahead
-        passed[(now.ended - look.ended) * room + ahead >= size] = size
-        result: Array = (rows - look.head[cores]) % size < passed[cores]
+        passed = (now.head - view.head) % size + ahead
+        passed[(now.ended - view.ended) * room + ahead >= size] = size
+        result: Array = (rows - view.head[cores]) % size < passed[cores]
         return result
 
 
 class RingSegment:
-    """What one core writes of the tensor: a block a batch.
+    """One core's writes to the tensor: a block a batch.
 
     Args:
         replay: the tensor.

@@ -31,7 +31,7 @@ from genkidama.learning.model import Model, scaled
 from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.replay_tensor import ReadView, ReplayTensor
 
-__all__ = ["LearnersReplay", "Sampler", "SumTrees", "nodes_of"]
+__all__ = ["LocalReplay", "Sampler", "SumTrees", "nodes_of"]
 
 Array = npt.NDArray[Any]
 
@@ -114,7 +114,7 @@ class SumTrees:
     def draw(
         self,
         rng: np.random.Generator,
-        look: ReadView,
+        view: ReadView,
         count: int,
         share: int | None,
         replacement: bool,
@@ -128,7 +128,7 @@ class SumTrees:
         if share is not None:
             totals = np.where(np.arange(len(totals)) == share, totals, 0.0)
         if not replacement:
-            cores, rows = self._without(rng, look, count, share)
+            cores, rows = self._without(rng, view, count, share)
             return cores, rows, self._rows[cores, rows]
         # One of each of as many equal parts: less depends on chance.
         parts = (np.arange(count) + rng.random(count)) / count
@@ -136,29 +136,29 @@ class SumTrees:
             if not totals.any():
                 break
             cores, rows = self._walk(totals, parts)
-            good = self._steps(look, cores, rows)
+            good = self._steps(view, cores, rows)
             if good.all():
                 return cores, rows, self._rows[cores, rows]
             parts = np.where(good, parts, rng.random(count))
         raise ValueError(f"{count} steps asked for, 0 are there")
 
-    def _steps(self, look: ReadView, cores: Array, rows: Array) -> Array:
+    def _steps(self, view: ReadView, cores: Array, rows: Array) -> Array:
         """True for steps that can be read: (B,) bool."""
-        start = look.start[cores]
-        back = (rows >= start) & (rows < start + look.back[cores])
-        readable = (rows < look.front[cores]) | back
+        start = view.start[cores]
+        back = (rows >= start) & (rows < start + view.back[cores])
+        readable = (rows < view.front[cores]) | back
         result: Array = readable & (self._replay.following[cores, rows] > 0.0)
         return result & (self._rows[cores, rows] > 0.0)
 
     def _without(
-        self, rng: np.random.Generator, look: ReadView, count: int, share: int | None
+        self, rng: np.random.Generator, view: ReadView, count: int, share: int | None
     ) -> tuple[Array, Array]:
         """Each next one in proportion to what is left: Efraimidis & Spirakis 2006."""
         size = self._replay.tensor.shape[1]
         first = 0 if share is None else share
         shares = self._rows[:, :size] if share is None else self._rows[share : share + 1, :size]
         cores, rows = np.nonzero(shares)
-        there = self._steps(look, cores + first, rows)
+        there = self._steps(view, cores + first, rows)
         cores, rows = cores[there] + first, rows[there]
         if count > len(rows):
             raise ValueError(f"{count} steps asked for, {len(rows)} are there")
@@ -198,7 +198,7 @@ class Sampler:
         replay: the tensor.
         gamma: discount of a step.
         scale: from the environment's rewards to those that are summed up.
-        forest: the priorities, if there are any.
+        trees: the priorities, if there are any.
     """
 
     def __init__(
@@ -206,12 +206,12 @@ class Sampler:
         replay: ReplayTensor,
         gamma: float = 1.0,
         scale: Callable[[Array], Array] | None = None,
-        forest: SumTrees | None = None,
+        trees: SumTrees | None = None,
     ) -> None:
         self.replay = replay
         self._gamma = gamma
         self._scale = scale
-        self._forest = forest
+        self._trees = trees
         cores, rows, columns = replay.tensor.shape
         self._table = replay.tensor.reshape(cores * rows, columns)
         self._size = rows
@@ -236,18 +236,18 @@ class Sampler:
         Raises:
             ValueError: as there.
         """
-        if correction is not None and self._forest is None:
+        if correction is not None and self._trees is None:
             raise ValueError("no priorities are kept: set replay.priority_exponent above 0")
-        look = self.replay.look()
+        view = self.replay.view()
         weights = np.ones(count, np.float32)
         if correction is None:
-            cores, rows = self._uniform(rng, look, count, share, replacement)
+            cores, rows = self._uniform(rng, view, count, share, replacement)
         else:
-            assert self._forest is not None
-            cores, rows, priorities = self._forest.draw(rng, look, count, share, replacement)
+            assert self._trees is not None
+            cores, rows, priorities = self._trees.draw(rng, view, count, share, replacement)
             weights = _corrections(priorities, correction)
         found = self._copied(cores, rows, steps, weights)
-        again = self.replay.overwritten(look, cores, rows)
+        again = self.replay.overwritten(view, cores, rows)
         if not again.any():
             return found
         more = int(again.sum()) if replacement else count
@@ -272,8 +272,8 @@ class Sampler:
         """
         replay = self.replay
         while True:
-            look = replay.look()
-            cores, rows = self._uniform(rng, look, count, share, True)
+            view = replay.view()
+            cores, rows = self._uniform(rng, view, count, share, True)
             chain, lengths, after = self._walk(cores, rows, length)
             there = np.arange(length) < lengths[:, None]
             places = (cores[:, None] * self._size + chain)[there]
@@ -286,20 +286,20 @@ class Sampler:
             cuts = ends.copy()
             cuts[ends] = ~terminated
             following = replay.observations[cores, after][~terminated]
-            if not replay.overwritten(look, cores, rows).any():
+            if not replay.overwritten(view, cores, rows).any():
                 return table, observations, ends, cuts, following
 
     def _uniform(
         self,
         rng: np.random.Generator,
-        look: ReadView,
+        view: ReadView,
         count: int,
         share: int | None,
         replacement: bool,
     ) -> tuple[Array, Array]:
         """Cores and rows of uniformly random steps."""
-        front = look.front
-        back = look.back
+        front = view.front
+        back = view.back
         if share is not None:
             elsewhere = np.arange(len(front)) != share
             front = np.where(elsewhere, 0, front)
@@ -311,7 +311,7 @@ class Sampler:
             """Core and row of each of the readable rows with these numbers."""
             cores = np.searchsorted(ends, numbers, side="right")
             rows = numbers - (ends - front - back)[cores]
-            rows += np.where(rows < front[cores], 0, (look.start - front)[cores])
+            rows += np.where(rows < front[cores], 0, (view.start - front)[cores])
             return cores, rows
 
         following = self.replay.following if total else np.zeros((1, 1))
@@ -333,7 +333,7 @@ class Sampler:
 
         Returns:
             The rows of the steps (B, most), the last one again and again behind the end; how many
-            they are (B,); and the row of s′, which is senseless after a termination (B,).
+            they are (B,); and the row of s′, which is invalid after a termination (B,).
         """
         terminated, following = self.replay.terminated, self.replay.following
         chain = np.empty((len(rows), most), np.intp)
@@ -404,7 +404,7 @@ def _corrections(priorities: Array, correction: float) -> Array:
     return result
 
 
-class LearnersReplay:
+class LocalReplay:
     """The tensor as a learner sees it: steps as its rollouts have them.
 
     Args:
@@ -412,7 +412,7 @@ class LearnersReplay:
         model: for its head, its settings and its running statistics.
         rng: decides what is drawn.
         index: the core that learns.
-        forest: the priorities, if there are any.
+        trees: the priorities, if there are any.
     """
 
     def __init__(
@@ -421,18 +421,18 @@ class LearnersReplay:
         model: Model,
         rng: np.random.Generator,
         index: int,
-        forest: SumTrees | None = None,
+        trees: SumTrees | None = None,
     ) -> None:
         self._replay = replay
         self._model = model
         self._rng = rng
         self._index = index
-        self._forest = forest
-        self._sampler = Sampler(replay, model.experiment.algorithm.gamma, self._scaled, forest)
+        self._trees = trees
+        self._sampler = Sampler(replay, model.experiment.algorithm.gamma, self._scaled, trees)
 
     def __len__(self) -> int:
-        look = self._replay.look()
-        return int(look.front.sum() + look.back.sum())
+        view = self._replay.view()
+        return int(view.front.sum() + view.back.sum())
 
     def sample(
         self,
@@ -457,8 +457,8 @@ class LearnersReplay:
         return drawn
 
     def prioritize(self, places: Array, errors: Array) -> None:
-        if self._forest is not None:
-            self._forest.prioritize(self._index, places, errors)
+        if self._trees is not None:
+            self._trees.prioritize(self._index, places, errors)
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
         share = self._index if own else None

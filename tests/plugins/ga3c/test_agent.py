@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
-from genkidama.plugins.ga3c.agent import _LOOK_STEPS, run_agent, warm_up
+from genkidama.plugins.ga3c.agent import _GUARD_STEPS, run_agent, warm_up
 from genkidama.plugins.ga3c.slots import waiting
 from tests.helpers import PATIENCE, ROOT, small
 from tests.plugins.ga3c.numbered import Numbered, Step, story
@@ -357,12 +357,12 @@ def test_one_that_is_to_end_before_it_has_begun_does_not_begin() -> None:
 def test_one_that_has_grown_too_large_asks_to_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genkidama.child.worker._LOOK_SECONDS", 0.0)
     monkeypatch.setattr("genkidama.child.worker._SETTLING_SECONDS", 0.0)
-    with acting(numbered(**ENDLESS, leak=2 * GROWTH_BYTES // _LOOK_STEPS)) as (yard, agent):
-        yard.serve(3 * _LOOK_STEPS - 1)
+    with acting(numbered(**ENDLESS, leak=2 * GROWTH_BYTES // _GUARD_STEPS)) as (yard, agent):
+        yard.serve(3 * _GUARD_STEPS - 1)
         yard.answer()
         assert agent.ended() == RECYCLED
         yard.listen()
-        assert sum(record[2] for record in yard.said if record is not None) == 3 * _LOOK_STEPS
+        assert sum(record[2] for record in yard.said if record is not None) == 3 * _GUARD_STEPS
 
 
 # A process of its own.

@@ -23,7 +23,7 @@ from genkidama.plugins.gorila import global_replay as module
 from genkidama.plugins.gorila.global_replay import (
     EngineRing,
     GlobalReplay,
-    GlobalShare,
+    GlobalReplayWriter,
     RingRows,
     RingSettings,
     describe,
@@ -250,7 +250,7 @@ def test_what_is_there_are_the_newest_steps_and_each_is_whole(
     newest = list(whole)[-(capacity - 12) // 2 :] if capacity > 12 else []
     assert set(newest) <= {step[6] for step in found}
     assert all(step in found for step in draw(ring, 20, n))
-    for observations, actions, numbers in ring.stretches(1, 5, n):
+    for observations, actions, numbers in ring.trajectories(1, 5, n):
         first = whole[numbers[0, 3]]
         assert (tuple(observations[0]), actions[0, 0]) == first[:2]
         assert len(actions) == first[7]
@@ -408,7 +408,7 @@ class Core:
         self.ring = EngineRing(ring_settings(self.model), "core")
         self.ring.open()
         sink = BatchSink(self.memory, 0, (4,), 1)
-        self.share = GlobalShare(sink, self.ring.settings.rows, self.ring)
+        self.share = GlobalReplayWriter(sink, self.ring.settings.rows, self.ring)
         self.replay = GlobalReplay(self.ring, self.model, np.random.default_rng(0))
         self.written = 0
         self.goes_on = False
@@ -439,7 +439,7 @@ class Core:
 
 @pytest.fixture
 def core(engine: RealEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Core]:
-    monkeypatch.setattr(module, "GATHERED_SECONDS", 1e9)
+    monkeypatch.setattr(module, "SEND_SECONDS", 1e9)
     core = Core(engine)
     yield core
     core.close()
@@ -450,7 +450,7 @@ def test_steps_are_sent_when_there_are_enough_and_n_steps_cross_batches(core: Co
         core.play("....")
     assert len(core.replay) == 0
     core.play("...t")
-    core.ring._heard = -1e9
+    core.ring._length_at = -1e9
     assert len(core.replay) == 64  # without a stop
     found = core.replay.sample(64, replacement=False, steps=3)
     first = found.observations[:, 0]
@@ -469,7 +469,7 @@ def test_steps_are_sent_when_there_are_enough_and_n_steps_cross_batches(core: Co
 
 
 def test_they_are_sent_when_they_have_waited(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "GATHERED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SEND_SECONDS", 0.0)
     core.play("..c.")
     assert len(core.replay) == 6
     found = core.replay.sample(4, replacement=False, steps=9)

@@ -283,7 +283,7 @@ def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
     writer = Writer(memory, 4)
     for batch in batches[:-1]:
         writer.write(batch)
-    look = SimpleNamespace(
+    view = SimpleNamespace(
         replay=memory.replay,
         head=memory.head.copy(),
         filled=memory.filled.copy(),
@@ -294,7 +294,7 @@ def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
         writer.write(batches[-1])
     else:
         writer.die(batches[-1])
-    found = everything(ReplayTensor(look, 4, (2,), 1))  # type: ignore[arg-type]
+    found = everything(ReplayTensor(view, 4, (2,), 1))  # type: ignore[arg-type]
     # The row of the last stop has become a step meanwhile; that, too, is whole.
     newer = found[-1:] == writer.steps[len(before) : len(before) + 1] != []
     last = len(before) + newer

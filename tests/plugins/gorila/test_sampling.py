@@ -298,15 +298,15 @@ def memory_of_rows(cores: int, rows: int) -> SharedMemory:
 
 
 class Noting(Writer):
-    """A writer that tells the forest of its blocks."""
+    """A writer that tells the trees of its blocks."""
 
-    forest: SumTrees
+    trees: SumTrees
 
     def start(self) -> None:
         super().start()
         replay = ReplayTensor(self.memory, self.batch, (2,), 1)
-        self.forest = SumTrees(self.memory, replay, 1.0)
-        self._share = RingSegment(replay, self.index, 1, self.forest)
+        self.trees = SumTrees(self.memory, replay, 1.0)
+        self._share = RingSegment(replay, self.index, 1, self.trees)
 
 
 def leaves(memory: SharedMemory) -> np.ndarray:
@@ -316,20 +316,20 @@ def leaves(memory: SharedMemory) -> np.ndarray:
 @pytest.mark.parametrize("rows", [2, 31, 32, 33, 1024, 1025, 40_000])
 def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
     memory = memory_of_rows(2, rows)
-    forest = SumTrees(memory, ReplayTensor(memory, 1, (2,), 1), 1.0)
+    trees = SumTrees(memory, ReplayTensor(memory, 1, (2,), 1), 1.0)
     rng = np.random.default_rng(rows)
     expected = np.zeros((2, rows))
     for _ in range(5):
         places = rng.choice(2 * rows, min(2 * rows, 200), replace=False)
         given = rng.random(len(places))
         cores, at = np.divmod(places, rows)
-        forest._set(cores, at, given)
+        trees._set(cores, at, given)
         expected[cores, at] = given
     assert (leaves(memory) == expected).all()
-    assert forest.totals() == pytest.approx(expected.sum(1))
+    assert trees.totals() == pytest.approx(expected.sum(1))
     # The row at which the sum so far passes a number, in either tree.
     parts = rng.random(500)
-    cores, at = forest._walk(forest.totals(), parts)
+    cores, at = trees._walk(trees.totals(), parts)
     ends = expected.ravel().cumsum()
     wanted = np.searchsorted(ends, parts * ends[-1], side="right")
     assert (cores * rows + at).tolist() == wanted.tolist()
@@ -356,7 +356,7 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
     memory = memory_of(2, 12)
     replay = ReplayTensor(memory, 4, (2,), 1)
     writers = [Noting(memory, 4, index) for index in range(2)]
-    forest = writers[0].forest
+    trees = writers[0].trees
     rng = np.random.default_rng(seed)
     largest = 0.0
     for who, luck, batch in story:
@@ -375,12 +375,12 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
                 tuple(replay.observations[writer.index, row].tolist()) for row in there
             } >= steps
         if luck > 5:
-            drawn = Sampler(replay, forest=forest).sample(rng, 6, correction=0.5)
+            drawn = Sampler(replay, trees=trees).sample(rng, 6, correction=0.5)
             errors = rng.normal(size=6)
-            forest.prioritize(0, drawn.places, errors)
+            trees.prioritize(0, drawn.places, errors)
             largest = max(largest, float(np.abs(errors).max()) + 1e-3)
-        assert forest.totals() == pytest.approx(leaves(memory).sum(1))
-    drawn = Sampler(replay, forest=forest)
+        assert trees.totals() == pytest.approx(leaves(memory).sum(1))
+    drawn = Sampler(replay, trees=trees)
     if everything(replay):
         found = noted(drawn.sample(rng, 20, correction=0.5))
         there = everything(replay)
@@ -396,11 +396,11 @@ def filled(exponent: float = 1.0) -> tuple[SharedMemory, SumTrees, Sampler]:
         writer.write([GOES_ON] * 3 + [TERMINATED])
         writer.write([GOES_ON] * 3 + [TERMINATED])
     replay = ReplayTensor(memory, 4, (2,), 1)
-    forest = SumTrees(memory, replay, exponent)
+    trees = SumTrees(memory, replay, exponent)
     rows = memory.replay.shape[1]
     places = np.concatenate((np.arange(8), rows + np.arange(8)))
-    forest.prioritize(1, places, np.arange(1.0, 17.0) * np.resize([1.0, -1.0], 16))
-    return memory, forest, Sampler(replay, forest=forest)
+    trees.prioritize(1, places, np.arange(1.0, 17.0) * np.resize([1.0, -1.0], 16))
+    return memory, trees, Sampler(replay, trees=trees)
 
 
 @pytest.mark.parametrize("replacement", [True, False])
@@ -453,22 +453,22 @@ def test_weights_make_up_for_chances(correction: float) -> None:
 
 
 def test_what_has_been_overwritten_gets_no_priority() -> None:
-    memory, forest, sampler = filled()
+    memory, trees, sampler = filled()
     drawn = sampler.sample(np.random.default_rng(0), 16, replacement=False, correction=0.4)
     before = leaves(memory).copy()
     before_room = before[:, 8:].copy()
-    forest.prioritize(0, drawn.places + 8, np.full(16, 99.0))
+    trees.prioritize(0, drawn.places + 8, np.full(16, 99.0))
     assert (leaves(memory)[:, 8:] == before_room).all()
     memory.close()
 
 
 def test_errors_that_are_no_numbers_are_never_drawn() -> None:
-    memory, forest, sampler = filled()
+    memory, trees, sampler = filled()
     places = np.arange(8)
-    forest.prioritize(0, places, np.full(8, np.nan))
+    trees.prioritize(0, places, np.full(8, np.nan))
     assert leaves(memory)[0].tolist() == [0.0] * memory.replay.shape[1]
     assert np.isfinite(memory.largest).all()
-    assert forest.totals()[0] == 0.0
+    assert trees.totals()[0] == 0.0
     drawn = sampler.sample(np.random.default_rng(0), 8, share=1, correction=0.4)
     assert (drawn.places >= memory.replay.shape[1]).all()
     with pytest.raises(ValueError, match=r"^3 steps asked for, 0 are there$"):
@@ -477,8 +477,8 @@ def test_errors_that_are_no_numbers_are_never_drawn() -> None:
 
 
 def test_all_cores_write_the_same_trees() -> None:
-    memory, forest, _ = filled()
+    memory, trees, _ = filled()
     other: Any = SumTrees(memory, ReplayTensor(memory, 4, (2,), 1), 1.0)
     other.prioritize(0, np.array([3]), np.array([100.0]))
-    assert forest.totals()[0] == pytest.approx(36.0 + 8e-3 - 4.0 + 100.0)
+    assert trees.totals()[0] == pytest.approx(36.0 + 8e-3 - 4.0 + 100.0)
     memory.close()
