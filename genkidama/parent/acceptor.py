@@ -16,6 +16,7 @@ with the methods that are called there.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import ssl
@@ -35,7 +36,7 @@ from genkidama.runtime.address import explain, parse_listen
 from genkidama.runtime.machine import descriptors_left
 from genkidama.server.limits import ConnectionLimits, check_exposed
 
-__all__ = ["bind", "make_room", "make_server"]
+__all__ = ["make_room", "make_server"]
 
 #: Connections that the kernel keeps until they are accepted.
 _BACKLOG = 256
@@ -58,29 +59,60 @@ _REFUSAL = (
 
 
 async def make_server(
-    connections: ConnectionManager, sockets: list[socket.socket], context: ssl.SSLContext | None
+    connections: ConnectionManager,
+    listen: str,
+    context: ssl.SSLContext | None,
+    settings: ParentSettings | None,
 ) -> Server:
-    """websockets' server with an `Acceptor` in it, not serving yet.
+    """websockets' server with an `Acceptor` in it, bound to all addresses and not serving yet.
 
     Args:
-        sockets: as `bind` returns them.
+        listen: as `parse_listen` takes it.
         context: for TLS, or None.
+        settings: say whether other machines may come; None skips that check.
+
+    Raises:
+        ConfigurationError: `listen` is no address, or admits other machines without tokens and TLS.
+        EnvironmentFailure: nobody can listen there.
     """
-    server = await serve(
-        connections.handle,
-        process_request=connections.admit,
-        server_header=None,  # a `Connection` signs every answer itself
-        open_timeout=connections.open_seconds,
-        sock=socket.socket(),  # of the server that is replaced
-        start_serving=False,
-    )
+    try:
+        server = await serve(
+            connections.handle,
+            **parse_listen(listen),
+            process_request=connections.admit,
+            server_header=None,  # a `Connection` signs every answer itself
+            open_timeout=connections.open_seconds,
+            start_serving=False,
+        )
+    except OSError as error:
+        raise explain(listen, error) from None
+    except UnicodeError as error:  # of Python's IDNA codec, for a host like "a..b"
+        raise EnvironmentFailure(
+            f"cannot listen on {listen}: no valid host name: {error}"
+        ) from None
+    sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
     server.server.close()
+    try:
+        for each in sockets:
+            each.setblocking(False)
+            # Sockets of other families do not leave the machine.
+            if settings is not None and each.family in (socket.AF_INET, socket.AF_INET6):
+                check_exposed(settings, str(each.getsockname()[0]))
+    except BaseException:
+        _close(sockets)
+        raise
     server.server = cast(asyncio.Server, Acceptor(server, connections, sockets, context))
     return server
 
 
 class Acceptor:
-    """A replacement for asyncio's server in websockets' own; arguments as `make_server`."""
+    """A replacement for asyncio's server in websockets' own.
+
+    Args:
+        server: of websockets'.
+        sockets: bound, and not listening yet.
+        context: for TLS, or None.
+    """
 
     def __init__(
         self,
@@ -209,57 +241,6 @@ class Acceptor:
     def _part(self, accepted: socket.socket) -> None:
         self._parting.discard(accepted)
         accepted.close()
-
-
-async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:
-    """Sockets for all addresses of `listen`, bound and not listening yet.
-
-    Args:
-        listen: as `parse_listen` takes it.
-        settings: say whether other machines may come; None skips that check.
-
-    Raises:
-        ConfigurationError: it is no address, or admits other machines without tokens and TLS.
-        EnvironmentFailure: nobody can listen there.
-    """
-    binding = parse_listen(listen)
-    try:
-        given = "sock" in binding
-        sockets = [binding["sock"]] if given else await _bind(binding["host"], binding["port"])
-    except OSError as error:
-        raise explain(listen, error) from None
-    except UnicodeError as error:  # of Python's IDNA codec, for a host like "a..b"
-        raise EnvironmentFailure(
-            f"cannot listen on {listen}: no valid host name: {error}"
-        ) from None
-    try:
-        for each in sockets:
-            # Sockets of other families do not leave the machine.
-            if settings is not None and each.family in (socket.AF_INET, socket.AF_INET6):
-                check_exposed(settings, str(each.getsockname()[0]))
-    except BaseException:
-        _close(sockets)
-        raise
-    return sockets
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(addresses):
-            each = socket.socket(family, kind, protocol)
-            sockets.append(each)
-            each.setblocking(False)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            each.bind(address)
-    except BaseException:
-        _close(sockets)
-        raise
-    return sockets
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:

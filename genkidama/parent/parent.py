@@ -27,7 +27,7 @@ from websockets.frames import CloseCode
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import every, find, names
 from genkidama.errors import GenkidamaError
-from genkidama.parent.acceptor import bind, make_room, make_server
+from genkidama.parent.acceptor import make_room, make_server
 from genkidama.parent.authentication import Authenticator, make_context
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.connections import ConnectionManager
@@ -131,8 +131,8 @@ class Parent:
             connections.authenticator = Authenticator(settings.tokens_file, self._log)
         try:
             make_room(connections.limits, self._log)
-            sockets = await bind(self.listen, None if self.own_children else settings)
-            self._websockets = websockets = await make_server(connections, sockets, context)
+            exposed = None if self.own_children else settings
+            self._websockets = await make_server(connections, self.listen, context, exposed)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             log_with(run=self.server.run)
@@ -146,7 +146,7 @@ class Parent:
                     self.companions.append(companion)
                     await companion.start()
             try:
-                await websockets.start_serving()
+                await self._websockets.start_serving()
             except OSError as error:
                 raise explain(self.listen, error) from None
         except BaseException:
