@@ -20,9 +20,9 @@ from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.protocol.messages import Join, Leave, Push, Refusal, Weights, encode
 from genkidama.protocol.vector import DTYPE, Vector, blend
-from tests.helpers import ROOT, small
+from tests.helpers import ROOT, running, small
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import experiment, running
+from tests.parent.parents import experiment
 
 TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -106,15 +106,8 @@ def answer(
     Returns:
         The name that its token is for, `*` for any, and None; or an empty text and the response.
     """
-    kind = getattr(request, "method", "GET"), getattr(request, "protocol", "HTTP/1.1")
-    if kind != ("GET", "HTTP/1.1"):  # websockets answers by 405 or 505
-        return "", None
-    if "Upgrade" not in request.headers:
-        response = connection.respond(
-            HTTPStatus.UPGRADE_REQUIRED, "this is a Genkidama parent; children join by websocket\n"
-        )
-        response.headers["Upgrade"] = "websocket"
-        return "", response
+    if "Upgrade" not in request.headers:  # websockets answers that by 426
+        return ANY, None
     if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
         return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
     if authenticator is None:

@@ -65,6 +65,9 @@ Answer: TypeAlias = Callable[[bytes], bytes | None]
 #: The header `Server` of every HTTP answer.
 SERVER = f"genkidama/{__version__} protocol/{PROTOCOL}"
 
+#: The answer to plain HTTP that no observer answers.
+_NO_UPGRADE = b"this is a Genkidama parent; children join by websocket\n"
+
 # In Python 3.11 looking these up in their enumerations is slow, and each frame needs them.
 _BINARY, _CLOSE = Opcode.BINARY, Opcode.CLOSE
 _OPEN = State.OPEN
@@ -402,6 +405,10 @@ class Connection(ServerConnection):
 
     def _sign_response(self, response: Response) -> None:
         response.headers["Server"] = SERVER
+        if response.status_code == HTTPStatus.UPGRADE_REQUIRED:  # of websockets, in three lines
+            response.body = _NO_UPGRADE
+            del response.headers["Content-Length"]
+            response.headers["Content-Length"] = str(len(_NO_UPGRADE))
         body = response.body or b""
         if len(body) > PIECE_BYTES:
             self._rest = memoryview(body)[PIECE_BYTES:]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from genkidama.parent import Parent
-from tests.parent.parents import experiment, running
+from tests.helpers import running
+from tests.parent.parents import experiment
 
 
 @pytest.fixture

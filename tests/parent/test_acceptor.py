@@ -25,8 +25,9 @@ from genkidama.protocol.messages import Weights
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server import limits as limits_module
 from tests.certificates import Authority, Signed, needs_openssl
+from tests.helpers import eventually, running
 from tests.parent.fake_child import FakeChild
-from tests.parent.parents import events, experiment, running, until
+from tests.parent.parents import events, experiment
 
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
@@ -67,7 +68,7 @@ async def test_one_address_gets_so_many_connections(tmp_path: Path) -> None:
                 assert await told_to_come_again(parent)
             assert parent.server.refusals == {"full": 3}
             assert isinstance(await a.push(1.0), Weights)
-        await until(lambda: not len(parent.connections.limits))
+        await eventually(lambda: not len(parent.connections.limits))
         async with FakeChild(parent.address, "c") as c:
             await c.enter()
     parent.stop()
@@ -87,7 +88,7 @@ async def test_connections_that_say_nothing_leave_room_for_those_that_do(
         child = await stack.enter_async_context(FakeChild(parent.address))
         await child.enter()
         silent = [await asyncio.open_connection(*parent.address) for _ in range(3)]
-        await until(lambda: len(parent.connections.limits) == 4)
+        await eventually(lambda: len(parent.connections.limits) == 4)
         assert await told_to_come_again(parent)
         assert isinstance(await child.push(1.0), Weights)
         for reader, writer in silent:  # they had their time
@@ -130,11 +131,11 @@ async def test_without_a_descriptor_the_next_is_waited_for(
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
             try:
                 child.connect(parent.address)
-                await until(lambda: len(tried) == 3)
+                await eventually(lambda: len(tried) == 3)
                 assert not len(parent.connections.limits)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            await until(lambda: len(parent.connections.limits) == 1)
+            await eventually(lambda: len(parent.connections.limits) == 1)
     assert tried[2] - tried[0] >= 2 * acceptor._RETRY_SECONDS
 
 
@@ -158,11 +159,11 @@ async def test_a_tls_handshake_counts_from_its_first_byte_on_and_no_longer_than_
         counted = parent.connections.limits
         silent = await asyncio.open_connection(*parent.address)
         wrong = await asyncio.open_connection(*parent.address)
-        await until(lambda: len(counted) == 2)
+        await eventually(lambda: len(counted) == 2)
         wrong[1].write(b"GET / HTTP/1.1\r\n\r\n")
-        await until(lambda: len(counted) == 1)
+        await eventually(lambda: len(counted) == 1)
         assert await is_closed(silent[0])
-        await until(lambda: not len(counted))
+        await eventually(lambda: not len(counted))
         for _, writer in (silent, wrong):
             writer.close()
 
@@ -174,7 +175,7 @@ async def test_a_parent_that_ends_waits_for_no_tls_handshake(
     loop = asyncio.get_running_loop()
     async with running(experiment(parent=signed.settings()), tmp_path) as parent:
         _, writer = await asyncio.open_connection(*parent.address)
-        await until(lambda: len(parent.connections.limits) == 1)
+        await eventually(lambda: len(parent.connections.limits) == 1)
         begun = loop.time()
     assert loop.time() - begun < 1.0
     writer.close()
@@ -193,7 +194,7 @@ def test_what_comes_in_the_moment_of_the_end_is_closed_with_the_acceptor(
         async with running(settings, tmp_path) as parent:
             counted = parent.connections.limits
             here = stack.enter_context(socket.create_connection(parent.address))
-            await until(lambda: len(counted) == 1)
+            await eventually(lambda: len(counted) == 1)
             new = stack.enter_context(socket.create_connection(parent.address))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -253,7 +254,8 @@ PARENT = """
 import asyncio, resource, sys
 from pathlib import Path
 from genkidama.runtime.log import configure_logging
-from tests.parent.parents import experiment, running
+from tests.helpers import running
+from tests.parent.parents import experiment
 configure_logging()
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, int(sys.argv[2])))
 async def main():
@@ -277,7 +279,7 @@ async def flood(out: Path, hard_limit: int) -> int:
             await child.enter()
             others = [await asyncio.open_connection(*address) for _ in range(100)]
             await child.pushed(1.0)
-            await until(lambda: CheckpointFolder(out / "checkpoints").latest() is not None)
+            await eventually(lambda: CheckpointFolder(out / "checkpoints").latest() is not None)
             done = await asyncio.gather(*(has_ended(reader) for reader, _ in others))
             for _, writer in others:
                 writer.close()

@@ -32,9 +32,9 @@ from genkidama.runs.run import Run
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.trial import SingleTrialRun
-from tests.helpers import ROOT
+from tests.helpers import ROOT, eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import Notes, events, experiment, history, running, until
+from tests.parent.parents import Notes, events, experiment
 
 
 async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_full_disk_stops_nobody_and_loses_no_checkpoint(
         await child.enter()
         await child.pushed(1.0)
         folder = CheckpointFolder(tmp_path / "checkpoints")
-        await until(lambda: folder.versions() == [1])
+        await eventually(lambda: folder.versions() == [1])
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", full)
             await child.pushed(2.0)
@@ -465,12 +465,12 @@ async def test_a_parent_that_finds_itself_spoilt_goes_back_and_says_so(tmp_path:
     ):
         await child.enter()
         await child.pushed(2.0)
-        await until(lambda: bool(events(tmp_path, "checkpoint")))
+        await eventually(lambda: bool(events(tmp_path, "checkpoint")))
         spoilt = parent.server.trial.vector
         assert spoilt is not None
         spoilt[0] = np.inf  # as a bit that flips in memory
         parent.server.trial.version += 1
-        await until(lambda: bool(events(tmp_path, "warning")))
+        await eventually(lambda: bool(events(tmp_path, "warning")))
         np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
     (said,) = events(tmp_path, "warning")
     assert said["reason"] == (

@@ -25,8 +25,9 @@ from genkidama.parent.connection import SERVER, Connection, close_with_refusal
 from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import Goodbye, Join, Leave, Push, Refusal, Weights, encode
 from genkidama.protocol.vector import Signature
+from tests.helpers import eventually, running
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import events, experiment, running, until
+from tests.parent.parents import events, experiment
 from tests.parent.test_connections import untouched
 
 
@@ -88,7 +89,7 @@ async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> 
 
         sending = asyncio.create_task(send())
         connection = parent.connections.children["pi"]
-        await until(lambda: bool(connection._holds))
+        await eventually(lambda: bool(connection._holds))
         assert parent.server.exchanges < 12
         child.connection.transport.resume_reading()
         versions = []
@@ -104,7 +105,7 @@ async def test_a_lost_connection_is_noted_and_its_name_is_free(parent: Parent) -
     async with FakeChild(parent.address, session="1") as child:
         await child.enter()
         child.connection.transport.abort()
-    await until(lambda: not parent.server.connected)
+    await eventually(lambda: not parent.server.connected)
     async with FakeChild(parent.address, session="2") as child:
         await child.enter()
     parent.stop()
@@ -119,7 +120,7 @@ async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
             bytes(300_000)
         )  # more than such a small network needs, less than the handshake allows
         assert (await child.closed())[0] == 1009
-        await until(lambda: parent.server.refusals == {"length": 1})
+        await eventually(lambda: parent.server.refusals == {"length": 1})
     parent.stop()
     await parent.shutdown()
     assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [
@@ -136,7 +137,7 @@ async def test_a_connection_that_does_not_even_ask_for_the_upgrade(
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
-        await until(lambda: parent.server.refusals == {"silent": 1})
+        await eventually(lambda: parent.server.refusals == {"silent": 1})
 
 
 async def test_the_answer_to_an_upgrade_says_who_answers(parent: Parent) -> None:
@@ -197,12 +198,12 @@ async def test_the_history_says_who_closed_a_connection(parent: Parent) -> None:
     async with FakeChild(parent.address, "polite") as child:
         await child.enter()
         await child.connection.close(1000, "enough")
-        await until(lambda: not parent.server.connected)
+        await eventually(lambda: not parent.server.connected)
     async with FakeChild(parent.address, "rude") as child:
         await child.enter()
         await child.tell("a text frame")
         await child.closed()
-        await until(lambda: not parent.server.connected)
+        await eventually(lambda: not parent.server.connected)
     parent.stop()
     await parent.shutdown()
     polite, rude = events(parent.out, "leave")
@@ -254,10 +255,10 @@ async def test_pings_without_end_end_the_connection_before_any_hello(parent: Par
         _, writer = await asyncio.open_connection(*parent.address)
         writer.transport.pause_reading()
         writer.write(UPGRADE)
-        await until(lambda: any(channel.request for channel in parent.connections._open))
+        await eventually(lambda: any(channel.request for channel in parent.connections._open))
         (pinged,) = (each for each in parent.connections._open if each.slot.entering)
         writer.write(PING * 20_000)
-        await until(lambda: parent.server.refusals == {"flood": 1})
+        await eventually(lambda: parent.server.refusals == {"flood": 1})
         assert pinged.transport.is_closing()
         assert pinged.transport.get_write_buffer_size() < 200 * len(PING)
         writer.close()
@@ -276,7 +277,7 @@ async def test_fragments_without_end_end_the_connection(parent: Parent) -> None:
         await child.enter()
         child.connection.transport.write(b"\x02\x80\0\0\0\0" + b"\0\x80\0\0\0\0" * 5000)
         assert await child.closed() == (1008, "fragments without end")
-        await until(lambda: parent.server.refusals == {"flood": 1})
+        await eventually(lambda: parent.server.refusals == {"flood": 1})
 
 
 async def test_fragments_that_do_not_get_on_end_the_connection(tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ async def test_fragments_that_do_not_get_on_end_the_connection(tmp_path: Path) -
         while child.connection.state.name == "OPEN":
             write(b"\0\x81\0\0\0\0!")
             await asyncio.sleep(0.05)
-        await until(lambda: parent.server.refusals == {"silent": 1})
+        await eventually(lambda: parent.server.refusals == {"silent": 1})
 
 
 async def test_a_continuation_of_nothing_is_a_protocol_error(parent: Parent) -> None:
@@ -301,7 +302,7 @@ async def test_a_continuation_of_nothing_is_a_protocol_error(parent: Parent) -> 
         child.connection.transport.write(b"\x80\x81\0\0\0\0!")
         await child.connection.wait_closed()
         assert child.connection.close_code == 1002
-        await until(lambda: parent.server.refusals == {"malformed": 1})
+        await eventually(lambda: parent.server.refusals == {"malformed": 1})
 
 
 async def test_a_child_that_never_takes_its_reply_loses_the_connection(tmp_path: Path) -> None:
@@ -314,8 +315,8 @@ async def test_a_child_that_never_takes_its_reply_loses_the_connection(tmp_path:
             child.connection.transport.pause_reading()
             for number in (1, 2, 3):
                 write_push(child, number)
-            await until(lambda: "pi" not in parent.server.connected)
-        await until(lambda: parent.server.refusals == {"silent": 1})
+            await eventually(lambda: "pi" not in parent.server.connected)
+        await eventually(lambda: parent.server.refusals == {"silent": 1})
         assert not parent.connections._open
     parent.stop()
     assert events(parent.out, "refused")[0]["reason"] == "took no reply for 0.4 s"
@@ -338,7 +339,7 @@ async def test_a_slow_reader_keeps_its_connection(
         transport.pause_reading()
         for number in (1, 2, 3):
             write_push(child, number)
-        await until(lambda: connection.paused)
+        await eventually(lambda: connection.paused)
         hearing = asyncio.create_task(child.hear())
         for _ in range(6):
             transport.resume_reading()
@@ -358,7 +359,7 @@ async def test_little_is_read_of_a_child_that_does_not_take_its_reply(parent: Pa
         transport.pause_reading()
         for number in range(1, 9):
             write_push(child, number)
-        await until(lambda: connection.paused and "reply" in connection._holds)
+        await eventually(lambda: connection.paused and "reply" in connection._holds)
         kept = len(connection.protocol.reader.buffer) + connection.transport.get_write_buffer_size()
         assert kept < 6 * LARGE.size  # of 4 bytes each
         transport.resume_reading()
@@ -376,8 +377,8 @@ async def test_a_cut_connection_leaves_nothing_behind(parent: Parent, uncollecte
         left = [weakref.ref(each) for each in (connection, connection.protocol)]
         del connection
         child.connection.transport.abort()
-        await until(lambda: not parent.server.connected)
-        await until(lambda: [each() for each in left] == [None, None])
+        await eventually(lambda: not parent.server.connected)
+        await eventually(lambda: [each() for each in left] == [None, None])
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "in fragments"])

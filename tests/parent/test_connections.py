@@ -29,8 +29,9 @@ from genkidama.protocol.messages import (
     encode,
 )
 from genkidama.protocol.vector import Signature
+from tests.helpers import eventually, running
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import events, experiment, running, until
+from tests.parent.parents import events, experiment
 
 # What children do who keep the rules.
 
@@ -232,7 +233,7 @@ async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
     async with untouched(parent), FakeChild(parent.address) as child:
         await child.connection.send(bytes(HANDSHAKE_LIMIT + 1))
         assert (await child.closed())[0] == 1009
-        await until(lambda: parent.server.refusals == {"length": 1})
+        await eventually(lambda: parent.server.refusals == {"length": 1})
 
 
 async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
@@ -267,10 +268,10 @@ async def test_a_child_that_falls_silent(tmp_path: Path) -> None:
     ):
         await child.enter()
         child.connection.transport.pause_reading()  # answers no ping any more
-        await until(lambda: "pi" not in parent.server.connected)
+        await eventually(lambda: "pi" not in parent.server.connected)
         child.connection.transport.resume_reading()
         assert (await child.closed())[0] == 1011
-        await until(lambda: parent.server.refusals == {"silent": 1})
+        await eventually(lambda: parent.server.refusals == {"silent": 1})
 
 
 async def test_something_else_than_http(parent: Parent, capfd: pytest.CaptureFixture[str]) -> None:

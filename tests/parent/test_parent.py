@@ -22,8 +22,9 @@ from genkidama.parent.log import describe
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server.events import Event
+from tests.helpers import history, running
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import events, experiment, history, running
+from tests.parent.parents import events, experiment
 
 # How a run begins and ends.
 

@@ -27,8 +27,9 @@ from genkidama.runs.run import Run
 from genkidama.runs.status import RunStatus
 from genkidama.server.events import CheckpointWritten, Stopped, from_line
 from genkidama.server.parameter_server import ParameterServer
+from tests.helpers import eventually, history, running
 from tests.parent.fake_child import FakeChild
-from tests.parent.parents import events, experiment, history, running, until
+from tests.parent.parents import events, experiment
 
 
 async def start(out: Path, listen: str = "127.0.0.1:0") -> None:
@@ -183,13 +184,13 @@ async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known
     async with running(settings, out) as parent, FakeChild(parent.address) as child:
         await child.enter()
         await child.pushed(1.0)
-        await until(lambda: bool(Run(out).checkpoints))
+        await eventually(lambda: bool(Run(out).checkpoints))
         follower = Follower(out / "history.jsonl")
         assert follower.read() == []
         shutil.rmtree(out / "checkpoints")
-        await until(lambda: bool(Run(out).checkpoints))
+        await eventually(lambda: bool(Run(out).checkpoints))
         shutil.rmtree(out)
-        await until(lambda: bool(Run(out).checkpoints))
+        await eventually(lambda: bool(Run(out).checkpoints))
         await child.pushed(2.0)
     assert Run(out).experiment == settings and Run(out).snapshot.version == 2
     warnings = [warning["reason"] for warning in events(out, "warning")]

@@ -10,8 +10,8 @@ import pytest
 from genkidama.child.transport import Transport
 from genkidama.parent import Parent
 from genkidama.runtime.machine import LONGEST_PAUSE_MS, TCP_RTO_MAX_MS, set_retransmission_timeout
-from tests.helpers import url
-from tests.parent.parents import experiment, running
+from tests.helpers import running, url
+from tests.parent.parents import experiment
 
 
 def _pause(transport: asyncio.BaseTransport) -> int:

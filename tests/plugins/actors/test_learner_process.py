@@ -24,11 +24,11 @@ from genkidama.protocol.messages import Goodbye, Leave, Pull, Refusal, Weights, 
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runtime import watchdog
 from genkidama.runtime.forkserver import ForkServer
-from tests.helpers import ROOT, Started, eventually, starting, until
+from tests.helpers import ROOT, Started, eventually, running, starting, until
 from tests.helpers import history as history_of
 from tests.learning.blocks import GOES_ON, block
 from tests.parent.fake_child import FakeChild
-from tests.parent.parents import events, running
+from tests.parent.parents import events
 
 COLUMNS = Columns(2, 1)
 
