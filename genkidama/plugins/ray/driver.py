@@ -15,7 +15,7 @@ from genkidama._version import __version__
 from genkidama.config.formatting import one_line, plural
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.plugins.ray.copies import RunCopy
-from genkidama.plugins.ray.node import GRACE_SECONDS, Host, ParentHost, Report, files
+from genkidama.plugins.ray.node import GRACE_SECONDS, ParentActor, ProcessActor, Report, files
 from genkidama.runs.run import HISTORY, SETTINGS, Run
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import failure, losses
@@ -73,7 +73,7 @@ class Part:
 
     ray: Any
     name: str
-    kind: type[Host]
+    kind: type[ProcessActor]
     #: Options of its actor: CPUs, GPUs, scheduling strategy.
     options: dict[str, Any]
     #: Arguments of its actor.
@@ -166,7 +166,7 @@ class Driver:
         self._say = say or (lambda line: None)
         self._token = secrets.token_urlsafe(32)
         name = run.path.absolute().name
-        self._parent = Part(ray, "parent", ParentHost, {"num_cpus": 0}, (name,))
+        self._parent = Part(ray, "parent", ParentActor, {"num_cpus": 0}, (name,))
         self._children = children
         self._copy = RunCopy(run.path, watch or (lambda line: None), self._say)
         #: When files may be copied again.

@@ -55,7 +55,7 @@ class Report(TypedDict, total=False):
     files: dict[str, str]
 
 
-class Host:
+class ProcessActor:
     """An actor that looks after one process of ours.
 
     Its files are in a directory of its own, which only its user can read.
@@ -117,7 +117,7 @@ def _with_our_log(process: Process, text: str) -> str:
     return text.replace(str(process.log), f"{LOGS}/{process.log.name}")
 
 
-class ParentHost(Host):
+class ParentActor(ProcessActor):
     """The Parent's actor."""
 
     def __init__(self, name: str) -> None:
@@ -212,7 +212,7 @@ class ParentHost(Host):
             self._socket.close()
 
 
-class ChildHost(Host):
+class ChildActor(ProcessActor):
     """A Child's actor."""
 
     def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Report:

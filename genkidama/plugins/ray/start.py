@@ -19,7 +19,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.driver import Driver, Part, nodes_of, on_node
-from genkidama.plugins.ray.node import ChildHost
+from genkidama.plugins.ray.node import ChildActor
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import prepare_directory, resumable
@@ -121,7 +121,7 @@ def _children(ray: Any, kind: str, shares: list[tuple[int, str | None]], gpus: f
     for number, (cores, node) in enumerate(shares, start=1):
         strategy = "SPREAD" if node is None else on_node(node, soft=True)
         options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy}
-        children.append(Part(ray, f"{kind}-{number}", ChildHost, options))
+        children.append(Part(ray, f"{kind}-{number}", ChildActor, options))
     return children
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import genkidama
 from genkidama.plugins.ray import node
-from genkidama.plugins.ray.node import ChildHost, ParentHost
+from genkidama.plugins.ray.node import ChildActor, ParentActor
 from tests.helpers import ROOT, constant, until, untrained
 
 VERSION = genkidama.__version__
@@ -42,7 +42,7 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 ) -> None:
     run = untrained(tmp_path / "run", constant(), version=7)
     (run.path / "history.jsonl").write_text("{}\n")
-    hosts.append(host := ParentHost("run"))
+    hosts.append(host := ParentActor("run"))
     for path in ("experiment.toml", "history.jsonl", "checkpoints/version-0000000007.safetensors"):
         host.put(path, (run.path / path).read_bytes())
     host.put("logs/experiment.toml", (run.path / "experiment.toml").read_bytes())
@@ -77,7 +77,7 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 def test_a_history_that_cannot_be_written_on_the_node_is_told_by_the_fallback(
     hosts: list[Any],
 ) -> None:
-    hosts.append(host := ParentHost("run"))
+    hosts.append(host := ParentActor("run"))
     host.put("logs/experiment.toml", constant().to_toml().encode())
     (host._run / "history.jsonl").symlink_to("/dev/full")
     host.start(VERSION, TOKEN, 0)
@@ -88,7 +88,7 @@ def test_a_history_that_cannot_be_written_on_the_node_is_told_by_the_fallback(
 
 @pytest.mark.usefixtures("_here")
 def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: list[Any]) -> None:
-    hosts.append(host := ParentHost("run"))
+    hosts.append(host := ParentActor("run"))
     host.put("logs/experiment.toml", constant().to_toml().encode())
     host.start(VERSION, TOKEN, 0)
     assert host.stop_parent(0, 0)["code"] == 0
@@ -96,7 +96,7 @@ def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: lis
 
 @pytest.mark.usefixtures("_here")
 def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: list[Any]) -> None:
-    hosts.append(parent := ParentHost("run"))
+    hosts.append(parent := ParentActor("run"))
     parent.put("logs/experiment.toml", b"[algorithm]\ngama = 1")
     parent.start(VERSION, TOKEN, 0)
     told = until(lambda: (found := parent.poll(0, 0))["code"] is not None and found)
@@ -107,19 +107,19 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
     )
     stopped = parent.stop_parent(0, 0)  # so is a last checkpoint that could not be written
     assert (stopped["code"], stopped["error"]) == (2, told["error"])
-    hosts.append(child := ChildHost())
+    hosts.append(child := ChildActor())
     child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
     told = until(lambda: (found := child.poll(0))["code"] is not None and found)
     assert "bad name" in told["error"]
 
 
-@pytest.mark.parametrize("host", [ParentHost, ChildHost])
+@pytest.mark.parametrize("host", [ParentActor, ChildActor])
 @pytest.mark.usefixtures("_here")
 def test_another_version_starts_nothing(host: type[Any], hosts: list[Any]) -> None:
-    hosts.append(actor := host("run") if host is ParentHost else host())
+    hosts.append(actor := host("run") if host is ParentActor else host())
     told = (
         actor.start("9.9", TOKEN, 0)
-        if host is ParentHost
+        if host is ParentActor
         else actor.start("9.9", TOKEN, "ws://127.0.0.1:1", "child-1", 1, 0)
     )
     assert told["code"] == 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genkidama.plugins.ray.driver import Part
-from genkidama.plugins.ray.node import ChildHost
+from genkidama.plugins.ray.node import ChildActor
 
 
 class Here:
@@ -56,14 +56,14 @@ class Actor:
 
 
 def part(ray: Here) -> Part:
-    return Part(ray, "child-1", ChildHost, {"num_cpus": 2}, ("run",))
+    return Part(ray, "child-1", ChildActor, {"num_cpus": 2}, ("run",))
 
 
 def test_ray_starts_no_actor_again_by_itself() -> None:
     ray = Here()
     child = part(ray)
     child.create(5.0)
-    assert ray.made == [(ChildHost, {"max_restarts": 0, "num_cpus": 2}, ("run",))]
+    assert ray.made == [(ChildActor, {"max_restarts": 0, "num_cpus": 2}, ("run",))]
     assert (child.since, child.cores) == (5.0, 2)
 
 

@@ -12,7 +12,7 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray import launch, layout
-from genkidama.plugins.ray.node import ChildHost
+from genkidama.plugins.ray.node import ChildActor
 from genkidama.plugins.ray.start import _children
 from tests.helpers import constant, small
 
@@ -88,7 +88,7 @@ def test_children_are_numbered_and_told_what_their_actors_get() -> None:
     assert [child.name for child in children] == ["node-1", "node-2"]
     assert [child.cores for child in children] == [4, 2]
     for child in children:
-        assert child.kind is ChildHost
+        assert child.kind is ChildActor
         assert (child.options["num_gpus"], child.options["scheduling_strategy"]) == (0.5, "SPREAD")
 
 
