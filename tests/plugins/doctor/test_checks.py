@@ -181,7 +181,13 @@ ROWS: list[tuple[Callable[..., Check], tuple[Any, ...], str, str, str]] = [
     (checks.judge_page, (200, "", "http://pi/"), "ok", "http://pi/", ""),
     (checks.judge_page, (401, "", "http://pi/"), "ok", "for viewers", ""),
     (checks.judge_page, (403, "", "http://pi/"), "warning", "not shown under this", "an address"),
-    (checks.judge_page, (0, "reset", "http://pi/"), "warning", "http://pi/: reset", "look for a proxy"),
+    (
+        checks.judge_page,
+        (0, "reset", "http://pi/"),
+        "warning",
+        "http://pi/: reset",
+        "look for a proxy",
+    ),
 ]
 
 
