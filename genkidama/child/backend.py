@@ -8,15 +8,12 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.plugin import find, load
+from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
 
 __all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "notify_reply"]
-
-#: The backend that is no plug-in.
-_HOGWILD = "genkidama.child.orchestrator:CoreOrchestrator"
 
 
 @dataclass
@@ -172,12 +169,8 @@ def make_backend(experiment: Experiment, cores: int, child: str) -> Backend:
         kind = load_object(name, "child.backend")
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {name!r}: is no class")
-    elif experiment.sends_experience:
-        kind = find("backends", "experience")
-    elif name == "hogwild":
-        kind = load(_HOGWILD)
     else:
-        kind = find("backends", name)
+        kind = find("backends", "experience" if experiment.sends_experience else name)
     if kind is None:
         raise ConfigurationError(
             f"child.backend = {name!r}: no plug-in has this backend; install one, or set it to "

@@ -59,3 +59,9 @@ def test_where_gradients_are_pushed_a_backend_must_give_some() -> None:
     )
     settings["child.backend"] = "hogwild"
     assert make_backend(Experiment().with_settings(settings), 1, "pi")
+
+
+def test_a_backend_that_no_plug_in_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkidama.child.backend.find", lambda hook, name: None)
+    with pytest.raises(ConfigurationError, match=r"child.backend = 'ga3c': no plug-in has"):
+        make_backend(small(child={"backend": "ga3c"}), 1, "pi")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
-from genkidama.child.core_forkserver import _rehearse, build, survives_a_fork, warm_up
+from genkidama.child.core import core_parts
+from genkidama.child.core_forkserver import _rehearse, build, layout_of, survives_a_fork, warm_up
+from genkidama.child.shared_memory import core_arrays
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from tests.helpers import small
@@ -81,3 +86,59 @@ def test_a_machine_without_an_engines_client_is_told_what_to_install(
     monkeypatch.setitem(sys.modules, "valkey", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
         build(settings)
+
+
+@pytest.mark.parametrize(
+    ("sections", "more"),
+    [
+        ({}, set()),
+        ({"replay": {"steps": 64}}, {"filled", "ended"}),
+        (
+            {
+                "algorithm": {"name": "dqn", "start_steps": 8},
+                "replay": {"steps": 64, "priority_exponent": 0.5},
+            },
+            {"filled", "ended", "priorities", "largest", "target", "updates", "refreshed"},
+        ),
+        ({"parent": {"rule": "experience"}}, {"sizes", "share", "news"}),
+    ],
+    ids=["plain", "replay", "dqn", "experience"],
+)
+def test_the_memory_has_the_arrays_that_an_experiment_needs_and_no_other(
+    sections: dict[str, Any], more: set[str]
+) -> None:
+    settings = small(**sections)
+    model = Model(settings, make_environment(settings.environment))
+    own = core_arrays(rows=1, columns=1, size=1, trainable=1).keys()
+    assert layout_of(settings, model).arrays.keys() == own | more
+
+
+def test_a_plain_child_imports_nothing_of_plug_ins_for_a_child() -> None:
+    script = (
+        "import sys\n"
+        "from genkidama.child import child, core_forkserver\n"
+        "from genkidama.child.backend import make_backend\n"
+        "from genkidama.config.experiment import Experiment\n"
+        "from genkidama.config.plugin import plugins\n"
+        "settings = Experiment.from_dict({'environment': {'id': 'CartPole-v1'}})\n"
+        "child.Child('ws://127.0.0.1:1'), make_backend(settings, 1, 'pi')\n"
+        "core_forkserver.warm_up(settings)\n"
+        "for plugin in plugins().values():\n"
+        "    for hook in ('backends', 'cores', 'core_parts', 'connections'):\n"
+        "        for place in getattr(plugin, hook).values():\n"
+        "            if place.startswith('genkidama.plugins.'):\n"
+        "                print(hook, place.partition(':')[0] in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) > 4
+    assert not [line for line in lines if line.endswith("True")]
+
+
+def test_a_learner_whose_part_no_plug_in_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkidama.child.core.find", lambda hook, name: None)
+    with pytest.raises(ConfigurationError, match=r"needs the part 'replay' of a core, which no"):
+        core_parts(small(replay={"steps": 64}))
+    assert core_parts(small()) == []

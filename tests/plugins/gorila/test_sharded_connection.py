@@ -384,3 +384,12 @@ def test_what_is_blended_is_what_each_part_was_sent() -> None:
     assert isinstance(decision, BlendReply)
     assert (decision.progress, decision.steps) == (0.5, 7)
     assert decision.vector is not None and decision.vector.tolist() == [5.0, 5.0, 6.0, 6.0]
+
+
+def test_without_this_plug_in_several_addresses_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("genkidama.child.parent_connection.find", lambda hook, name: None)
+    with pytest.raises(ConfigurationError, match=r": 2 addresses, and no plug-in connects to a"):
+        Child("ws://127.0.0.1:1,ws://127.0.0.1:2")
+    assert Child("ws://127.0.0.1:1").parent == "ws://127.0.0.1:1"
