@@ -30,7 +30,7 @@ from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.run import Run
 from genkidama.runtime import process as process_module
 from genkidama.runtime.forkserver import ForkServer
-from tests.child.crewmates import LIGHT, light
+from tests.child.workers import LIGHT, light
 from tests.helpers import PATIENCE, ROOT, constant, history, small, until
 
 
@@ -412,7 +412,7 @@ def born(child: ForkServer) -> tuple[int, bool]:
     """The forkserver of a new process, and whether it was warm."""
     ours, theirs = Pipe()
     with ours, theirs:
-        process = child.start("tests.child.crewmates:look", (theirs,), small())
+        process = child.start("tests.child.workers:look", (theirs,), small())
         assert ours.poll(PATIENCE)
         found: tuple[int, bool] = ours.recv()[:2]
         process.join()

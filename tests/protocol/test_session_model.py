@@ -259,7 +259,7 @@ class Line(RuleBasedStateMachine):
         if self.exact:
             assert np.array_equal(vector, self.server.trial.vector)
             return
-        theirs = self.server.children[name].line
+        theirs = self.server.children[name].delta
         ours = self.nodes[name].session._delta
         assert ours is not None and ours.parent is not None
         assert theirs is not None and theirs.parent is not None
