@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from pathlib import Path
 
 import msgspec
 
-from tests.helpers import ROOT
+#: Not from `tests.helpers`: the site is built where psutil is not installed.
+ROOT = Path(__file__).parents[1]
 
 
 def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
