@@ -57,6 +57,7 @@ class Rule(Protocol):
     for all children in turns. It must not wait, and every push pays for what it does.
 
     Every rule keeps these promises; `tests/server/rules` checks them:
+
     - Finite weights and a push of honest size give finite weights. Where a rule cannot keep that,
       the parent takes the push back, and refuses it (`Trial.apply`).
     - It is deterministic: the same pushes give the same weights to the bit.
