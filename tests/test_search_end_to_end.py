@@ -204,16 +204,6 @@ def test_a_trial_can_be_evaluated_and_trained_on(
     genkidama(tmp_path, "report", "run")  # what was trained on is none of the study's business
 
 
-@pytest.mark.slow
-def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: Path) -> None:
-    shutil.copytree(searched.path, tmp_path / "run")
-    options = ["--set", "search.trials=5", "--nodes", 1, "--cores", 1, "--no-figures"]
-    said = command(tmp_path, "genkidama", "search", "--resume", "run", *options, seconds=LONG)
-    assert said.code == 0, said.err
-    prefixes(trials_of(searched.path), trials_of(tmp_path / "run"))
-    assert len(trials_of(tmp_path / "run")) == 5
-
-
 # What only the parent can see. `tests/test_main.py` has the other mistakes.
 
 

@@ -265,22 +265,6 @@ async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
     assert Run.open(out).experiment == settings
 
 
-async def test_a_trial_that_diverges_counts_as_the_worst(tmp_path: Path) -> None:
-    settings = searching(trials=8, space={**SPACE, "network.options.gain": [1.0, float("inf")]})
-    out = tmp_path / "run"
-    async with running(settings, out) as parent:
-        await node(parent, "one").serve()
-    trials = trials_of(out)
-    check(out, trials, settings)
-    for trial in trials:
-        assert (trial.state is TrialState.FAIL) == (trial.params["network.options.gain"] > 1.0)
-    failed = [trial for trial in trials if trial.state is TrialState.FAIL]
-    assert failed and len(failed) < 8
-    assert {trial.user_attrs["reason"] for trial in failed} == {
-        "its weights became NaN or infinite"
-    }
-
-
 async def test_a_node_that_cannot_train_one_trial_trains_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
