@@ -26,7 +26,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import prepare
-from genkidama.runs.history import Follower
+from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
 from genkidama.runtime.files import remove_scratch, scratch_folder
@@ -444,7 +444,7 @@ class LogWatcher:
     """
 
     def __init__(self, logs: Sequence[Path]) -> None:
-        self._logs = [(path.stem, Follower(path)) for path in logs]
+        self._logs = [(path.stem, HistoryTail(path)) for path in logs]
         self._throttle = Throttle[str](_AGAIN_SECONDS)
 
     def read(self, now: float) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
-from genkidama.runs.history import FallbackReader, Follower
+from genkidama.runs.history import FallbackReader, HistoryTail
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runtime.address import listening_socket, local_address
@@ -173,7 +173,7 @@ class HistoryReader:
     """
 
     def __init__(self, history: Path) -> None:
-        self._history = Follower(history)
+        self._history = HistoryTail(history)
         self._fallback = FallbackReader()
         #: Reasons that came through the pipe, the newest last.
         self._reasons: dict[str, None] = {}

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EvaluationProgress",
     "Feed",
-    "Follower",
+    "LiveDisplay",
     "Progress",
     "Sinks",
     "Watch",
@@ -96,7 +96,7 @@ class _Lines:
             self.say(self._line())
 
 
-class Follower:
+class LiveDisplay:
     """Shows a status on a terminal, in a notebook's cell, or line by line.
 
     Args:
@@ -156,7 +156,7 @@ class Follower:
         self.close()
 
 
-class Progress(Follower):
+class Progress(LiveDisplay):
     """Follows a run or a search: give it to `train`, `search` or `launch` as `watch`.
 
     Args:
@@ -230,7 +230,7 @@ class Progress(Follower):
                 then = f"from version {event.version}"
                 if self.status.search is not None:
                     then = f"after {plural(self.status.search.reports, 'report')}"
-                self.say(f"{self._what}: run {event.run} goes on {then}")
+                self.say(f"{self._what}: run {event.run} resumes {then}")
             case PushesRefused() if event.code != "name":
                 # Children of one host have one name; the second adds a number and asks again.
                 others = f" (and {event.times - 1} others)" if event.times > 1 else ""
@@ -246,7 +246,7 @@ class Progress(Follower):
                 self.say(f"trial {event.trial} failed on {event.child}: {event.reason}")
 
 
-class EvaluationProgress(Follower):
+class EvaluationProgress(LiveDisplay):
     """Follows an evaluation: give it to `evaluate` as `watch`.
 
     Args:

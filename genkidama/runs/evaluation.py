@@ -26,7 +26,7 @@ from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.starts import is_null, starts_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runs.run import LOGS, Run, Weights, weights_of
+from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
 from genkidama.runtime.machine import ONE_THREAD, available_cores
 from genkidama.runtime.process import failure
 from genkidama.runtime.script import begin, mark
@@ -208,7 +208,7 @@ def evaluate(
     if run is not None and choose:
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
         chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts, allowed)
-        weights = Weights(run, sharded_checkpoint.load(chosen))
+        weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
     checkpoint, path = weights.checkpoint, weights.path
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)

@@ -26,7 +26,7 @@ __all__ = [
     "BACKLOG",
     "FallbackReader",
     "PIECE_BYTES",
-    "Follower",
+    "HistoryTail",
     "History",
     "read_lines",
     "whole_length",
@@ -88,7 +88,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
         return
 
 
-class Follower:
+class HistoryTail:
     """Reads what is added to a history from now on.
 
     Args:

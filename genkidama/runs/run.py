@@ -51,7 +51,7 @@ __all__ = [
     "STUDY",
     "TRIALS",
     "Run",
-    "Weights",
+    "SelectedWeights",
     "best_trial_of",
     "new_directory",
     "trial_folder",
@@ -396,7 +396,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Weights:
+class SelectedWeights:
     """The weights that are played."""
 
     #: The run that they are of, of a search its best trial; None of a file.
@@ -415,7 +415,7 @@ class Weights:
         return f"best weights, version {version}" if best else f"weights of version {version}"
 
 
-def weights_of(target: Run | str | Path, *, best: bool = True) -> Weights:
+def weights_of(target: Run | str | Path, *, best: bool = True) -> SelectedWeights:
     """The weights of a run, its directory, a search's, or a checkpoint file.
 
     Args:
@@ -426,9 +426,9 @@ def weights_of(target: Run | str | Path, *, best: bool = True) -> Weights:
         ConfigurationError: there is no such run or file, or it holds no good weights.
     """
     if not isinstance(target, Run) and not Path(target).is_dir():
-        return Weights(None, sharded_checkpoint.load(Path(target)))
+        return SelectedWeights(None, sharded_checkpoint.load(Path(target)))
     run = best_trial_of(target if isinstance(target, Run) else Run.open(target))
-    return Weights(run, run.load(best=best, unreadable=_warn))
+    return SelectedWeights(run, run.load(best=best, unreadable=_warn))
 
 
 def best_trial_of(run: Run) -> Run:

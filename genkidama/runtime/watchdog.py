@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-__all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog"]
+__all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog", "WatchdogOwner"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -117,21 +117,26 @@ LOOK_SECONDS = 1.0
 Trace: TypeAlias = Callable[[int], int | None]
 
 
+class WatchdogOwner(Protocol):
+    """Ends and replaces processes that hang."""
+
+    def hung(self, index: int, seconds: float) -> None:
+        """The process of this index has done nothing for these seconds."""
+
+
 class Watchdog:
     """Looks after some processes. One asyncio loop makes all calls.
 
     Args:
         patience: seconds for which a process may do nothing, at least; 0 for ever.
         trace: shows whether a silent process works; without it, only what it says counts.
-        hung: called for each process that hangs, with the seconds for which it has done nothing.
+        owner: ends the processes that hang.
     """
 
-    def __init__(
-        self, patience: float, trace: Trace | None, hung: Callable[[int, float], None]
-    ) -> None:
+    def __init__(self, patience: float, trace: Trace | None, owner: WatchdogOwner) -> None:
         self.ages = HangDetector(patience)
         self._trace = trace
-        self._hung = hung
+        self._owner = owner
         self._traces: dict[int, int | None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -170,4 +175,4 @@ class Watchdog:
         self._traces = traces
         for index, age in self.ages.hung:
             self.ages.forget(index)
-            self._hung(index, age)
+            self._owner.hung(index, age)

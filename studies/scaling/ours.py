@@ -21,7 +21,7 @@ from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.history import Follower
+from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
 from studies.scaling.figures import staleness
 from studies.scaling.machines import ROOT, Machines
@@ -62,7 +62,7 @@ class Ours:
     def __init__(self, machines: Machines, folder: Path, goal: float, every: float) -> None:
         self._machines = machines
         self._out = folder / "run"
-        self._history = Follower(self._out / HISTORY)
+        self._history = HistoryTail(self._out / HISTORY)
         self._port = free_port()
         #: When each child has joined first, in Unix seconds.
         self._joined: dict[str, float] = {}

@@ -33,7 +33,7 @@ def test_the_start_and_refusals_are_lines_of_their_own() -> None:
     )
     assert file.getvalue().splitlines() == [
         "training CartPole-v1 with a3c: run first",
-        "training CartPole-v1 with a3c: run first goes on from version 7",
+        "training CartPole-v1 with a3c: run first resumes from version 7",
         "refused a connection: no hello",
     ]
 
@@ -83,7 +83,7 @@ def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
     said = file.getvalue().splitlines()
     assert [line for line in said if not line.startswith("CartPole-v1 ")] == [
         "searching CartPole-v1 with hypertrick: run first",
-        "searching CartPole-v1 with hypertrick: run first goes on after 1 report",
+        "searching CartPole-v1 with hypertrick: run first resumes after 1 report",
         "refused pi: too early",
         "warning: the disk is full",
         "trial 1 failed on pi: no memory",

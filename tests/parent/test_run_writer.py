@@ -22,7 +22,7 @@ from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.extensions import Observer
 from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE
-from genkidama.runs.history import Follower
+from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import Run
 from genkidama.runs.status import RunStatus
 from genkidama.server.events import CheckpointWritten, Stopped, from_line
@@ -185,7 +185,7 @@ async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known
         await child.enter()
         await child.pushed(1.0)
         await eventually(lambda: bool(Run(out).checkpoints))
-        follower = Follower(out / "history.jsonl")
+        follower = HistoryTail(out / "history.jsonl")
         assert follower.read() == []
         shutil.rmtree(out / "checkpoints")
         await eventually(lambda: bool(Run(out).checkpoints))

@@ -15,8 +15,8 @@ from genkidama.runs import history as module
 from genkidama.runs.history import (
     PIECE_BYTES,
     FallbackReader,
-    Follower,
     History,
+    HistoryTail,
     read_lines,
     whole_length,
     whole_lines,
@@ -129,10 +129,10 @@ def test_where_nothing_can_be_written_the_way_out_is_named(tmp_path: Path) -> No
 
 def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    follower = Follower(path)
+    follower = HistoryTail(path)
     assert follower.read() == []
     path.write_bytes(b"{}\n")
-    follower = Follower(path)  # what was there before is not its business
+    follower = HistoryTail(path)  # what was there before is not its business
     assert follower.read() == []
     with path.open("ab") as file:
         file.write(LINES[:-5])
@@ -146,7 +146,7 @@ def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
 def test_a_long_history_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(LINES * (3 * PIECE_BYTES // len(LINES)))
-    follower = Follower(path)
+    follower = HistoryTail(path)
     follower.position, found = 0, 0
     while follower.behind or not found:
         lines = follower.read()
@@ -159,7 +159,7 @@ def test_a_hole_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(LINES)
     os.truncate(path, 3 << 30)
-    follower = Follower(path)
+    follower = HistoryTail(path)
     follower.position = 0
     tracemalloc.start()
     assert follower.read() == LINES.splitlines()

@@ -68,8 +68,10 @@ def test_what_a_nursery_forked_and_the_nursery_end_with_their_program_and_leave_
 
 
 def test_where_all_of_them_are_killed_the_next_program_removes_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The path of a socket is short: that of a test may not be.
+    tmp_path = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     program, (_, nursery, folder) = started(NURSERY, "")
     assert Path(folder).parent == tmp_path

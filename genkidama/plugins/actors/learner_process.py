@@ -89,9 +89,7 @@ class LearnerProcess(Companion):
         self._policy = RestartPolicy(3)
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
-        self._watch = Watchdog(
-            _PATIENCE * self._experiment.child.hang_seconds, self._beat, self._hung
-        )
+        self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
 
     @property
     def pid(self) -> int:
@@ -218,7 +216,7 @@ class LearnerProcess(Companion):
     def _beat(self, _: int) -> int:
         return 0 if self._memory is None else int(self._memory.beat[0])
 
-    def _hung(self, _: int, seconds: float) -> None:
+    def hung(self, index: int, seconds: float) -> None:
         if self._worker is not None:
             self._worker.hung(seconds)
 

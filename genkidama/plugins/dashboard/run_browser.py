@@ -33,7 +33,7 @@ from genkidama.plugins.dashboard.routes import (
 )
 from genkidama.plugins.dashboard.viewers import Viewers
 from genkidama.protocol.tokens import is_loopback
-from genkidama.runs.history import Follower
+from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain, parse_listen
@@ -74,7 +74,7 @@ class RecordedRun:
             self.status.advice.append(self.problem)
         #: The time of the newest event.
         self.time = 0.0
-        self._follower = Follower(path / HISTORY)
+        self._follower = HistoryTail(path / HISTORY)
         self._follower.position = 0
         self._together = 1
 

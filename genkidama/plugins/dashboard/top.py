@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from genkidama.cli.progress import Follower
+from genkidama.cli.progress import LiveDisplay
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once
@@ -68,7 +68,7 @@ def _uplink(url: str) -> Any:
     return Transport(f"{scheme}://{found['address']}/watch", token=token, fingerprint=fingerprint)
 
 
-class _Top(Follower):
+class _Top(LiveDisplay):
     """The status that a feed sends, on this terminal.
 
     Args:

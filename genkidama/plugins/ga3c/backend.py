@@ -96,7 +96,7 @@ class GA3C:
         self._watch = Watchdog(
             _ENGINE_PATIENCE * experiment.child.hang_seconds,
             lambda _: self.slots.mark_of_engine(),
-            self._engine_hung,
+            self,
         )
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
@@ -212,7 +212,7 @@ class GA3C:
 
     # The engine.
 
-    def _engine_hung(self, _: int, seconds: float) -> None:
+    def hung(self, index: int, seconds: float) -> None:
         log.warning("engine hung", reason=f"it did nothing for {seconds:.0f} s, and is killed")
         if self._engine is not None:
             self._engine.kill()
