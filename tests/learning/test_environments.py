@@ -679,18 +679,6 @@ def test_seeds_fit_31_bits_and_those_of_neighbours_do_not_overlap(count: int) ->
     assert min(b - a for a, b in pairwise(firsts)) >= count
 
 
-def test_what_cannot_be_built_is_told_as_for_a_single_environment() -> None:
-    for settings in (
-        Environment(id="MoonLander-v3"),
-        Environment(id="ALE/MoonLander-v5", vectorized=True),
-    ):
-        with pytest.raises(
-            ConfigurationError,
-            match=f"^environment.id = '{settings.id}': Gymnasium does not know it: ",
-        ):
-            make_lanes(settings, 2)
-
-
 def test_ales_vectorized_form_has_one_thread_unless_it_is_given_more() -> None:
     process = psutil.Process()
 

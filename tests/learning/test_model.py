@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -220,13 +219,6 @@ def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> N
     assert normalize(np.array([3.0, 2.0, 2.0], np.float32)).tolist() == pytest.approx(
         [1.0, 0.0, 0.0]
     )
-
-
-def test_of_an_environment_only_the_spaces_are_needed() -> None:
-    spaces = SimpleNamespace(
-        observation_space=Stage().observation_space, action_space=Stage().action_space
-    )
-    assert torch.equal(Model(Experiment(), spaces).vector, Model(Experiment(), Stage()).vector)
 
 
 # The signature.

@@ -22,7 +22,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.plugins.actors.learner import RowLearner
-from genkidama.plugins.actors.learner_memory import LearnerLayout, LearnerMemory
+from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import keep_large_blocks
 from genkidama.runtime.user_errors import describe_error, print_user_traceback

@@ -1,7 +1,11 @@
 """The parent's side of its learner: starts the process, hands it batches, replaces it. No torch.
 
 Laws of this file:
-- The two take turns, as `genkidama.plugins.actors.learner_memory` says.
+- They share memory and take turns, and each turn begins with a message on their socket. From
+  "learn" to "learned" all belongs to the learner, and else to the parent. So nothing is read while
+  it is written. `beat` alone may be read at any time: it shows that the learner works.
+- The learner copies a batch's rows before it changes anything, and writes θ and the optimizer's
+  state after it has learned from all of them. So a learner that dies leaves the state before.
 - A learner that dies is started again with the newest θ and its optimizer's state. The batch that
   it was learning from is lost, and counts against the children whose rows it had
   (`Experience.killed`). The run ends if the rows of every child kill it, or if it dies again and
@@ -20,11 +24,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from genkidama.errors import (
@@ -35,16 +41,18 @@ from genkidama.errors import (
 )
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
-from genkidama.plugins.actors.learner_memory import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.forkserver import ForkServer
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
+from genkidama.runtime.shared_block import Block
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
 
-__all__ = ["FORKSERVER", "LearnerProcess", "companion"]
+__all__ = ["FORKSERVER", "LearnerLayout", "LearnerMemory", "LearnerProcess", "companion"]
+
+Array = npt.NDArray[Any]
 
 #: Another program's, with torch warm. It is joined before it is used.
 FORKSERVER = ForkServer()
@@ -52,11 +60,49 @@ FORKSERVER = ForkServer()
 #: The first function of a learner that is forked from it.
 _ENTRY = "genkidama.plugins.actors.__main__:run_forked"
 
-#: How many times as long as a core it may do nothing: before its first update it looks at the whole
-#: batch.
+#: Patience with it, in that with a core: before its first update it looks at the whole batch.
 _PATIENCE = 2.0
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class LearnerLayout:
+    """The sizes that the shared memory follows from."""
+
+    #: Numbers of the weight vector.
+    size: int
+    #: Those of them that are trainable.
+    trainable: int
+    #: Vectors of optimizer state.
+    state_rows: int
+    #: Rows of a batch, at most.
+    rows: int
+    #: M: numbers of a row.
+    columns: int
+
+    def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        return {
+            "weights": ((self.size,), np.float32),
+            "state": ((self.state_rows, self.trainable), np.float32),
+            "clock": ((1,), np.float64),
+            "beat": ((1,), np.int64),
+            "rows": ((self.rows, self.columns), np.float32),
+        }
+
+
+class LearnerMemory(Block):
+    """The arrays; `LearnerLayout` gives their shapes."""
+
+    #: θ.
+    weights: Array
+    #: The optimizer's state, and its steps so far.
+    state: Array
+    clock: Array
+    #: A number that grows with each update, and with the batch's end.
+    beat: Array
+    #: The batch: blocks one behind the other, from the first row on.
+    rows: Array
 
 
 def companion(parent: Parent) -> LearnerProcess | None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from genkidama.child.backend import make_backend
 from genkidama.child.worker_pool import SemaphoreVector
 from genkidama.config.experiment import Experiment
+from genkidama.plugins.actors import backend as backend_module
 from genkidama.plugins.actors.backend import ActorPool, Actors
 from genkidama.plugins.actors.outbox import BLOCKS
 from genkidama.plugins.actors.rule import Columns
@@ -150,16 +152,21 @@ async def test_news_that_come_while_a_push_is_under_way_leave_it_as_it_is() -> N
         assert (backend.memory.weights == 0.5).all()
 
 
-async def test_a_slow_core_is_not_kept_from_its_steps_by_news() -> None:
+async def test_a_slow_core_is_not_kept_from_its_steps_by_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(backend_module, "time", SimpleNamespace(monotonic=lambda: now))
     pool = ActorPool(acting(), "core", "pi", Actors(acting(), 1))
     assert pool.asks, "at first"
     pool.answered(0)
-    await asyncio.sleep(0.01)
+    now += 0.01
     pool.answered(1)  # 10 ms a row
     pool.pulling()
     assert not pool.asks
-    assert 0.6 < pool._until(64) < 2.0
-    assert 2.5 < pool._until(256) < 6.0
+    assert pool._until(64) == pytest.approx(0.64)
+    now += 0.5
+    assert pool._until(256) == pytest.approx(2.06)
 
 
 async def test_a_push_that_is_refused_is_dropped() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors.__main__ import main
-from genkidama.plugins.actors.learner_memory import LearnerLayout, LearnerMemory
+from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns
 from genkidama.protocol.vector import Signature
 from tests.helpers import PATIENCE, ROOT
