@@ -61,7 +61,7 @@ class Started(Event, kw_only=True):
 
 
 class Resumed(Event, kw_only=True):
-    """The parent goes on with a run that is there."""
+    """The parent resumes a run."""
 
     event: Literal["resume"] = "resume"
     run: str
@@ -69,7 +69,7 @@ class Resumed(Event, kw_only=True):
     software: str
     """The version of the parent's software."""
     file: str | UnsetType = UNSET
-    """Plain run: the checkpoint from which it goes on."""
+    """Plain run: the checkpoint from which it resumes."""
     version: int | UnsetType = UNSET
     """Plain run: the version of θ_P there."""
     update: float | UnsetType = UNSET
@@ -140,7 +140,7 @@ class Measures(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that it trained then."""
     figures: dict[str, float] = {}
-    """In a line they stand beside the other fields: name and value."""
+    """In a line they are beside the other fields: name and value."""
 
 
 class PushesRefused(Event, kw_only=True):
@@ -263,7 +263,7 @@ class PhaseReported(Event, kw_only=True):
 
 
 class TrialEnded(Event, kw_only=True):
-    """Search: nobody trains this trial any more."""
+    """Search: a trial has ended."""
 
     event: Literal["trial_end"] = "trial_end"
     trial: int
