@@ -69,8 +69,8 @@ def import_string(text: str) -> ImportString | None:
     Returns:
         None for any other text, as one with a blank or a second colon.
     """
-    found = _PARTS.fullmatch(text)
-    return None if found is None else ImportString(*found.groups())
+    parts = _PARTS.fullmatch(text)
+    return None if parts is None else ImportString(*parts.groups())
 
 
 def prefix_of(environment: str) -> str:

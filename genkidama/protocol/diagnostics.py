@@ -166,13 +166,13 @@ class Window:
         means = {
             name: float(grown[row, 0] / grown[row, 1]) for name, row in _ROWS.items() if ripe[row]
         }
-        moments_there = [means.pop(name) for name in _MOMENTS if name in means]
-        if moments_there:
-            means["explained_variance"] = _explained_variance(*moments_there)
-        weighed = zip(WEIGHTS, ("loss", "episode_length"), strict=True)
-        counts = {name: float(grown[_ROWS[of], 1]) for name, of in weighed if of in means}
-        found = {name: means[name] for name in DIAGNOSTICS if name in means}
-        return {name: value for name, value in found.items() if not math.isnan(value)} | counts
+        of_returns = [means.pop(name) for name in _MOMENTS if name in means]
+        if of_returns:
+            means["explained_variance"] = _explained_variance(*of_returns)
+        weights = zip(WEIGHTS, ("loss", "episode_length"), strict=True)
+        counts = {name: float(grown[_ROWS[of], 1]) for name, of in weights if of in means}
+        figures = {name: means[name] for name in DIAGNOSTICS if name in means}
+        return {name: value for name, value in figures.items() if not math.isnan(value)} | counts
 
 
 def _explained_variance(r: float, r2: float, e: float, e2: float) -> float:

@@ -55,10 +55,10 @@ class Invitation(NamedTuple):
         Raises:
             ConfigurationError: it is none; the message does not show it.
         """
-        found = _FORM.match(text.strip())
-        if found is None:
+        match = _FORM.match(text.strip())
+        if match is None:
             raise _unreadable("it has another form; was it copied whole, and in quotes?")
-        scheme, name, token, address, fingerprint = found.groups(default="")
+        scheme, name, token, address, fingerprint = match.groups(default="")
         if token and not (is_name(name) and is_token(token)):
             raise _unreadable("what stands before the @ is no name and token")
         if (scheme == "wss") != bool(fingerprint):

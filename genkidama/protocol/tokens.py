@@ -119,32 +119,32 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
 
 
 def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
-    """The entry of this token, which may have ended; None if nobody has been given it."""
-    given, found = _digest_of(token), None
+    """The entry of this token, which may have ended; None if there is none."""
+    given, match = _digest_of(token), None
     for entry in entries:
         if hmac.compare_digest(entry.digest, given):
-            found = entry
-    return found
+            match = entry
+    return match
 
 
 def find_link(key: str, entries: Iterable[Entry]) -> str:
     """The cookie that the link with this key leaves, whose token may have ended; empty if there is
     no such link."""
-    found = ""
+    left = ""
     for entry in entries:
         cookie = link_cookie(key, entry.salt) if entry.salt else ""
         if cookie and hmac.compare_digest(entry.cookie, _digest_of(cookie)):
-            found = cookie
-    return found
+            left = cookie
+    return left
 
 
 def find_cookie(cookie: str, entries: Iterable[Entry]) -> Entry | None:
     """The entry whose link has left this cookie, which may have ended; None if there is none."""
-    given, found = _digest_of(cookie), None
+    given, match = _digest_of(cookie), None
     for entry in entries:
         if entry.cookie and hmac.compare_digest(entry.cookie, given):
-            found = entry
-    return found
+            match = entry
+    return match
 
 
 def link_token(key: str, salt: str) -> str:
@@ -230,10 +230,10 @@ def _until(words: list[str]) -> float:
 
 def _viewer(words: list[str]) -> tuple[bool, str, str]:
     """True if a line's token is a viewer's; the salt of its link, and the hash of its cookie."""
-    found = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
-    if found is None:
+    match = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
+    if match is None:
         return False, "", ""
-    return True, found[1] or "", found[2] or ""
+    return True, match[1] or "", match[2] or ""
 
 
 def _end(word: str) -> float:
@@ -242,10 +242,10 @@ def _end(word: str) -> float:
     Raises:
         ValueError: there is no such day.
     """
-    found = _UNTIL.fullmatch(word)
-    if found is None:
+    match = _UNTIL.fullmatch(word)
+    if match is None:
         raise ValueError(word)
-    day = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    day = datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
     return (day + timedelta(days=1)).timestamp()
 
 

@@ -105,18 +105,18 @@ class Signature:
                     f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, "
                     f"expected {mine[0]!r} with shape {list(mine[1])}"
                 )
-        here, there = len(self.entries), len(other.entries)
-        if there > here:
-            name, shape = other.entries[here]
+        ours, count = len(self.entries), len(other.entries)
+        if count > ours:
+            name, shape = other.entries[ours]
             return (
                 f"parameter {name!r} with shape {list(shape)} is not expected "
-                f"({there} parameters, expected {here})"
+                f"({count} parameters, expected {ours})"
             )
-        if there < here:
-            name, shape = self.entries[there]
+        if count < ours:
+            name, shape = self.entries[count]
             return (
                 f"parameter {name!r} with shape {list(shape)} is missing "
-                f"({there} parameters, expected {here})"
+                f"({count} parameters, expected {ours})"
             )
         return None
 
