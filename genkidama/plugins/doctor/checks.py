@@ -130,11 +130,12 @@ def _holds(version: tuple[int, ...], specifier: str) -> bool:
 
 
 def judge_python(version: tuple[int, ...]) -> Check:
-    """Checks whether Genkidama runs on this Python: pyproject.toml's `requires-python`."""
+    """Checks this Python against pyproject.toml's `requires-python`."""
     way = "Genkidama needs Python 3.11 or later: Debian 12 and Raspberry Pi OS 12 have it"
-    found = ".".join(map(str, version))
     good = version[:2] >= (3, 11)
-    return Check("python", "ok", found) if good else Check("python", "failed", found, way)
+    return Check(
+        "python", "ok" if good else "failed", ".".join(map(str, version)), way * (not good)
+    )
 
 
 def judge_processor(system: str, machine: str, bits: int) -> Check:
@@ -161,15 +162,13 @@ def judge_processor(system: str, machine: str, bits: int) -> Check:
 
 
 def judge_c_library(name: str, version: str) -> Check:
-    """Checks whether the wheels can be used with a C library, as `platform.libc_ver()` gives it."""
-    if name != "glibc":
-        found = " ".join((name or "not glibc", version)).strip()
-        way = f"{_GLIBC}: take a Debian, Raspberry Pi OS, Ubuntu or Fedora"
-        return Check("c library", "failed", found, way)
-    if release(version) < (2, 28):
-        way = f"{_GLIBC}: install a newer system (Debian 10 has 2.28)"
-        return Check("c library", "failed", f"glibc {version}", way)
-    return Check("c library", "ok", f"glibc {version}")
+    """Checks whether wheels work with a C library, as `platform.libc_ver()` gives it."""
+    found = " ".join((name or "not glibc", version)).strip()
+    if name == "glibc" and release(version) >= (2, 28):
+        return Check("c library", "ok", found)
+    way = "install a newer system (Debian 10 has 2.28)"
+    way = way if name == "glibc" else "take a Debian, Raspberry Pi OS, Ubuntu or Fedora"
+    return Check("c library", "failed", found, f"{_GLIBC}: {way}")
 
 
 def parse_quota(text: str) -> float | None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genkidama.cli.options import Verb, path
+from genkidama.cli.options import Option, Verb, flag, path
 
 _ROLE = "with --parent-role: "
+
+
+def _text(name: str, metavar: str, help: str) -> Option:
+    return name, {"metavar": metavar, "help": help}
+
 
 DOCTOR = Verb(
     "examine this machine and the way to its parent",
@@ -15,61 +20,26 @@ DOCTOR = Verb(
         path(
             "file", "the child's TOML; with --parent-role, the experiment", "FILE.toml", nargs="?"
         ),
-        (
-            "--parent",
-            {
-                "metavar": "URL",
-                "help": "where the parent listens: ws://HOST:PORT or wss://HOST:PORT",
-            },
-        ),
-        (
-            "--cores",
-            {
-                "metavar": "N",
-                "help": "core processes: a number, or auto for one each CPU core",
-            },
-        ),
-        (
+        _text("--parent", "URL", "where the parent listens: ws://HOST:PORT or wss://HOST:PORT"),
+        _text("--cores", "N", "core processes: a number, or auto for one each CPU core"),
+        _text(
             "--token-file",
-            {
-                "metavar": "FILE",
-                "help": "holds this child's token (or: the environment variable GENKIDAMA_TOKEN)",
-            },
+            "FILE",
+            "holds this child's token (or: the environment variable GENKIDAMA_TOKEN)",
         ),
-        (
+        _text(
             "--ca-file",
-            {
-                "metavar": "FILE",
-                "help": "PEM certificates of the authority that signed the parent's (default: the "
-                "system's)",
-            },
+            "FILE",
+            "PEM certificates of the authority that signed the parent's (default: the system's)",
         ),
-        (
-            "--parent-role",
-            {
-                "action": "store_true",
-                "help": "examine this machine as a parent: neither torch nor Box2D is needed",
-            },
+        flag(
+            "--parent-role", "examine this machine as a parent: neither torch nor Box2D is needed"
         ),
-        (
-            "--out",
-            {
-                "metavar": "DIR",
-                "type": Path,
-                "default": Path("runs"),
-                "help": f"{_ROLE}where runs are kept (default: runs)",
-            },
-        ),
-        ("--tokens-file", {"metavar": "FILE", "help": f"{_ROLE}names and tokens of its children"}),
-        ("--certificate-file", {"metavar": "FILE", "help": f"{_ROLE}the parent's PEM certificate"}),
-        ("--key-file", {"metavar": "FILE", "help": f"{_ROLE}its PEM private key"}),
-        (
-            "--json",
-            {
-                "action": "store_true",
-                "help": "print one JSON object on standard output and nothing else",
-            },
-        ),
+        path("--out", f"{_ROLE}where runs are kept (default: runs)", default=Path("runs")),
+        _text("--tokens-file", "FILE", f"{_ROLE}names and tokens of its children"),
+        _text("--certificate-file", "FILE", f"{_ROLE}the parent's PEM certificate"),
+        _text("--key-file", "FILE", f"{_ROLE}its PEM private key"),
+        flag("--json", "print one JSON object on standard output and nothing else"),
     ),
     (
         ("genkidama doctor", "can this machine do its part?"),
