@@ -25,7 +25,7 @@ from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
-from genkidama.plugins.gorila.global_replay import make_global_replay
+from genkidama.plugins.gorila.global_replay import GlobalReplay, make_global_replay
 from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import LocalReplay, SumTrees, nodes_of
@@ -88,6 +88,8 @@ class ReplayPart(CorePart):
         )
 
     def collector(self, context: CollectorContext) -> LearnerOnly | None:
+        if isinstance(self._replay, GlobalReplay):
+            self._replay.needs_log_mu = context.notes_log_mu
         return LearnerOnly(context) if context.model.experiment.role == "learn" else None
 
     def prepare(self, rollout: Rollout) -> None:

@@ -593,6 +593,8 @@ class GlobalReplay:
         self._capacity = ring.settings.capacity
         self._exponent = model.experiment.replay.priority_exponent
         self._choices = model.choices
+        #: Whether the learner reads log μ. If not, cores write NaN for it.
+        self.needs_log_mu = True
         #: The number of drawn steps, and of the invalid ones among them.
         self._drawn = 0
         self._invalid = 0
@@ -678,8 +680,10 @@ class GlobalReplay:
             drawn, places = self._ring.sample(
                 self._seed(), count, steps, mode, self._gamma, self._scaled
             )
-            numbers = np.stack((drawn.rewards, drawn.log_mu), 1)
-            good = are_numbers(numbers) & are_actions(drawn.actions, self._choices)
+            good = are_numbers(drawn.rewards[:, None])
+            if self.needs_log_mu:
+                good &= are_numbers(drawn.log_mu[:, None])
+            good &= are_actions(drawn.actions, self._choices)
             for seen in (drawn.observations, drawn.following):
                 good &= are_numbers(seen)
             if good.all():
@@ -702,7 +706,7 @@ class GlobalReplay:
                 each
                 for each in found
                 if are_numbers(each[0]).all()
-                and are_numbers(each[2]).all()
+                and are_numbers(each[2][:, : None if self.needs_log_mu else -1]).all()
                 and are_actions(each[1], self._choices).all()
                 and are_numbers(each[1]).all()
             ]

@@ -413,7 +413,7 @@ class Core:
         self.written = 0
         self.goes_on = False
 
-    def play(self, ends: str) -> None:
+    def play(self, ends: str, log_mu: float = -1.0) -> None:
         """A batch: of each step, "." goes on, "t" terminates, "c" is cut by a time limit."""
         rows = self.share.begin(self.goes_on)
         cuts: list[int] = []
@@ -430,7 +430,7 @@ class Core:
         following = [np.full(4, self.written + cut + 1, np.float32) for cut in cuts]
         self.written += len(ends)
         self.goes_on = ends[-1] == "."
-        self.share.end(len(ends), cuts, following, -1.0)
+        self.share.end(len(ends), cuts, following, log_mu)
 
     def close(self) -> None:
         self.ring.close()
@@ -581,6 +581,20 @@ def test_what_no_core_can_have_written_is_left_out_and_said(
         assert torch.isin(rollout.actions, torch.tensor([0, 1])).all()
     said = capsys.readouterr()
     assert (said.out + said.err).count("no core can have written") == 1
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_log_mu_is_checked_where_the_learner_reads_it(core: Core, needs: bool) -> None:
+    """Cores write NaN for the others."""
+    core.replay.needs_log_mu = needs
+    for _ in range(20):
+        core.play("...t", np.nan)
+    for sample in (lambda: core.replay.sample(8), lambda: core.replay.trajectories(2, 3)):
+        if needs:
+            with pytest.raises(ConfigurationError, match="this replay is spoilt"):
+                sample()
+        else:
+            sample()
 
 
 def test_a_replay_that_holds_nothing_else_is_called_spoilt(core: Core) -> None:
