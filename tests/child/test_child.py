@@ -139,35 +139,6 @@ async def test_a_child_that_no_protocol_helps_is_refused_with_the_parents_words(
         assert [hello.protocol for hello in parent.of(Hello)()] == [PROTOCOL]
 
 
-async def test_a_parent_that_welcomes_with_another_protocol_version_is_left() -> None:
-    async with Scripted(hello=Welcome(protocol=9, experiment={})) as parent:
-        with pytest.raises(EnvironmentFailure, match=f"speaks protocol 9, this child {PROTOCOL}"):
-            await Child(parent.url, name="pi").serve()
-
-
-async def test_an_experiment_of_a_newer_version_is_an_error_of_one_line() -> None:
-    async with Scripted(
-        hello=Welcome(protocol=PROTOCOL, experiment={"algorithm": {"newer": 1}})
-    ) as parent:
-        with pytest.raises(
-            ConfigurationError,
-            match=r"the experiment of ws://.*: algorithm.newer = 1: no such setting",
-        ):
-            await Child(parent.url, name="pi").serve()
-
-
-async def test_another_network_is_refused(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(1)
-        parent.server.experiment = constant(network={"options": {"size": 5}})
-        parent.server.trial.experiment = parent.server.experiment.to_dict()
-        async with Serving(child_of(parent, "other")) as other:
-            words = "another network: parameter 0 is 'constant' with shape [5], expected 'constant'"
-            await eventually(lambda: words in other.child.status)
-            assert parent.server.joined == set()
-
-
 async def test_the_honest_child_gets_in_when_the_wrong_one_goes(tmp_path: Path) -> None:
     async with (
         running(constant(), tmp_path) as parent,
@@ -194,15 +165,6 @@ async def test_the_network_that_is_expected_keeps_the_wrong_one_out(tmp_path: Pa
         async with Serving(child_of(parent)) as honest:
             await honest.exchanged(2)
             assert parent.server.joined == {"pi"}
-
-
-async def test_a_second_child_with_the_same_name_waits(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as first:
-        await first.exchanged(1)
-        async with Serving(child_of(parent)) as second:
-            await eventually(lambda: "'pi' is in use by another child" in second.child.status)
-            await first.exchanged(2)
-            assert parent.server.connected == ["pi"]
 
 
 async def test_children_without_a_name_are_called_after_their_machine(

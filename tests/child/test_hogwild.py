@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -187,16 +186,6 @@ async def episodes(orchestrator: CoreOrchestrator, exchanges: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("environment", ["Bandit", "Corridor"])
-async def test_an_exchange_is_due_once_in_an_episode_of_the_whole_child(environment: str) -> None:
-    """Each core ends exactly one episode between two exchanges, however short the episodes are."""
-    settings = experiment(environment, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
-    async with training(settings, cores=3) as orchestrator:
-        found = await episodes(orchestrator, 1000)
-        # The first one, too: at the start all wait for all, which is no exchange.
-        assert set(found) == {3}, {count: found.count(count) for count in set(found)}
-
-
 async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
     """It lights its element first and then says so; by then the exchange may be under way."""
     settings = experiment("Bandit", algorithm=a3c(batch_size=16), child={"exchange": "episode"})
@@ -207,20 +196,6 @@ async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
             orchestrator._pool._record(orchestrator._pool._workers[exchange % 2], b"")
             orchestrator.release()
             await orchestrator.due()
-
-
-async def test_free_cores_exchange_after_so_many_steps() -> None:
-    settings = experiment(
-        "Corridor",
-        algorithm=a3c(batch_size=16),
-        child={"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 500},
-    )
-    async with training(settings) as orchestrator, asyncio.timeout(40):
-        for _ in range(5):
-            await orchestrator.due()
-            work = orchestrator.take_work()
-            orchestrator.release()
-            assert work.steps >= 500
 
 
 async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
@@ -234,29 +209,3 @@ async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
         np.testing.assert_allclose(orchestrator.memory.weights, sent + 6.0, rtol=1e-5)
     finally:
         await orchestrator.shutdown()
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
-async def test_nothing_is_left_when_the_cores_have_ended() -> None:
-    async def live(killed: bool) -> list[int]:
-        """One orchestrator's life; the process numbers of its cores."""
-        async with training(bandit(exchange="free")) as orchestrator:
-            await train(orchestrator, lambda _: orchestrator.memory.head.all())
-            pids = orchestrator.pids
-            if killed:
-                os.kill(pids[0], signal.SIGKILL)
-                await train(
-                    orchestrator,
-                    lambda _: len(orchestrator.pids) == 2 and pids[0] not in orchestrator.pids,
-                )
-            return pids + orchestrator.pids
-
-    left = []
-    for killed in (False, False, True):  # the first life also starts the nursery, which stays
-        for pid in await live(killed):
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
-        gc.collect()  # descriptors of unreachable objects go with the next collection
-        left.append((len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))))
-    assert left[0] == left[1] == left[2]

@@ -13,11 +13,8 @@ import pytest
 
 from genkidama.child.__main__ import main
 from genkidama.config.experiment import Experiment
-from genkidama.protocol.messages import PROTOCOL, Refusal
 from tests.certificates import Authority, needs_openssl
 from tests.helpers import (
-    ROOT,
-    FakeParent,
     Started,
     constant,
     eventually,
@@ -151,35 +148,6 @@ async def test_a_name_in_use_is_waited_for(tmp_path: Path, start: Start) -> None
         second.signal(signal.SIGINT)
         assert await ended(second) == 0
     assert "Traceback" not in second.err
-
-
-async def test_another_protocol_version_ends_it(start: Start) -> None:
-    refusal = Refusal(
-        code="version",
-        reason=f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; "
-        "install the same version on both",
-    )
-    async with FakeParent(lambda request: refusal) as parent:
-        child = start("--parent", parent.url, "--name", "pi")
-        assert await ended(child) == 1
-    assert child.err.splitlines()[-1] == f"error: the parent refuses this child: {refusal.reason}"
-    assert "Traceback" not in child.err
-
-
-async def test_an_environment_that_always_fails_ends_it(tmp_path: Path, start: Start) -> None:
-    async with running(faulty(fault="raise"), tmp_path / "run") as parent:
-        child = start("--parent", url(parent.address), "--name", "pi")
-        assert await ended(child) == 1
-        await vanished(child)
-        await eventually(lambda: not parent.server.connected)
-    lines = child.err.splitlines()
-    place = f"{ROOT / 'tests' / 'tiny.py'}:60, in _meet"
-    assert lines[-1] == (
-        "error: core 0 died 3 times without ending an episode: "
-        f"ValueError: the cable is loose ({place})"
-    )
-    assert child.err.count("Traceback") == 3  # those of the user's own code, one each time
-    assert 'File "' + str(Path("tests", "tiny.py")) in child.err or "tests/tiny.py" in child.err
 
 
 async def test_an_environment_that_cannot_be_built_ends_it(tmp_path: Path, start: Start) -> None:

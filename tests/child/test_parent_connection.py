@@ -23,7 +23,7 @@ from genkidama.child.parent_connection import ParentConnection
 from genkidama.child.transport import Transport
 from genkidama.cli.progress import Progress
 from genkidama.config.experiment import Experiment
-from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.parent import Parent
 from genkidama.protocol.messages import (
     Goodbye,
@@ -380,35 +380,6 @@ async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) ->
     assert len(history(tmp_path, "measures")) == len(history(tmp_path, "exchange")) >= 4
 
 
-async def test_a_push_that_is_sent_again_carries_its_measures_and_the_next_the_newest() -> None:
-    async with (
-        Scripted(measuring(), push=[None, None]) as parent,
-        Serving(Child(parent.url, name="pi")),
-    ):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 4)
-    first, second, third, fourth = pushes()[:4]
-    assert first.measures == second.measures == third.measures == {"number": 1.0, "pps": 250.0}
-    assert fourth.measures["number"] == 1 + fourth.steps / 10 >= 4
-
-
-async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def take_work(backend: MeasuringBackend) -> Work:
-        backend.asked += 1
-        return Work(steps=1, measures={"number": 2.0} if backend.asked == 2 else {})
-
-    monkeypatch.setattr(MeasuringBackend, "take_work", take_work)
-    async with (
-        Scripted(measuring(), push=[None, None]) as parent,
-        Serving(Child(parent.url, name="pi")),
-    ):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 5)
-    assert [push.measures for push in pushes()[:5]] == [{}, {}, {}, {"number": 2.0}, {}]
-
-
 async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -494,15 +465,6 @@ async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path:
         assert parent.server.refusals == {"finite": 1}
         np.testing.assert_array_equal(parent.server.trial.vector, np.full(4, 2.0, DTYPE))
         assert parent.server.trial.steps == 10 * serving.backend.exchanges
-
-
-async def test_weights_that_are_not_finite_from_the_start_end_the_child(tmp_path: Path) -> None:
-    async with running(constant(network={"options": {"first": float("inf")}}), tmp_path) as parent:
-        with pytest.raises(
-            EnvironmentFailure,
-            match="pushes NaN or infinity, and the parent has no weights to fall back to",
-        ):
-            await child_of(parent).serve()
 
 
 async def test_returns_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
