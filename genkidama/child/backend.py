@@ -18,7 +18,7 @@ __all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", 
 
 @dataclass
 class Work:
-    """What a child has done since it was last asked."""
+    """A child's work since the last exchange."""
 
     #: Environment steps.
     steps: int = 0
@@ -31,21 +31,21 @@ class Work:
 
 
 class Backend(Protocol):
-    """What a backend promises; `CoreOrchestrator` (`"hogwild"`) and `GA3C` (`"ga3c"`) are built in.
+    """Training on one machine; `CoreOrchestrator` (`"hogwild"`) and `GA3C` (`"ga3c"`) are built in.
 
     `cores` is a number to keep to, unless `experiment.child.cores` is "auto". Then it is how many
     the CPU has. A backend that takes fewer, because more would not fit into the memory, says how
     many after `startup` by an attribute of this name.
 
     One asyncio loop makes all calls, in the order of the methods below. It repeats the calls from
-    `due` to `release`. A backend of one's own is a class with these methods and this constructor,
-    named by `child.backend = "module:Class"`.
+    `due` to `release`. A custom backend is a class with these methods and this constructor, named
+    by `child.backend = "module:Class"`.
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None: ...
 
     async def startup(self) -> Signature:
-        """Builds the network and says what its vector means. Nothing trains yet.
+        """Builds the network and describes its vector. Nothing trains yet.
 
         Raises:
             ConfigurationError: the experiment names something that cannot be built.
@@ -55,8 +55,7 @@ class Backend(Protocol):
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         """Starts training, from these weights or, if None, from its own initial ones.
 
-        `version` is the parent's: a run that goes on draws other random numbers than it did from
-        its start.
+        `version` is the parent's: a resumed run draws other random numbers than at its start.
         """
         ...
 
@@ -69,7 +68,7 @@ class Backend(Protocol):
         `exchange_seconds` or `exchange_steps`.
 
         Raises:
-            GenkidamaError: training cannot go on.
+            GenkidamaError: training cannot continue.
         """
         ...
 
@@ -78,7 +77,7 @@ class Backend(Protocol):
         ...
 
     def take_work(self) -> Work:
-        """What was done since the last call."""
+        """The work since the last call."""
         ...
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
@@ -98,11 +97,11 @@ class Backend(Protocol):
         ...
 
     def set_progress(self, progress: float) -> None:
-        """How much of the run is done, in [0, 1], for the schedules."""
+        """Sets the share of the run that is done, in [0, 1], for the schedules."""
         ...
 
     def release(self) -> None:
-        """The exchange is over, or there is no parent: every process that waits goes on."""
+        """The exchange is over, or there is no parent: wakes every process that waits."""
         ...
 
     async def shutdown(self) -> None:
@@ -111,15 +110,16 @@ class Backend(Protocol):
 
 
 def notify_reply(backend: Backend, steps: int, version: int) -> None:
-    """Tells it that its push is answered, how many steps the next should bring, and θ_P's version.
+    """Calls a backend's `heard(version)` and `answered(steps)`, if it has them: a push is answered.
 
-    These are methods `answered(steps)` and `heard(version)`, which a backend may have; 0 steps
-    leave it to the backend.
+    Args:
+        backend: the child's.
+        steps: that the next push should bring; 0 leaves them to the backend.
+        version: of θ_P.
     """
-    if (hear := getattr(backend, "heard", None)) is not None:
-        hear(version)
-    if (tell := getattr(backend, "answered", None)) is not None:
-        tell(steps)
+    for name, value in (("heard", version), ("answered", steps)):
+        if (method := getattr(backend, name, None)) is not None:
+            method(value)
 
 
 class GradientBackend(Backend, Protocol):
@@ -134,7 +134,7 @@ class GradientBackend(Backend, Protocol):
 
 
 class NewsBackend(Backend, Protocol):
-    """A backend that goes on while it waits for newer weights of the parent's.
+    """A backend that continues while it waits for newer weights of the parent's.
 
     If its `snapshot` is None, θ_P is asked for, and the exchange is over before there is an answer.
     """

@@ -22,11 +22,11 @@ __all__ = [
     "replay_refusal",
 ]
 
-#: What a child takes before its first core: 31 MB are its own process, the rest is torch's in the
-#: forkserver. Pages of files are left out: the kernel can have them back.
+#: Bytes that a child takes before its first core: 31 MB are its own process, the rest is torch's in
+#: the forkserver. Pages of files are left out: the kernel can have them back.
 CHILD_BYTES = 190_000_000
 
-#: What a core takes that it does not share.
+#: Bytes that a core takes and does not share.
 CORE_BYTES = 15_000_000
 
 #: A core that has grown by this asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
@@ -42,9 +42,9 @@ SETTLING_BYTES = 8 * GROWTH_BYTES
 #: A process is never allowed less than this beside what it began with.
 _LEAST_ALLOWED = 256 << 20
 
-#: What stays free. The kernel counts pages of files as available. But a child learns nothing if its
-#: libraries are read from an SD card again and again, and its cores use about 45 MB of them. The
-#: rest is for whatever else the machine does.
+#: Bytes that stay free. The kernel counts pages of files as available. But a child learns nothing
+#: if its libraries are read from an SD card again and again, and its cores use about 45 MB of them.
+#: The rest is for the machine's other work.
 RESERVE_BYTES = 64 << 20
 
 

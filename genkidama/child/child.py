@@ -148,7 +148,7 @@ class Child:
 
     @property
     def parent(self) -> str:
-        """Where the parent listens."""
+        """The address of the parent."""
         return self._session.parent
 
     @property
@@ -212,7 +212,7 @@ class Child:
 
         Raises:
             GenkidamaError: the parent refuses this child, the experiment cannot be built here, or
-                training cannot go on.
+                training cannot continue.
         """
         try:
             while await self._until_stopped(self._connection.begin()) is not None:

@@ -307,7 +307,7 @@ class SingleEnvCollector:
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`.
 
-        Unless batches go on across episodes, it also stops at the episode's end.
+        Unless batches extend across episodes, it also stops at the episode's end.
         """
         # Everything in this loop costs every step; what can be looked up once is a local name.
         rows = self._sink.begin(self._length > 0)
@@ -381,7 +381,7 @@ class SingleEnvCollector:
 
 
 class VectorEnvCollector:
-    """L environments, a batch of L trajectories that go on across episodes.
+    """L environments, a batch of L trajectories that extend across episodes.
 
     Args:
         experiment: all settings.

@@ -345,7 +345,7 @@ class SingleCore:
             yield loss
 
     def _epsilon(self) -> float:
-        """Of the next batch."""
+        """ε of the next batch."""
         part = self.index / max(1, len(self.memory.semaphore) - 1)
         return exploration(self.algorithm, float(self.memory.progress[0]), part)
 

@@ -5,7 +5,7 @@ once and freezes its heap, so every core that it forks shares that memory and st
 milliseconds. Only pages that a core itself writes become its own.
 
 This module is imported in the forkserver, before any core exists, and nowhere else but in tests.
-`describe` runs in a process of its own.
+`describe` runs in a separate process.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
         None where the system does not say.
 
     Raises:
-        Exception: whatever the environment or the network raises.
+        Exception: of the environment or the network.
     """
     torch.set_num_threads(1)
     memory = SharedMemory(layout)

@@ -1,10 +1,10 @@
-"""A child's own state on disk: its weights and its optimizer's, so that it resumes after a restart.
+"""LocalCheckpoint: a child's own state on disk, from which it resumes after a restart.
 
 Laws of this file:
-- The parent's checkpoints hold θ_P. What only the child has (θ_C, momenta) lies here, as
+- The parent's checkpoints hold θ_P; this state holds the child's own θ_C and momenta, as
   safetensors.
 - A file is written as atomically as a checkpoint: after a crash or a power cut, either the old
-  file is there or the new one, whole.
+  file or the new one is there, whole.
 - A state that cannot be read, or that belongs to another network or trial, is left alone, and the
   child starts afresh. A state that cannot be written is logged and stops nothing.
 """
@@ -26,7 +26,7 @@ from genkidama.runtime.files import make_folder, write_atomically
 
 __all__ = ["LocalCheckpoint", "load_state", "save_state"]
 
-#: How often the state is saved.
+#: Seconds between two saves.
 _EVERY_SECONDS = 60.0
 
 log = structlog.get_logger()
@@ -36,7 +36,7 @@ def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> Non
     """Writes the arrays.
 
     Args:
-        key: what they belong to; `load_state` gives them for no other.
+        key: of their owner; `load_state` returns them for no other.
 
     Raises:
         EnvironmentFailure: the file cannot be written; an older one is untouched.
@@ -46,7 +46,7 @@ def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> Non
 
 
 def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
-    """The arrays, or None if there are none for this key. What cannot be used is logged."""
+    """The arrays, or None if there are none for this key. An unusable file is logged."""
     if not path.exists():
         return None
     try:
@@ -61,7 +61,7 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
 
 
 class LocalCheckpoint:
-    """What a child keeps in a folder of its own; without a folder it keeps nothing.
+    """A child's state in a folder; without a folder nothing is kept.
 
     Call `open` first, and again for each trial.
     """
@@ -73,16 +73,16 @@ class LocalCheckpoint:
         self._saving: asyncio.Future[None] | None = None
 
     def open(self, name: str, key: str) -> None:
-        """From now on this is about the child of this name.
+        """Selects the state of the child of this name.
 
         Args:
-            key: what a saved state belongs to: the network and, in a search, the trial.
+            key: of the network and, in a search, the trial that the state belongs to.
         """
         self._path = None if self._folder is None else self._folder / f"{name}.safetensors"
         self._key = key
 
     def restore(self, backend: Backend) -> bool:
-        """Hands the backend what was saved, if anything was."""
+        """Restores the backend from the saved state, if there is one; whether there was."""
         arrays = None if self._path is None else load_state(self._path, self._key)
         if arrays is None:
             return False
@@ -97,7 +97,7 @@ class LocalCheckpoint:
 
     async def save(self, backend: Backend) -> None:
         """Saves in a thread, since an SD card may take its time. If the call is cancelled, its
-        thread goes on, and the next call waits for it."""
+        thread continues, and the next call waits for it."""
         if self._path is None:
             return
         if self._saving is not None:

@@ -52,7 +52,7 @@ class SharedArray(NamedTuple):
     #: Without the axis of cores.
     shape: tuple[int, ...]
     dtype: str
-    #: Whether each core has one of its own. Then the array's first axis is C.
+    #: Whether there is one for each core. Then the array's first axis is C.
     per_core: bool = True
     #: Whether a reset of the weights zeroes it.
     reset: bool = False

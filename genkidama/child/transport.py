@@ -360,7 +360,7 @@ class ConnectErrors:
 
 
 def explain(error: BaseException, transport: Transport) -> str:
-    """Why there is no connection to the parent, in a sentence with the way out."""
+    """The reason for having no connection to the parent, with the way out."""
     parent = transport.parent
     match error:
         case websockets.InvalidStatus() if seconds := retry_after(error):

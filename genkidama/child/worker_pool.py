@@ -343,7 +343,7 @@ class WorkerPool:
             self._change(index, asyncio.to_thread(end_all, [worker], deadline))
 
     def fail(self, error: Exception) -> None:
-        """Training cannot go on: `due` raises this."""
+        """Training cannot continue: `due` raises this."""
         self._fatal = error
         self._wake.set()
 
@@ -383,7 +383,7 @@ class WorkerPool:
             await self._wake.wait()
 
     def take_work(self) -> Work:
-        """What the processes have done since the last call."""
+        """The processes' work since the last call."""
         work, self._work = self._work, Work()
         if self._fatal is None:
             self._wake.clear()  # what these steps have made due is this exchange

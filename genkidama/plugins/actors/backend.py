@@ -92,7 +92,7 @@ class ActorPool(WorkerPool):
         return self._until(_ROWS_WITH_PUSH) <= 0.0
 
     def _until(self, rows: int) -> float:
-        """Seconds until so many rows' time has passed since they were asked for last."""
+        """Seconds until the time of this many rows has passed since the last request."""
         return self._asked + rows * self._pace - time.monotonic()
 
     def pulled(self) -> None:
@@ -101,7 +101,7 @@ class ActorPool(WorkerPool):
         self._wake.set()
 
     def answered(self, rows: int) -> None:
-        """A push of so many rows is answered."""
+        """A push of `rows` rows is answered."""
         self.unanswered = False
         now = time.monotonic()
         if rows and self._answered:
@@ -132,7 +132,7 @@ class Actors(CoreOrchestrator):
         return self._outboxes.pack() if self._outboxes.ready else None
 
     def answered(self, steps: int) -> None:
-        """The push is answered, and its blocks are free. The next should bring so many steps."""
+        """The push is answered, and its blocks are free. The next should bring this many steps."""
         self._actor_pool.answered(self._outboxes.acknowledge())
         self.memory.share[0] = steps
 

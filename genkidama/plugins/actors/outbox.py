@@ -8,7 +8,7 @@ Laws of this file:
   after the other, and behind them all a stop for each cut. It needs no row of another block.
 - A block with a size is the orchestrator's, one without is its core's. The core hands it over with
   a record on its pipe, the orchestrator returns it when the parent has answered.
-- A core with no block of its own waits. So a child that cannot reach its parent does not grow, and
+- A core without a block waits. So a child that cannot reach its parent does not grow, and
   the steps that it has collected are kept.
 - A full block survives its core. One that a core has begun is lost with it.
 """

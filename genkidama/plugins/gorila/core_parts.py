@@ -72,7 +72,7 @@ class ReplayPart(CorePart):
 
     @classmethod
     def rehearsal(cls, experiment: Experiment, spaces: Spaces) -> Experiment:
-        """With a small replay of its own: that of all children stays as it is."""
+        """With a small local replay: that of all children stays as it is."""
         if not experiment.shares_replay:
             return experiment
         replace = msgspec.structs.replace

@@ -6,12 +6,12 @@ its own share (thesis §4.5). A core without `replay.steps` has one batch instea
 
 Laws of this file:
 - A row is a step: observation, action, reward, terminated, truncated, log μ of the action, and how
-  many rows further down the observation lies that followed. Or it is only such an observation, and
-  says 0 there: a *stop*.
+  many rows further down the next observation is. Or it is only such an observation, and has 0
+  there: a *stop*.
 - A core writes one block a batch: its steps in their order, and behind them one stop for each cut,
   which is a truncation or the batch's end within an episode. So s′ is exact wherever the episode
   could go on, and a block needs no row of another block, whatever becomes of the core.
-- Where the next block goes on with the same episode, it begins in the row of the last stop, which
+- If the next block continues the same episode, it begins in the row of the last stop, which
   holds its first observation already. So only truncations cost rows: one each.
 - With L = `environment.lanes` of several, a block is L trajectories, one behind the other, and the
   next block begins in a new row: each batch's end costs L rows. The stop of a lane that went on
@@ -23,8 +23,8 @@ Laws of this file:
   they are until the core has ended the block that it is at, and begins another. `ended` counts
   blocks, after `head` is written: where it stands still, nothing that was found has changed. Where
   it does not, `overwritten` tells which rows may have.
-- What follows a row lies further down in the same lap, and so is overwritten later than the row.
-- Of a ring, images of uint8 lie beside T, as bytes: a quarter of the memory.
+- The observation after a row is further down in the same lap, and is overwritten later.
+- Images of uint8 are kept beside T, as bytes: a quarter of the memory.
 - A share has 4·B + 1 rows more than `replay.steps`, and with several lanes L more for each batch of
   these. So at least `replay.steps` steps can be sampled once the first lap is over, less what
   truncations and dead cores cost.
@@ -51,7 +51,7 @@ def ring_arrays(rows: int, columns: int, pixels: int = 0) -> dict[str, SharedArr
     Args:
         rows: N, of each core.
         columns: M.
-        pixels: bytes of an observation that lies beside T, because it is an image of uint8.
+        pixels: bytes of an observation that is kept beside T, because it is an image of uint8.
     """
     arrays = {
         "replay": SharedArray((rows, columns), "float32"),
