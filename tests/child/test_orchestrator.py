@@ -751,7 +751,7 @@ def test_each_has_its_module_and_the_experiment() -> None:
     experiment = small(network={"hidden": [7]})
     for server, preload in (
         (CORES, "child.core_forkserver"),
-        (AGENTS, "plugins.ga3c.agent_forkserver"),
+        (AGENTS, "plugins.ga3c.agent"),
     ):
         variables = server.variables(experiment)
         assert variables[PRELOAD_VARIABLE] == f"genkidama.{preload}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from genkidama.cli.access import fingerprint_of, make_certificate
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent
-from genkidama.plugins.gorila.sharded_connection import ShardedConnection
+from genkidama.plugins.gorila.sharded_connection import ShardedConnection, gather_all, wait_any
 from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.protocol.session import BlendReply
 from genkidama.protocol.shard import Shard
@@ -393,3 +394,44 @@ def test_without_this_plug_in_several_addresses_are_refused(
     with pytest.raises(ConfigurationError, match=r": 2 addresses, and no plug-in connects to a"):
         Child("ws://127.0.0.1:1,ws://127.0.0.1:2")
     assert Child("ws://127.0.0.1:1").parent == "ws://127.0.0.1:1"
+
+
+async def _later(value: int, ended: list[int]) -> int:
+    try:
+        await asyncio.sleep(0.01 * value)
+        return value
+    finally:
+        ended.append(value)
+
+
+async def _fail() -> int:
+    raise ValueError("no")
+
+
+async def test_all_results_come_in_their_order() -> None:
+    ended: list[int] = []
+    assert await gather_all(_later(value, ended) for value in (2, 1)) == [2, 1]
+    assert ended == [1, 2]
+
+
+async def test_the_first_error_ends_the_others() -> None:
+    ended: list[int] = []
+    with pytest.raises(ValueError, match="no"):
+        await gather_all([_later(1000, ended), _fail()])
+    assert ended == [1000]
+
+
+async def test_the_first_end_ends_the_others() -> None:
+    ended: list[int] = []
+    await wait_any(_later(value, ended) for value in (1, 1000))
+    assert ended == [1, 1000]
+
+
+async def test_what_is_cancelled_cancels_all() -> None:
+    ended: list[int] = []
+    task = asyncio.create_task(gather_all(_later(value, ended) for value in (1000, 2000)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(ended) == [1000, 2000]
