@@ -69,7 +69,7 @@ def curve(points: Sequence[tuple[float, float]], width: int) -> str:
 
 
 def remaining(elapsed: float, before: float, share: float) -> float | None:
-    """Seconds that are left, if all goes on at the pace so far; None if too little is done.
+    """Seconds that are left at the pace so far; None if too little is done.
 
     Args:
         elapsed: seconds since there was `before`.

@@ -1,4 +1,4 @@
-"""Settings that change while a run goes on, as functions of its progress.
+"""Settings that change during a run, as functions of its progress.
 
 Progress is a number in [0, 1]: how much of the run's strictest stop condition is used up. The
 parent computes it and every reply carries it, so all children anneal together.
@@ -38,7 +38,7 @@ def exploration(settings: Algorithm, progress: float, part: float) -> float:
     """ε when so much of the run is done.
 
     Args:
-        part: where the core stands among its child's, from 0, the first, to 1, the last.
+        part: the core's place among its child's, from 0, the first, to 1, the last.
     """
     epsilon = SCHEDULES[settings.epsilon_schedule](
         settings.epsilon, settings.final_epsilon, progress / settings.epsilon_fraction

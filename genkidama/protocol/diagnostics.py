@@ -5,7 +5,7 @@ Laws of this file:
   it read before.
 - Sums and weights are written by one addition over the whole row. A reader that comes in between,
   within a fraction of a microsecond, is wrong by one update of many.
-- Noting costs some 25 µs, so it is done now and then, after so many samples or updates. All updates
+- Noting costs some 25 µs, so it is done now and then, by samples or updates. All updates
   have the same chance.
 
 `docs/diagnostics.md` says what the figures mean.
@@ -67,7 +67,7 @@ WEIGHTS = ("samples", "episodes_ended")
 #: Of a process' sums: a row a figure, with the sum and its weight; float64.
 SHAPE = (len(_ROWS), 2)
 
-#: An update is measured after so many samples, or after so many updates if that is earlier.
+#: Samples after which an update is measured, or updates if that is earlier.
 _SAMPLES = 2048
 _UPDATES = 32
 
@@ -105,7 +105,7 @@ class Diagnostics:
         return True
 
     def add(self, weight: float, **means: float) -> None:
-        """Notes means over so many samples, by their names; what is not finite is left out."""
+        """Notes means over samples, by their names; what is not finite is left out."""
         new = self._new
         for name, mean in means.items():
             if abs(mean) < _LARGEST:
@@ -140,7 +140,7 @@ class Diagnostics:
         self._new = [0.0] * len(self._new)
 
     def ended(self, length: int) -> None:
-        """An episode of so many steps has ended."""
+        """Notes the end of an episode, with its steps."""
         self._sums[_ROWS["episode_length"]] += (length, 1.0)
 
 
@@ -151,7 +151,7 @@ class Window:
         self._before = np.zeros(SHAPE)
 
     def read(self, sums: Array) -> dict[str, float]:
-        """The means since the last call, by name; what nobody has noted is absent.
+        """The means since the last call, by name; what was not noted is absent.
 
         Beside them `samples` and `episodes_ended` say how much they stand for (`weight_of`).
 

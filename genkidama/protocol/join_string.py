@@ -3,7 +3,7 @@
     wss://NAME:TOKEN@HOST:PORT#FINGERPRINT
 
 The name is `*` if the token is for any. The fingerprint is the SHA-256 of the parent's certificate,
-in 64 hexadecimal digits. It stands last, so a string that was cut off is found. With `ws://` there
+in 64 hexadecimal digits. It is last, so a string that was cut off is found. With `ws://` there
 is none; and without a token, no `NAME:TOKEN@`.
 
 A join string is a secret, as its token is: no message of ours holds one

@@ -140,7 +140,7 @@ class Welcome(Message):
     stop: str = ""
     #: In a search, the number of the trial that this experiment is.
     trial: Count | None = None
-    #: In a search without a trial at present: ask again in so many seconds. There is no experiment.
+    #: In a search without a trial at present: seconds until it asks again. There is no experiment.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: Of the first of several parts, with `stop`: what shows the others that the run is over.
     proof: Proof = ""

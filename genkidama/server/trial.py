@@ -383,7 +383,7 @@ class Trials(Protocol):
     `genkidama.plugins.hypertrick.search.Search`.
     """
 
-    #: The trial of a plain run. In a search nobody trains it: it tells a child that all is over.
+    #: The trial of a plain run. In a search it is never trained: it tells a child that all is over.
     trial: Trial
     #: Whether children share a trial. If not, a child that pushes knows θ_P without being told.
     shared: bool
@@ -411,7 +411,7 @@ class Trials(Protocol):
         """A child takes part in this trial from now on."""
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
-        """A child's push to this trial, of so many steps, has been applied and counted."""
+        """Notes that a child's push to this trial has been applied and counted."""
 
     def share(self, child: str, children: int) -> int:
         """Environment steps of the child's next push while `children` take part; 0 leaves it to

@@ -185,5 +185,5 @@ class Difference(Rule):
         return []
 
 
-#: A pace beyond so many times that of one child is mentioned.
+#: The pace, relative to one child, beyond which it is mentioned.
 _FASTEST = 2.0

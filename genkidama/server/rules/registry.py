@@ -59,7 +59,7 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
 
 
 def check_parts(experiment: Experiment, count: int) -> None:
-    """Checks that a parent of this experiment can be in so many parts.
+    """Checks that a parent of this experiment can have this number of shards.
 
     Raises:
         ConfigurationError: it cannot.
