@@ -116,3 +116,8 @@ def test_the_console_command_is_the_module() -> None:
     from genkidama.__main__ import main
 
     assert [script.load() for script in scripts] == [main]
+
+
+def test_a_child_that_sends_experience_imports_no_torch() -> None:
+    code = "import sys, genkidama.plugins.actors.backend; print('torch' in sys.modules)"
+    assert python(code) == "False"

@@ -15,16 +15,18 @@ Laws of this file:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.collector import ReplayRows
 from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
+
+if TYPE_CHECKING:
+    from genkidama.child.collector import ReplayRows
 
 __all__ = ["BLOCK", "BLOCKS", "BufferedPipe", "Outbox", "Outboxes", "block_arrays", "block_rows"]
 
@@ -117,6 +119,9 @@ class Outbox:
             self._pipe.pause("block")
         columns = self._columns
         block = self._blocks[self._next]
+        # A core has torch already; the child, which imports this module, goes without.
+        from genkidama.child.collector import ReplayRows
+
         return ReplayRows(
             block[:, : columns.observation].reshape(len(block), *self._shape),
             block[:, columns.actions],
