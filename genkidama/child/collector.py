@@ -15,7 +15,6 @@ Laws of this file:
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.shared_memory import ReplayRows, RolloutSink
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import check_numbers, make_environment, make_lanes
@@ -36,14 +35,11 @@ from genkidama.protocol.diagnostics import Diagnostics
 
 __all__ = [
     "ActionSampler",
-    "BatchSink",
     "BehaviourNotes",
     "CollectedBatch",
     "Collector",
     "CollectorContext",
     "EnvironmentSlots",
-    "ReplayRows",
-    "RolloutSink",
     "check_numbers",
     "make_collector",
     "make_slots",
@@ -170,86 +166,6 @@ class CollectorContext:
     #: Takes newer weights over in the middle of a batch; whether there were any. Without it, a
     #: batch is played with one policy.
     renew: Callable[[], bool] | None = field(default=None, kw_only=True)
-
-
-class ReplayRows(NamedTuple):
-    """Views of the rows that a core writes its next batch to, one array a column."""
-
-    observations: Array
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-
-
-class RolloutSink(Protocol):
-    """Takes the steps of a core; `BatchSink`, if they are needed for one update alone."""
-
-    def begin(self, goes_on: bool) -> ReplayRows:
-        """The rows that the next batch is written to.
-
-        Args:
-            goes_on: whether the batch continues the episode in which the last one was cut.
-        """
-        ...
-
-    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """The batch is written.
-
-        Args:
-            steps: how many.
-            cuts: steps after which the trajectory is cut, in their order.
-            following: the observations that follow there.
-            log_mu: of the actions, (steps,) or one number for all.
-        """
-        ...
-
-    def rehearse(self) -> None:
-        """Fills all rows: as much memory as there ever will be."""
-        ...
-
-
-class BatchSink:
-    """A core's share of the replay tensor with room for one batch, which only this core reads.
-
-    Args:
-        memory: the child's.
-        index: the core's.
-        observation_shape: of one observation.
-        action_columns: numbers of one action.
-
-    Raises:
-        ValueError: the tensor has another number of columns.
-    """
-
-    def __init__(
-        self,
-        memory: SharedMemory,
-        index: int,
-        observation_shape: tuple[int, ...],
-        action_columns: int,
-    ) -> None:
-        tensor = memory.replay[index]
-        width = math.prod(observation_shape)
-        last = width + action_columns
-        if tensor.shape[1] != last + 3:
-            raise ValueError(f"a batch of {tensor.shape[1]} columns, expected {last + 3}")
-        self._tensor = tensor
-        self._head = memory.head[index : index + 1]
-        self._rows = ReplayRows(
-            tensor[:, :width].reshape(-1, *observation_shape),
-            tensor[:, width:last],
-            *(tensor[:, column] for column in range(last, last + 3)),
-        )
-
-    def begin(self, goes_on: bool) -> ReplayRows:
-        return self._rows
-
-    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        self._head[0] = steps
-
-    def rehearse(self) -> None:
-        self._tensor[1:] = self._tensor[:1]
 
 
 def make_collector(experiment: Experiment, slots: Any, context: CollectorContext) -> Collector:

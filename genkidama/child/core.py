@@ -25,15 +25,19 @@ import torch
 from torch import Tensor
 
 from genkidama.child.collector import (
-    BatchSink,
     CollectedBatch,
     Collector,
     CollectorContext,
-    RolloutSink,
     make_collector,
     make_slots,
 )
-from genkidama.child.shared_memory import SharedArray, SharedMemory, core_arrays
+from genkidama.child.shared_memory import (
+    BatchSink,
+    RolloutSink,
+    SharedArray,
+    SharedMemory,
+    core_arrays,
+)
 from genkidama.child.worker import (
     GONE,
     READY,

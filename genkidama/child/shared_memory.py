@@ -3,11 +3,13 @@
 Laws of this file:
 - `SharedMemory` is one anonymous block, passed on by its descriptor. A layout names its arrays:
   those of every core, and those that an optional part of a core adds.
+- A core's steps go through a `RolloutSink`: a `BatchSink`, or that of a plug-in.
 - `SharedWeights` and `DiagnosticsReader` are the orchestrator's access, the same for each backend.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from collections.abc import Mapping
@@ -24,8 +26,11 @@ from genkidama.protocol.vector import DTYPE, Vector, blend
 from genkidama.runtime.shared_block import Block
 
 __all__ = [
+    "BatchSink",
     "DiagnosticsReader",
     "Layout",
+    "ReplayRows",
+    "RolloutSink",
     "SharedArray",
     "SharedMemory",
     "SharedWeights",
@@ -168,6 +173,86 @@ def progress_checksum(memory: SharedMemory, index: int) -> int:
     for first in {0, int(memory.head[index]) % max(1, len(rows))}:
         checksum = zlib.crc32(rows[first : first + count], checksum)
     return checksum
+
+
+class ReplayRows(NamedTuple):
+    """Views of the rows that a core writes its next batch to, one array a column."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+
+
+class RolloutSink(Protocol):
+    """Takes the steps of a core; `BatchSink`, if they are needed for one update alone."""
+
+    def begin(self, goes_on: bool) -> ReplayRows:
+        """The rows that the next batch is written to.
+
+        Args:
+            goes_on: whether the batch continues the episode in which the last one was cut.
+        """
+        ...
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        """The batch is written.
+
+        Args:
+            steps: how many.
+            cuts: steps after which the trajectory is cut, in their order.
+            following: the observations that follow there.
+            log_mu: of the actions, (steps,) or one number for all.
+        """
+        ...
+
+    def rehearse(self) -> None:
+        """Fills all rows: as much memory as there ever will be."""
+        ...
+
+
+class BatchSink:
+    """A core's share of the replay tensor with room for one batch, which only this core reads.
+
+    Args:
+        memory: the child's.
+        index: the core's.
+        observation_shape: of one observation.
+        action_columns: numbers of one action.
+
+    Raises:
+        ValueError: the tensor has another number of columns.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        index: int,
+        observation_shape: tuple[int, ...],
+        action_columns: int,
+    ) -> None:
+        tensor = memory.replay[index]
+        width = math.prod(observation_shape)
+        last = width + action_columns
+        if tensor.shape[1] != last + 3:
+            raise ValueError(f"a batch of {tensor.shape[1]} columns, expected {last + 3}")
+        self._tensor = tensor
+        self._head = memory.head[index : index + 1]
+        self._rows = ReplayRows(
+            tensor[:, :width].reshape(-1, *observation_shape),
+            tensor[:, width:last],
+            *(tensor[:, column] for column in range(last, last + 3)),
+        )
+
+    def begin(self, goes_on: bool) -> ReplayRows:
+        return self._rows
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        self._head[0] = steps
+
+    def rehearse(self) -> None:
+        self._tensor[1:] = self._tensor[:1]
 
 
 class LearnedState(Protocol):

@@ -12,15 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.collector import (
-    ActionSampler,
-    BatchSink,
-    BehaviourNotes,
-    ReplayRows,
-    check_numbers,
-    may_be_nan,
-)
+from genkidama.child.collector import ActionSampler, BehaviourNotes, check_numbers, may_be_nan
 from genkidama.child.core import SingleCore
+from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure

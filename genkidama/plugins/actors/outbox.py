@@ -15,18 +15,16 @@ Laws of this file:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.child.shared_memory import ReplayRows, SharedArray, SharedMemory
 from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
 
-if TYPE_CHECKING:
-    from genkidama.child.collector import ReplayRows
 
 __all__ = ["BLOCK", "BLOCKS", "BufferedPipe", "Outbox", "Outboxes", "block_arrays", "block_rows"]
 

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import torch
 
-from genkidama.child.collector import BatchSink, CollectedBatch, CollectorContext, RolloutSink
+from genkidama.child.collector import CollectedBatch, CollectorContext
 from genkidama.child.core import CorePart, SingleCore
-from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.child.shared_memory import BatchSink, RolloutSink, SharedArray, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model, Spaces

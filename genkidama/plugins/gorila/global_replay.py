@@ -46,7 +46,7 @@ import numpy.typing as npt
 import structlog
 import torch
 
-from genkidama.child.collector import BatchSink, ReplayRows
+from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model, scaled

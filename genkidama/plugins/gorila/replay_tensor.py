@@ -37,8 +37,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.collector import ReplayRows
-from genkidama.child.shared_memory import SharedArray, SharedMemory
+from genkidama.child.shared_memory import ReplayRows, SharedArray, SharedMemory
 
 __all__ = ["ReadView", "ReplayTensor", "RingSegment", "ring_arrays"]
 

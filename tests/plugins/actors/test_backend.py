@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -242,3 +244,17 @@ def _cpu_ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def test_the_process_that_owns_the_socket_imports_no_torch() -> None:
+    """Torch would take it 130 MB and seconds."""
+    script = (
+        "import sys\n"
+        "import genkidama.child.child, genkidama.child.orchestrator\n"
+        "import genkidama.plugins.actors.backend, genkidama.plugins.gorila.sharded_connection\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama.child.collector import ReplayRows
 from genkidama.child.core_forkserver import layout_of
-from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.shared_memory import ReplayRows, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm
