@@ -25,7 +25,6 @@ from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
 
-
 __all__ = ["BLOCK", "BLOCKS", "BufferedPipe", "Outbox", "Outboxes", "block_arrays", "block_rows"]
 
 Array = npt.NDArray[Any]
@@ -118,7 +117,6 @@ class Outbox:
         columns = self._columns
         block = self._blocks[self._next]
         # A core has torch already; the child, which imports this module, goes without.
-        from genkidama.child.collector import ReplayRows
 
         return ReplayRows(
             block[:, : columns.observation].reshape(len(block), *self._shape),
