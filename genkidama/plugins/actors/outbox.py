@@ -116,8 +116,6 @@ class Outbox:
             self._pipe.pause("block")
         columns = self._columns
         block = self._blocks[self._next]
-        # A core has torch already; the child, which imports this module, goes without.
-
         return ReplayRows(
             block[:, : columns.observation].reshape(len(block), *self._shape),
             block[:, columns.actions],
