@@ -457,7 +457,6 @@ class Session:
         self._pending = PendingWork()
         self._unanswered = None
         self._started = False
-        self._base = DeltaBase()
 
     # One method a reply.
 

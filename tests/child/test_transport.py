@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,16 @@ from websockets.exceptions import InvalidStatus
 
 from genkidama.child import transport
 from genkidama.child.child import Child
-from genkidama.child.transport import FAILURES, Transport, ask, explain, read_token, retry_after
+from genkidama.child.transport import (
+    FAILURES,
+    OtherCertificate,
+    Transport,
+    ask,
+    explain,
+    read_token,
+    retry_after,
+)
+from genkidama.cli.access import fingerprint_of
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
@@ -64,6 +73,28 @@ async def test_a_child_exchanges_over_tls_with_its_token(
         assert not parent.server.refusals
     assert [line["reason"] for line in history(tmp_path / "run", "leave")] == ["stopped"]
     assert TOKEN not in capsys.readouterr().err
+
+
+@needs_openssl
+def test_a_certificate_is_refused_if_any_digit_of_its_fingerprint_differs(signed: Signed) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(signed.certificate, signed.key)
+
+    def shake_hands(fingerprint: str) -> None:
+        to_child, to_parent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        child = transport._pinning(fingerprint).wrap_bio(to_child, to_parent)
+        parent = served.wrap_bio(to_parent, to_child, server_side=True)
+        for _ in range(2):
+            for end in (child, parent):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+
+    true = fingerprint_of(Path(signed.certificate))
+    shake_hands(true)
+    for place, digit in enumerate(true):
+        other = true[:place] + f"{int(digit, 16) ^ 1:x}" + true[place + 1 :]
+        with pytest.raises(OtherCertificate, match=f"{true}, expected {other}"):
+            shake_hands(other)
 
 
 async def test_an_open_uplink_has_said_nothing_yet(tmp_path: Path, tokens: Path) -> None:

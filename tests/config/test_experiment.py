@@ -349,6 +349,25 @@ def test_a_single_option_of_a_plug_can_be_set() -> None:
     assert experiment.environment.options == {"wind": {"power": 1.0}}
 
 
+@pytest.mark.parametrize(
+    ("rule", "pushes", "pull"),
+    [
+        ("blend", "weights", 0.25),
+        ("difference", "difference", 1.0),
+        ("gradient", "gradient", 1.0),
+        ("experience", "experience", 1.0),
+    ],
+)
+def test_a_child_moves_by_beta_only_if_it_pushes_weights(
+    rule: str, pushes: str, pull: float
+) -> None:
+    exchange = "update" if rule == "gradient" else "episode"
+    experiment = Experiment().with_settings(
+        {"parent.rule": rule, "child.exchange": exchange, "child.beta": 0.25}
+    )
+    assert (experiment.pushes, experiment.pull) == (pushes, pull)
+
+
 def test_an_experiment_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Experiment().seed = 1  # type: ignore[misc]

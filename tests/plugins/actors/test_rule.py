@@ -304,11 +304,13 @@ def test_age_counts_batches_since_the_answer_to_the_push_before() -> None:
 
 def test_what_is_too_old_is_dropped_and_its_child_named() -> None:
     rule = begun(max_lag=2)
-    push(rule, steps(1), "slow")
-    push(rule, steps(1), "fast")
-    for _ in range(3):
+    for child in ("slow", "fast", "just in time"):
+        push(rule, steps(1), child)
+    for batches in (1, 2, 3):
         rule.learned(learned(1.0))
         push(rule, steps(1), "fast")
+        if batches == rule.max_lag:
+            push(rule, steps(1), "just in time")
     push(rule, steps(5), "slow")
     assert rule.too_old == {"slow": 5}
     assert "'slow' is so slow" in rule.diagnose(0.5, 2)[0]

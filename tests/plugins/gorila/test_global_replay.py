@@ -287,6 +287,22 @@ def test_every_step_is_as_probable_as_every_other_and_priorities_change_that(
     ring.close()
 
 
+def test_a_block_that_would_end_behind_the_last_row_begins_at_the_first(
+    engine: RealEngine,
+) -> None:
+    ring, story = make(engine, 10), Story()
+    rows, state, _ = ring._keys
+    with engine.client() as client:
+        length = client.strlen(rows)  # the last row is followed by room for an observation
+        assert length == 10 * ROWS.width + ROWS.observation_bytes
+        for kinds, head in (([0] * 4, 5), ([0] * 4, 10), ([1], 1), ([0] * 4, 6), ([0] * 4, 5)):
+            ring.add(story.block(kinds))  # a row a step, and a stop if the last one goes on
+            assert client.hget(state, "head") == str(head).encode()
+            assert client.strlen(rows) == length
+        assert client.hget(state, "lap") == b"2"
+    ring.close()
+
+
 def test_a_block_that_is_sent_again_counts_once(engine: RealEngine) -> None:
     ring, story = make(engine, 50), Story()
     block = story.block([GOES_ON] * 4)
