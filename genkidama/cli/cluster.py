@@ -125,7 +125,7 @@ def train(
         raise ConfigurationError(
             f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation"
         )
-    if experiment.search is not None:
+    if experiment.searches:
         raise ConfigurationError(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"

@@ -1,0 +1,117 @@
+"""Plug-ins: each can be deleted, and one of somebody else's comes in by the same door."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from genkidama.config import plugin
+from tests.helpers import ROOT
+from tests.texts import code_blocks
+
+PLUGINS = sorted(path.parent.name for path in (ROOT / "genkidama/plugins").glob("*/__init__.py"))
+
+#: A run that needs no plug-in: A3C on LunarLander.
+PLAIN = (
+    *("train", "examples/lunarlander/a3c.toml", "--children", "1", "--cores", "1"),
+    *("--set", "stop.steps=2000", "--episodes", "0"),
+)
+
+#: A setting or a verb of each plug-in, and the words with which it is refused where that is deleted.
+OWN = {
+    "actors": (("train", "examples/lunarlander/lunarlander.toml"), "parent.rule = 'experience'"),
+    "dashboard": (("serve", "runs"), "serve"),
+    "doctor": (("doctor",), "doctor"),
+    "envpool": ((*PLAIN, "--set", "environment.id=envpool:LunarLander-v3"), "environment.id"),
+    "figures": (("plot", "runs"), "plot"),
+    "ga3c": ((*PLAIN, "--set", "child.backend=ga3c"), "child.backend = 'ga3c'"),
+    "gorila": ((*PLAIN, "--set", "algorithm.name=dqn"), "algorithm.name = 'dqn'"),
+    "hypertrick": (("search", "examples/lunarlander/search.toml"), "search"),
+    "ray": (("launch", "examples/lunarlander/lunarlander.toml"), "launch"),
+    "render": (("play", "runs"), "play"),
+    "robust": ((*PLAIN, "--set", "parent.push_limit=3"), "parent.push_limit"),
+    "sinks": ((*PLAIN, "--log", "mlflow"), "--log"),
+}
+
+
+def copy_without(folder: Path, *names: str) -> Path:
+    """A copy of the package and its examples that lacks these plug-ins."""
+    for part in ("genkidama", "examples"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    for name in names:
+        shutil.rmtree(folder / "genkidama/plugins" / name)
+    return folder
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "genkidama", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def refused(folder: Path, name: str) -> None:
+    """The plug-in's own setting or verb is one line that names it, and no traceback."""
+    arguments, words = OWN[name]
+    result = command(folder, *arguments)
+    assert result.returncode == 2, (name, result.stdout, result.stderr)
+    assert words in result.stderr and "Traceback" not in result.stderr, (name, result.stderr)
+
+
+def test_the_core_trains_without_any_plug_in_and_refuses_the_settings_of_each(
+    tmp_path: Path,
+) -> None:
+    assert sorted(OWN) == PLUGINS
+    folder = copy_without(tmp_path / "core", *PLUGINS)
+    result = command(folder, *PLAIN, "--out", "runs/plain")
+    assert result.returncode == 0, result.stderr
+    for name in PLUGINS:
+        refused(folder, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLUGINS)
+def test_each_plug_in_can_be_deleted(name: str, tmp_path: Path) -> None:
+    folder = copy_without(tmp_path / "copy", name)
+    result = command(folder, *PLAIN, "--out", "runs/plain")
+    assert result.returncode == 0, result.stderr
+    refused(folder, name)
+
+
+def test_names_of_a_hook_are_found_and_others_are_not() -> None:
+    for hook in plugin.Plugin.__dataclass_fields__:
+        for name in plugin.names(hook):
+            assert plugin.find(hook, name) is not None
+    assert plugin.find("rules", "no such rule") is None
+
+
+def test_the_plug_in_of_the_page_is_installed_and_used(tmp_path: Path) -> None:
+    page = "docs/plugins.md"
+    (project, experiment), (module,) = code_blocks(page, "toml"), code_blocks(page, "python")
+    source, target = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(project)
+    (source / "genkidama_halfway.py").write_text(module)
+    (tmp_path / "halfway.toml").write_text(experiment)
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet")
+    pip = (sys.executable, "-m", "pip", "install", *offline, "--target", str(target), str(source))
+    subprocess.run(pip, check=True, capture_output=True, timeout=110)
+    result = subprocess.run(
+        [sys.executable, "-m", "genkidama", "train", "halfway.toml", "--children", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(target), str(ROOT)))},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert result.returncode == 0, result.stderr
