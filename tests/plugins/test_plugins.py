@@ -22,7 +22,7 @@ PLAIN = (
     *("--set", "stop.steps=2000", "--episodes", "0"),
 )
 
-#: A setting or a verb of each plug-in, and the words with which it is refused where that is deleted.
+#: A setting or a verb of each plug-in, and words of its refusal where the plug-in is deleted.
 OWN = {
     "actors": (("train", "examples/lunarlander/lunarlander.toml"), "parent.rule = 'experience'"),
     "dashboard": (("serve", "runs"), "serve"),
