@@ -1,4 +1,4 @@
-"""What can go wrong, and whose fault it is.
+"""Errors, by whose fault they are.
 
 Every error that a user can cause is a `GenkidamaError`. Its text is one line that names the thing,
 the value and the way out. The command line prints that line instead of a traceback.

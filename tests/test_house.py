@@ -6,6 +6,7 @@ Who may import whom is in pyproject.toml's import contracts, the width of lines 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
@@ -17,6 +18,25 @@ PACKAGE = ROOT / "genkidama"
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
 NAMES = 2
+
+#: A docstring begins with a noun or a verb.
+NOUN_CLAUSES = ("What", "Which", "How", "Who", "Where", "When", "Whether", "Why")
+
+#: Modules of the same name whose folders say which one is meant, as `a3c/engine.py`.
+TOLD_BY_FOLDER = {
+    "__init__",
+    "__main__",
+    "backend",
+    "engine",
+    "learner",
+    "rule",
+    "settings",
+    "status",
+    "verbs",
+}
+
+#: Classes of the same name: a section of an experiment, and the thing that it configures.
+TOLD_BY_ROLE = {"Network", "Optimizer"}
 
 
 def text(module: str) -> str:
@@ -41,6 +61,10 @@ def listed(lines: Iterable[str]) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
+def twice(places: dict[str, list[str]]) -> list[str]:
+    return [f"{name}: {', '.join(where)}" for name, where in places.items() if len(where) > 1]
+
+
 def test_a_statement_assigns_two_names_at_most() -> None:
     crowded = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
@@ -56,6 +80,37 @@ def test_the_root_holds_four_files_and_ten_folders() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert files == {"__init__.py", "__main__.py", "_version.py", "errors.py"}
     assert len(folders) == 10
+
+
+def test_no_module_has_the_name_of_another() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in MODULES:
+        if (name := module.rpartition("/")[2].removesuffix(".py")) not in TOLD_BY_FOLDER:
+            places[name].append(module)
+    assert not (found := twice(places)), listed(found)
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in MODULES:
+        for node in tree(module).body:
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                places[node.name].append(module)
+    found = twice({name: where for name, where in places.items() if name not in TOLD_BY_ROLE})
+    assert not found, listed(found)
+
+
+def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{module}: {words.splitlines()[0]}"
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        if isinstance(node, kinds)
+        and (words := ast.get_docstring(node))
+        and words.split()[0].rstrip(",") in NOUN_CLAUSES
+    ]
+    assert not found, listed(found)
 
 
 def test_the_picture_of_the_folders_is_that_of_the_code() -> None:

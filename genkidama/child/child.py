@@ -204,7 +204,7 @@ class Child:
         self._stopping.set()
 
     def run_ended(self) -> None:
-        """As `ConnectionOwner.run_ended`."""
+        """As `ReplyHandler.run_ended`."""
         self._stopping.set()
 
     async def serve(self) -> None:
@@ -347,7 +347,7 @@ class Child:
             await self._connection.wait_joined()
 
     async def _push(self, backend: Backend, gradient: Vector | None) -> bool:
-        """Whether there is an answer, whose decision is then carried out."""
+        """True if there is an answer; its decision is then carried out."""
         if not self._connection.can_push:
             return False
         news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]

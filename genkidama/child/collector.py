@@ -54,7 +54,7 @@ _LOOK_STEPS = 8
 
 
 def may_be_nan(space: Any) -> bool:
-    """Whether observations of a Gymnasium space can be NaN or infinite; pixels cannot."""
+    """True if observations of a Gymnasium space can be NaN or infinite; pixels cannot."""
     return np.dtype(space.dtype or np.float64).kind == "f"
 
 

@@ -84,7 +84,7 @@ def warm_up(experiment: Experiment) -> None:
 
 
 def survives_a_fork(work: Callable[[], object]) -> bool:
-    """Whether a process that has done this work can be forked and do it again.
+    """Tries whether a process that has done this work can be forked and do it again.
 
     Forked processes try it, and this one does nothing. Some builds of torch (Debian 13's 2.6) start
     threads at the first backward pass, and refuse another one in later forks. With such a build

@@ -57,14 +57,14 @@ from genkidama.runtime.log import log_with
 from genkidama.runtime.machine import machine_name
 from genkidama.runtime.pacing import Backoff
 
-__all__ = ["ConnectionOwner", "ParentConnection", "connect"]
+__all__ = ["ReplyHandler", "ParentConnection", "connect"]
 
 _PULL = Pull(wait=True)
 
 log = structlog.get_logger()
 
 
-class ConnectionOwner(Protocol):
+class ReplyHandler(Protocol):
     """The child of a connection."""
 
     def run_ended(self) -> None:
@@ -73,7 +73,7 @@ class ConnectionOwner(Protocol):
 
 def connect(
     parent: str,
-    owner: ConnectionOwner,
+    owner: ReplyHandler,
     *,
     name: str,
     role: str,
@@ -120,7 +120,7 @@ class ParentConnection:
         owner: hears of the run's end.
     """
 
-    def __init__(self, transport: Transport, session: Session, owner: ConnectionOwner) -> None:
+    def __init__(self, transport: Transport, session: Session, owner: ReplyHandler) -> None:
         self.transport = transport
         #: The session whose progress and version are the run's.
         self.session = session
@@ -137,7 +137,7 @@ class ParentConnection:
     def to(
         cls,
         parent: str,
-        owner: ConnectionOwner,
+        owner: ReplyHandler,
         *,
         name: str,
         role: str,
@@ -160,7 +160,7 @@ class ParentConnection:
 
     @property
     def can_push(self) -> bool:
-        """Whether a push reaches some of the parent."""
+        """True if a push reaches some of the parent."""
         return self.joined
 
     @property

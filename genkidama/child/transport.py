@@ -133,7 +133,7 @@ class Transport:
 
     @property
     def shows_token(self) -> bool:
-        """Whether everybody on the way to the parent can read the token."""
+        """True if everybody on the way to the parent can read the token."""
         return self.has_token and not self.secure and not is_loopback(self.host)
 
     async def open(self) -> ClientConnection:

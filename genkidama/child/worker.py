@@ -136,7 +136,7 @@ class MemoryGuard:
         self._limit = 0
 
     def leaks(self) -> bool:
-        """Whether the process has grown too much. Calls between two measurements cost nothing.
+        """True if the process has grown too much. Calls between two measurements cost nothing.
 
         The first call belongs after the first work, whose memory, shared pages included, is no
         leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds.

@@ -107,12 +107,12 @@ class SemaphoreVector:
         self._absent[index] = False
 
     def lit(self, index: int) -> bool:
-        """Whether it waits. Its report may come after it has been released."""
+        """True if it waits. Its report may come after it has been released."""
         return bool(self._elements[index])
 
     @property
     def all_lit(self) -> bool:
-        """Whether every process waits or is absent, and at least one waits."""
+        """True if every process waits or is absent, and at least one waits."""
         return bool(self._elements.all()) and not bool(self._absent.all())
 
     def release(self) -> list[int]:

@@ -233,7 +233,7 @@ class Checkpointer(RunStore):
         self._next_update = float((math.floor(self._server.updates / every) + 1) * every)
 
     def _is_time(self, since: float, now: float) -> bool:
-        """Whether a checkpoint is due by the clock, `since` seconds after the last."""
+        """True if a checkpoint is due by the clock, `since` seconds after the last."""
         seconds = self._settings.checkpoint_seconds
         if not seconds or self._server.trial.part == WHOLE:
             return bool(seconds) and since >= seconds

@@ -215,12 +215,12 @@ class Connection(ServerConnection):
 
     @property
     def free(self) -> bool:
-        """Whether the connection is open, and the child reads what it is sent."""
+        """True if the connection is open and the child reads what it is sent."""
         return not self.paused and self.protocol.state is _OPEN
 
     @property
     def ending(self) -> str:
-        """Why the connection has ended, for the history."""
+        """Reason of the connection's end, for the history."""
         protocol = self.protocol
         if protocol.close_sent is not None and not protocol.close_rcvd_then_sent:
             return f"closed by the parent: {protocol.close_sent}"
@@ -322,7 +322,7 @@ class Connection(ServerConnection):
         self._receive_frame(frame)
 
     def _check_fragment(self, frame: Frame, now: float) -> bool:
-        """Whether a fragmented message comes fast enough, and not in crumbs."""
+        """True if a fragmented message comes fast enough, and not in crumbs."""
         if frame.opcode is not Opcode.CONT:
             self._fragmented_since = now
             self._fragmented = 0

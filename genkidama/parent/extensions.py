@@ -142,7 +142,7 @@ class RunStore(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether `keep` has something to write at once."""
+        """True if `keep` has something to write at once."""
         ...
 
     async def keep(self, now: float) -> None:

@@ -31,8 +31,8 @@ from genkidama.parent.acceptor import make_room, make_server
 from genkidama.parent.authentication import Authenticator, make_context
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.connections import ConnectionManager
+from genkidama.parent.event_log import describe, log_address
 from genkidama.parent.extensions import Companion, Observer, RunStore
-from genkidama.parent.log import describe, log_address
 from genkidama.parent.run_writer import RunWriter, make_directory
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.runs.sharded_checkpoint import directory_of

@@ -18,8 +18,8 @@ from structlog.typing import FilteringBoundLogger
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.parent.event_log import EventLog, ProgressLog
 from genkidama.parent.extensions import Host, RunStore
-from genkidama.parent.log import EventLog, ProgressLog
 from genkidama.runs.history import History
 from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.runtime.files import hint, write_atomically

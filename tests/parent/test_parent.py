@@ -17,8 +17,8 @@ from genkidama.config.plugin import Plugin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
+from genkidama.parent.event_log import describe
 from genkidama.parent.extensions import Companion, Observer
-from genkidama.parent.log import describe
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server.events import Event

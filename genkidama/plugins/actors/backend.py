@@ -88,7 +88,7 @@ class ActorPool(WorkerPool):
 
     @property
     def asks(self) -> bool:
-        """Whether newer weights are to be asked for with the push that is being sent."""
+        """True if newer weights are to be asked for with the push that is being sent."""
         return self._until(_ROWS_WITH_PUSH) <= 0.0
 
     def _until(self, rows: int) -> float:
@@ -138,7 +138,7 @@ class Actors(CoreOrchestrator):
 
     @property
     def asks(self) -> bool:
-        """Whether θ_P is to be asked for with the push that is being sent."""
+        """True if θ_P is to be asked for with the push that is being sent."""
         return self._actor_pool.asks
 
     def pulling(self) -> None:

@@ -189,12 +189,12 @@ class Outboxes:
         self._given[core] = number
 
     def has_room(self, core: int) -> bool:
-        """Whether one of the core's blocks is its own."""
+        """True if one of the core's blocks is its own."""
         return not self._sizes[core].all()
 
     @property
     def ready(self) -> bool:
-        """Whether there is a block to send."""
+        """True if there is a block to send."""
         return self._push is not None or self._given != self._taken
 
     def pack(self) -> Vector:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Adjustment", "Setting", "Window", "neighbours"]
+__all__ = ["Adjustment", "Setting", "Measurement", "neighbours"]
 
 
 class Setting(NamedTuple):
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
     agents: int
 
 
-class Window(NamedTuple):
+class Measurement(NamedTuple):
     """One window, with its setting and its rate."""
 
     setting: Setting
@@ -88,7 +88,7 @@ class Adjustment:
         #: The setting without any proposal.
         self.accepted = start
         #: All windows that have ended, in their order: the document's figure, as data.
-        self.trace: list[Window] = []
+        self.trace: list[Measurement] = []
         # Rates in force; NaN before there is one.
         self._accepted_rate = self._proposed_rate = math.nan
         self._given_up: set[Setting] = set()
@@ -110,7 +110,7 @@ class Adjustment:
             self.setting = self._propose()
         else:
             self._judge_proposal(rate)
-        self.trace.append(Window(measured, rate, measured == self.accepted))
+        self.trace.append(Measurement(measured, rate, measured == self.accepted))
         return self.setting
 
     def _judge_proposal(self, rate: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from genkidama.child.backend import NewsBackend, Work
-from genkidama.child.parent_connection import ConnectionOwner, ParentConnection
+from genkidama.child.parent_connection import ParentConnection, ReplyHandler
 from genkidama.child.transport import FAILURES, fingerprints
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
@@ -62,7 +62,7 @@ class ShardedConnection:
 
     @classmethod
     def to(
-        cls, parent: str, owner: ConnectionOwner, *, fingerprint: str, **options: Any
+        cls, parent: str, owner: ReplyHandler, *, fingerprint: str, **options: Any
     ) -> ShardedConnection:
         """As `genkidama.child.parent_connection.connect`."""
         many = addresses(parent)

@@ -23,7 +23,15 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.explanation import Explanation
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["Film", "Moment", "Panel", "Screen", "check_film", "check_screen", "without_screen"]
+__all__ = [
+    "Film",
+    "Moment",
+    "Panel",
+    "PlaybackScreen",
+    "check_film",
+    "check_screen",
+    "without_screen",
+]
 
 Picture = npt.NDArray[np.uint8]
 
@@ -304,7 +312,7 @@ def _mp4(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Pictu
             raise OSError(lines[-1] if lines else f"FFmpeg ended with exit code {code}")
 
 
-class Screen:
+class PlaybackScreen:
     """A window on the screen. Escape, Q and its cross close it; the space bar halts it.
 
     Args:

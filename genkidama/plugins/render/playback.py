@@ -23,7 +23,7 @@ from genkidama.plugins.render.film import (
     Film,
     Moment,
     Panel,
-    Screen,
+    PlaybackScreen,
     check_film,
     check_screen,
     without_screen,
@@ -121,7 +121,7 @@ def play(
         names = action_names(played)
         panel = Panel(name, str(weights), first.picture, names, played.action_space)
         speed = pace(played) / every if fps is None else fps
-        screen = Screen(panel, name, speed) if path is None else Film(path, panel, speed)
+        screen = PlaybackScreen(panel, name, speed) if path is None else Film(path, panel, speed)
         with closing(screen):
             for moment in chain([first], steps):
                 if moment.action is None:

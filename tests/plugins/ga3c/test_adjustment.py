@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.plugins.ga3c.adjustment import Adjustment, Setting, Window, neighbours
+from genkidama.plugins.ga3c.adjustment import Adjustment, Measurement, Setting, neighbours
 
 MOST = Setting(4, 4, 64)
 
@@ -175,18 +175,18 @@ def test_a_worked_trace() -> None:
     ]:
         assert rule.judge(rate) == following == rule.setting
     assert rule.trace == [
-        Window(one, 100.0, True),
-        Window(two, 90.0, False),
-        Window(one, 80.0, True),
-        Window(two, 95.0, False),
-        Window(two, 84.0, False),
-        Window(one, 88.0, True),
-        Window(two, 94.0, False),
-        Window(two, 84.0, True),
-        Window(one, 88.9, False),
-        Window(two, 90.0, True),
-        Window(one, 89.5, False),
-        Window(one, 89.5, True),
+        Measurement(one, 100.0, True),
+        Measurement(two, 90.0, False),
+        Measurement(one, 80.0, True),
+        Measurement(two, 95.0, False),
+        Measurement(two, 84.0, False),
+        Measurement(one, 88.0, True),
+        Measurement(two, 94.0, False),
+        Measurement(two, 84.0, True),
+        Measurement(one, 88.9, False),
+        Measurement(two, 90.0, True),
+        Measurement(one, 89.5, False),
+        Measurement(one, 89.5, True),
     ]
     assert rule.accepted == one
 

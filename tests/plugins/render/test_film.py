@@ -24,7 +24,7 @@ from genkidama.plugins.render.film import (
     Film,
     Moment,
     Panel,
-    Screen,
+    PlaybackScreen,
     check_film,
     check_screen,
     import_pygame,
@@ -249,7 +249,7 @@ def test_a_film_needs_no_screen_and_takes_none_from_others(
 def test_a_screen_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "unheard")
     with pytest.raises(EnvironmentFailure, match=re.escape("no window can be opened here: ")):
-        Screen(panel(), "Moon-v1", 1000.0)
+        PlaybackScreen(panel(), "Moon-v1", 1000.0)
 
 
 @pytest.mark.parametrize("key", ["K_ESCAPE", "K_q", "QUIT"])
@@ -258,7 +258,7 @@ def test_a_window_shows_moments_until_it_is_closed(
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     pygame = import_pygame()
-    window = Screen(panel(), "Moon-v1", 1000.0)
+    window = PlaybackScreen(panel(), "Moon-v1", 1000.0)
     shown = pygame.display.get_surface()
     assert window.show(moment())
     picture = pygame.surfarray.array3d(shown).swapaxes(0, 1)

@@ -184,7 +184,7 @@ def test_a_run_films_itself_at_the_environments_pace(run: Run, tmp_path: Path) -
 def test_a_window_that_is_closed_ends_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     shown = iter([True, True, False])
-    monkeypatch.setattr("genkidama.plugins.render.film.Screen.show", lambda *_: next(shown))
+    monkeypatch.setattr("genkidama.plugins.render.film.PlaybackScreen.show", lambda *_: next(shown))
     assert genkidama.play(run, episodes=3) == []
     assert next(shown, None) is None
 

@@ -13,7 +13,7 @@ from structlog.testing import CapturingLogger, capture_logs
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import names
-from genkidama.parent.log import EventLog, ProgressLog
+from genkidama.parent.event_log import EventLog, ProgressLog
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push
 from genkidama.protocol.vector import DTYPE, Signature
 from genkidama.runs.status import RunStatus
