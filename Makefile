@@ -40,10 +40,16 @@ INSTALLED_TOOLS := $(TOOLS)/.installed
 # So has what builds the site: it reads the package, and needs neither torch nor an environment.
 DOCS := build/docs-tools
 INSTALLED_DOCS := $(DOCS)/.installed
+# So has what makes mutants. It works on a copy of what git's index holds, and calls .venv for tests.
+MUTATION := build/mutation-tools
+INSTALLED_MUTATION := $(MUTATION)/.installed
+# What `make mutants` mutates, and the tests that are to notice.
+MUTATED ?= genkidama/config genkidama/protocol genkidama/server
+MUTATED_TESTS ?= tests/config tests/protocol tests/server
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy lint docs format audit sbom hashes release pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy lint docs format mutants audit sbom hashes release pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +105,24 @@ docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check it
 format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# In annotations, which nothing evaluates, no test can see another operator than |.
+mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: which mutants no test sees (hours; docs/reliability.md).
+	@rm -rf build/mutants build/mutants.sqlite && git checkout-index --all --prefix=build/mutants/
+	@printf '%s\n' '[cosmic-ray]' 'module-path = [$(foreach path,$(MUTATED),"$(path)",)]' 'timeout = 600.0' \
+		'test-command = "$(CURDIR)/$(PYTEST) -q -x -p no:cacheprovider $(MUTATED_TESTS)"' \
+		'distributor.name = "local"' \
+		'filters.operators-filter.exclude-operators = ["core/ReplaceBinaryOperator_BitOr_.*"]' > build/mutants.toml
+	@set -ex; cd build/mutants; tools=$(CURDIR)/$(MUTATION)/bin; \
+	$$tools/cosmic-ray baseline ../mutants.toml; \
+	$$tools/cosmic-ray init ../mutants.toml ../mutants.sqlite; \
+	$$tools/cr-filter-operators ../mutants.sqlite ../mutants.toml; \
+	$$tools/cosmic-ray exec ../mutants.toml ../mutants.sqlite; \
+	$$tools/cr-report --surviving-only --show-diff ../mutants.sqlite > ../mutants.txt
+	@$(BIN)/python -c 'import sqlite3; \
+		ask = "select count(*), coalesce(sum(test_outcome = \"KILLED\"), 0) from work_results where worker_outcome = \"NORMAL\""; \
+		all, killed = sqlite3.connect("build/mutants.sqlite").execute(ask).fetchone(); \
+		print(f"{killed} of {all} mutants killed, {killed / max(all, 1):.1%}; build/mutants.txt has the others")'
 
 audit: $(INSTALLED_TOOLS) ## Look up the pinned packages among the known vulnerabilities.
 	@status=0; for role in $(ROLES); do \
@@ -173,6 +197,12 @@ $(INSTALLED_TOOLS): constraints.txt
 	$(call make_venv,$(TOOLS))
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
 		pip-audit cyclonedx-bom uv build twine
+	@touch $@
+
+$(INSTALLED_MUTATION): constraints.txt
+	$(call make_venv,$(MUTATION))
+	@$(MUTATION)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+		cosmic-ray
 	@touch $@
 
 # The extra `docs`, and the package's own light dependencies; the package itself is read where it lies.

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.server.limits import (
+    ANSWERS,
+    ANSWERS_OF_ONE,
+    ENTERING,
     ENTERING_OF_ONE,
+    VIEWERS,
+    VIEWERS_OF_ONE,
     ConnectionLimits,
     ConnectionSlot,
     TokenBucket,
@@ -48,12 +53,47 @@ def test_a_connection_comes_in_exactly_if_there_is_room(deeds: list[tuple[str, i
 def test_who_has_said_hello_makes_room_for_the_next(limit: int, entering: int) -> None:
     """A crowd behind one address comes in faster where it may be larger."""
     doors = ConnectionLimits(children=10_000, limit_of_one=limit)
+    assert doors.limit == 10_000 + max(ENTERING, 4 * entering)
     visits = [doors.enter("10.0.0.1") for _ in range(entering)]
     with pytest.raises(ProtocolError, match=rf"{entering} of 10\.0\.0\.1 have not said hello"):
         doors.enter("10.0.0.1")
     doors.enter("10.0.0.2")
     doors.settle(visits[0])
     doors.enter("10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("use", "limit", "limit_of_one", "what"),
+    [
+        ("enter", ENTERING, ENTERING_OF_ONE, "not said hello"),
+        ("watch", VIEWERS, VIEWERS_OF_ONE, "viewers"),
+        ("answer", ANSWERS, ANSWERS_OF_ONE, "large answers"),
+    ],
+)
+def test_newcomers_viewers_and_large_answers_have_limits_for_one_place_and_for_all(
+    use: str, limit: int, limit_of_one: int, what: str
+) -> None:
+    limits = ConnectionLimits(children=10_000, limit_of_one=512)
+
+    def come(place: str) -> ConnectionSlot:
+        slot = limits.enter(place)
+        if use != "enter":
+            limits.settle(slot)
+            getattr(limits, use)(slot)
+        return slot
+
+    slots = [come("10.0.0.1") for _ in range(limit_of_one)]
+    with pytest.raises(ProtocolError, match=rf"^{limit_of_one} .*10\.0\.0\.1"):
+        come("10.0.0.1")
+    slots += [come(f"2001:db8:0:{number:x}::1") for number in range(limit - limit_of_one)]
+    with pytest.raises(ProtocolError, match=f"^{limit} .*{what}"):
+        come("10.0.0.2")
+    limits.leave(slots[0])
+    limits.leave(slots[0])  # the second time means nothing
+    limits.leave(limits.enter("10.0.0.3"))  # it was neither a viewer nor given an answer
+    come("10.0.0.1")
+    with pytest.raises(ProtocolError, match=f"^{limit} .*{what}"):
+        come("10.0.0.2")
 
 
 @pytest.mark.parametrize(
