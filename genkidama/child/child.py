@@ -18,6 +18,7 @@ import asyncio
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,9 @@ __all__ = ["Child"]
 
 #: An exchange is logged this often.
 LOG_SECONDS = 10.0
+
+#: Returns that the mean in that line covers at most, the newest: without a parent there is no line.
+_MOST_RETURNS = 4096
 
 #: The longest that an exchange continues after `stop`.
 _LAST_REPLY_SECONDS = 1.0
@@ -461,7 +465,7 @@ class ExchangeLog:
         self.episodes = 0
         self._began = time.monotonic()
         #: Returns since the last line, and steps and the time at that.
-        self._returns: list[float] = []
+        self._returns: deque[float] = deque(maxlen=_MOST_RETURNS)
         self._steps = 0
         self._logged = self._began
 

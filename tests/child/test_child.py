@@ -429,6 +429,22 @@ async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:
         assert parent.server.exchanges >= 2
 
 
+def test_a_child_without_a_parent_keeps_the_newest_returns_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: now)
+    log = ExchangeLog()
+    log.worked(1, [-1e6])
+    for _ in range(4096):
+        log.worked(1, [1.0])
+    now += 60.0
+    with capture_logs() as lines:
+        log.exchanged("pi", 1)
+    assert lines[0]["mean_return"] == 1.0
+    assert log.episodes == 4097
+
+
 async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: Path) -> None:
     async with running(constant(network={"options": {"seconds": 0}}), tmp_path) as parent:
         serving = Serving(Child(url(parent.address), name="pi"))
