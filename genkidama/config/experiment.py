@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
 
 import msgspec
 import tomli_w
@@ -298,7 +298,7 @@ def _section_of_plugin(name: str, table: Any, source: str) -> Section:
     key = f"{source}: [plugins.{name}]"
     if isinstance(table, Section):
         return table
-    plugin = plugins(installed=True).get(name)
+    plugin = None if name in plugins() else plugins(installed=True).get(name)
     if plugin is None or name not in plugin.sections:
         raise ConfigurationError(
             f"{key}: no plug-in {name!r} with such a table is installed; install it, or take the "
@@ -314,11 +314,16 @@ def _check_names(experiment: Experiment, source: str) -> None:
     """Checks that the core or a plug-in has the names of rule, backend and algorithm."""
     for section, key, hook in _NAMED:
         name = getattr(getattr(experiment, section), key)
-        if ":" in name or name in names(hook) or name in names(hook, installed=True):
+        # A backend for a kind of pushes follows from that kind, and is not named.
+        hidden = get_args(Kind) if hook == "backends" else ()
+        known = [each for each in names(hook) if each not in hidden]
+        if ":" in name or name in known:
+            continue
+        if name not in hidden and name in names(hook, installed=True):
             continue
         raise ConfigurationError(
             f"{source}: {section}.{key} = {name!r}: expected one of "
-            f"{', '.join(map(repr, names(hook)))}, or an import string 'module:Name'"
+            f"{', '.join(map(repr, known))}, or an import string 'module:Name'"
         )
 
 

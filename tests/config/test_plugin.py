@@ -14,7 +14,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import Plugin
 from genkidama.errors import ConfigurationError
 from genkidama.server.rules.blend import Blend
-from genkidama.server.rules.registry import make_rule
+from genkidama.server.rules.registry import make_rule, reads_loss
 from tests.helpers import ROOT
 
 
@@ -24,6 +24,10 @@ class Quorum(Section, frozen=True):
 
 class OwnRule(Blend):
     pass
+
+
+class Slope(Blend):
+    takes = "gradient"
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
@@ -37,7 +41,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = Plugin(
         sections={"quorum": f"{__name__}:Quorum"},
         checks={"quorum": f"{__name__}:check"},
-        rules={"own": f"{__name__}:OwnRule"},
+        rules={"own": f"{__name__}:OwnRule", "slope": f"{__name__}:Slope"},
     )
     monkeypatch.setattr(plugin, "_installed", lambda: {"quorum": installed})
 
@@ -63,6 +67,11 @@ def test_a_table_of_an_installed_plug_in_is_checked_by_it_and_kept(quorum: None)
             "x: [plugins.other]: no plug-in 'other' with such a table is installed; install it, or "
             "take the table out",
         ),
+        (
+            {"ga3c": {}},
+            "x: [plugins.ga3c]: no plug-in 'ga3c' with such a table is installed; install it, or "
+            "take the table out",
+        ),
     ],
 )
 def test_a_wrong_table_is_one_line(quorum: None, tables: dict[str, Any], line: str) -> None:
@@ -75,6 +84,20 @@ def test_an_installed_plug_in_brings_a_rule(quorum: None) -> None:
     assert type(make_rule(Experiment.from_dict({"parent": {"rule": "own"}}))) is OwnRule
     with pytest.raises(ConfigurationError, match=r"parent\.rule = 'owl': expected one of 'blend',"):
         Experiment.from_dict({"parent": {"rule": "owl"}})
+
+
+def test_a_rule_of_an_installed_plug_in_may_ask_for_losses(quorum: None) -> None:
+    settings = {"parent": {"rule": "slope"}, "child": {"exchange": "update"}}
+    assert reads_loss(Experiment.from_dict(settings))
+
+
+def test_a_backend_that_follows_from_the_kind_of_pushes_is_no_value_of_a_setting() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({"child": {"backend": "experience"}}, source="x")
+    assert str(caught.value) == (
+        "x: child.backend = 'experience': expected one of 'hogwild', 'ga3c', or an import string "
+        "'module:Name'"
+    )
 
 
 def test_installed_plug_ins_are_looked_up_only_if_something_asks_for_one(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from genkidama.config.plugin import every, find
+from genkidama.config.plugin import CORE, every, find
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.shard import MOST_PARTS
 from genkidama.server.rules.blend import Blend, Rule
@@ -86,7 +86,7 @@ def check_parts(experiment: Experiment, count: int) -> None:
 def reads_loss(experiment: Experiment) -> bool:
     """True if the rule may ask for the loss of a gradient, which costs a further backward pass."""
     parent = experiment.parent
-    asks = ":" in parent.rule or bool(parent.rule_options.get("outlier_sigmas"))
+    asks = parent.rule not in CORE.rules or bool(parent.rule_options.get("outlier_sigmas"))
     return asks and experiment.pushes == "gradient"
 
 
