@@ -353,7 +353,7 @@ class ParameterServer:
         self.trials.left(child, trial, message.failed, message.reason, now)
         if message.over and not trial.part.is_first:
             expected = self._proof(message.reason, check=True)
-            if expected and hmac.compare_digest(expected, message.proof):
+            if expected and hmac.compare_digest(expected.encode(), message.proof.encode()):
                 self._end(message.reason, now)
             else:
                 self.refuse(child, _unproven(child, trial.part), now)
@@ -453,7 +453,8 @@ class RoleAssignment:
             self._of.pop(name, None)
             return experiment
         sent = deepcopy(experiment)
-        sent["replay"].update(self.replay)
+        if self.replay:
+            sent["replay"].update(self.replay)
         sent["child"]["roles"] = [role]
         if role == hello.role:
             try:

@@ -96,6 +96,7 @@ def test_no_child_says_by_itself_that_the_run_is_over(secret: str) -> None:
         ("evil", ""),
         ("", ""),
         ("evil", "0" * 64),
+        ("evil", "ψ" * 64),
         ("evil", ours),
         ("1 updates done", ended),
         ("evil", end_proof("guessed", {**stop, "updates": 2}, "evil")),
