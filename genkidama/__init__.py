@@ -1,6 +1,6 @@
 """Genkidama trains one policy on many small machines.
 
-A Parent holds the weights. Each Child trains its own copy with all its cores. Whenever it is ready,
+A Parent holds the weights. Each Child trains a copy of them with all its cores. When it is ready,
 it exchanges weights with the parent over one websocket, without waiting for other children.
 `docs/design.md` describes the folders.
 

@@ -1,7 +1,7 @@
-"""Errors, by whose fault they are.
+"""Errors, by their causes.
 
 Every error that a user can cause is a `GenkidamaError`. Its text is one line that names the thing,
-the value and the way out. The command line prints that line instead of a traceback.
+the value and the fix. The command line prints that line instead of a traceback.
 
     ConfigurationError   the user's file, option or environment        exit code 2
     ProtocolError        the other end of the websocket                refused, counted, never fatal

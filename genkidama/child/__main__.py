@@ -1,4 +1,4 @@
-"""`python -m genkidama.child`: train on this machine for a parent somewhere."""
+"""`python -m genkidama.child`: train on this machine for a parent elsewhere."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def main(argv: list[str] | None = None) -> int:
         "--allow",
         metavar="MODULE",
         action="append",
-        help="a module of your own that the parent may have this child import; repeatable, "
+        help="a module of yours that this child may import for the parent; repeatable, "
         "'*' for all (default: none)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
+    parser.add_argument("--forkserver", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
         keys = (
@@ -89,8 +89,8 @@ def main(argv: list[str] | None = None) -> int:
         if options.until_eof:
             stop_at_eof()
         disable_resource_tracker()
-        if options.nursery:
-            CORES.join(options.nursery)
+        if options.forkserver:
+            CORES.join(options.forkserver)
         configure_logging(named=True)
         child.run()
     except GenkidamaError as error:

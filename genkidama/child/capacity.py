@@ -1,7 +1,7 @@
-"""Core processes that fit into the free memory. Pure: others measure.
+"""The number of core processes that fit into the free memory. Pure: others measure.
 
-Before a child starts any core, it measures what one costs on its machine and with its experiment.
-The figures here stand in where nothing has been measured yet. They are LunarLander's with two
+Before a child starts any core, it measures the memory of one, on its machine and with its
+experiment. Until then it uses the figures here. They are LunarLander's with two
 layers of 64 and torch 2.13 on x86-64. A core of an environment with images takes about three times
 as much.
 """

@@ -1,15 +1,15 @@
 """Child: keeps a backend training and exchanges its weights with the parent whenever it is ready.
 
 Laws of this file:
-- A child first needs its parent, which gives it the experiment. Afterwards it needs the parent no
-  more: cut off, it keeps training, and reconnects.
-- Reconnected, it keeps its own weights and pushes them. A parent that has lost everything takes
-  them.
+- A child first needs its parent, which gives it the experiment. Afterwards it no longer needs the
+  parent: if it is cut off, it keeps training and reconnects.
+- After a reconnection it keeps its own weights and pushes them. A parent that has lost everything
+  takes them.
 - In a search, a child trains one trial after another. It gives back a trial that it cannot train,
   and asks for the next one.
 
-`genkidama.protocol.session` decides what is said and what a reply means; `parent_connection` says
-it.
+`genkidama.protocol.session` chooses the requests and interprets the replies; `parent_connection`
+sends and receives them.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class Child:
     # An exchange.
 
     async def _exchange(self, backend: Backend) -> None:
-        """One push and its reply. Work that the parent does not hear of is gathered for the next.
+        """One push and its reply. Work that does not reach the parent is kept for the next.
 
         Gradients are of no use without the parent, which makes the steps: with them the child waits
         for it.

@@ -1,16 +1,16 @@
-"""Collectors: how a core collects a batch of steps, in one environment or in several at once.
+"""Collectors: the collection of a batch of steps by a core, in one environment or in several.
 
 Laws of this file:
 - A batch is `algorithm.batch_size` steps in the core's share of the replay tensor T[C × N × M]: C
   cores, N rows, M numbers a row. With L lanes it is L trajectories of T = batch_size / L steps, one
-  behind the other.
+  after the other.
 - A trajectory is cut at the batch's end and where an episode is truncated. The observations that
   follow there are for the learner to bootstrap from.
 - All lanes act with one forward pass. So a step costs less, and a batch has steps of L episodes.
 - With `child.exchange = "episode"` the core waits as soon as each lane has ended an episode since
-  the last exchange. With one lane that is the documented form.
-- An environment gives numbers: NaN and infinity would spoil the weights for good, so they end the
-  core before anything is learned from them.
+  the last exchange. With one lane this is the thesis' form.
+- NaN and infinity from an environment would spoil the weights for good, so they end the core
+  before it learns from them.
 """
 
 from __future__ import annotations

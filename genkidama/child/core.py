@@ -1,4 +1,4 @@
-"""SingleCore: actor and learner in one process, on memory that it shares with its siblings.
+"""SingleCore: actor and learner in one process, on memory that all cores of a child share.
 
 Thesis §4.6, algorithm 1, and Hogwild! (Niu et al. 2011): a core acts with its own copy θ_L of the
 weights, computes gradients at θ_L, applies them to the child's θ_O without a lock, and now and then

@@ -3,10 +3,10 @@
 Laws of this file:
 - The parent's checkpoints hold θ_P; this state holds the child's own θ_C and momenta, as
   safetensors.
-- A file is written as atomically as a checkpoint: after a crash or a power cut, either the old
-  file or the new one is there, whole.
+- A file is written as atomically as a checkpoint: after a crash or a power cut, the old file
+  or the new one is there, complete.
 - A state that cannot be read, or that belongs to another network or trial, is left alone, and the
-  child starts afresh. A state that cannot be written is logged and stops nothing.
+  child starts anew. A state that cannot be written is logged and stops nothing.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ Laws of this file:
 - It waits for a parent that is not there, with jittered backoff: children that have lost the same
   parent do not all return at once.
 - It waits in the same way for a parent that does not know the child's token, whose certificate
-  cannot be verified, or that refuses the child for a while: people and clocks come right later.
-- A connection that fails is given up, and training continues.
-- A pull may wait at the parent until there is something new, while the child pushes. There is one
-  at most. Replies come in the order of their requests, so its reply is read before that to any
+  cannot be verified, or that refuses the child for a while: people and clocks may correct it later.
+- A connection that fails is closed, and training continues.
+- A pull may wait at the parent until there is something new, while the child pushes. At most one
+  waits. Replies come in the order of their requests, so its reply is read before that to any
   later request, which raises its error.
 - A parent in several processes has the connection of a plug-in (hook `connections`): an object with
   the public methods of `ParentConnection`, which has one for each of them.

@@ -1,4 +1,4 @@
-"""The memory that the processes of a child share, and what an exchange reads and writes there.
+"""The shared memory of a child's processes, and its reads and writes by an exchange.
 
 Laws of this file:
 - `SharedMemory` is one anonymous block, passed on by its descriptor. A layout names its arrays:

@@ -1,9 +1,9 @@
-"""Transport: how a child reaches its parent: token, TLS, a websocket, and why there is none.
+"""Transport: a child's way to its parent by token, TLS and websocket, and the reasons for failures.
 
 Laws of this file:
 - A reply that is late or makes no sense is a failure of the connection, never of the child.
 - Nothing is sent, not even the token, before the parent's certificate is verified.
-- Each error is a sentence with the way out, said once, and again when the reason has changed.
+- Each error is a sentence with the fix. It is reported once, and again when the reason changes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Worker processes, the side within them: pipe to the orchestrator, memory guard, entry.
+"""The worker's side of a worker process: pipe to the orchestrator, memory guard, entry point.
 
 `genkidama.child.worker_pool` is the other end of the pipe. This module imports no torch: processes
 that only step environments need none.
 
 Laws of this file:
-- A process reports what it has done before it lights its element of the semaphore vector.
-- While it waits, it sleeps in a read of its pipe. The pipe's end is the orchestrator's end: then
-  the process ends, too.
-- Whatever an environment or a network of the user's raises is reported on the pipe. Nothing hangs.
+- A process reports its work before it sets its element of the semaphore vector.
+- While it waits, it sleeps in a read of its pipe. When the orchestrator ends, the
+  pipe closes and the process ends, too.
+- Any error of the user's environment or network is reported on the pipe. Nothing hangs.
 """
 
 from __future__ import annotations

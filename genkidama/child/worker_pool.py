@@ -1,17 +1,17 @@
-"""WorkerPool: the processes of a backend, which say on their pipes what they have done.
+"""WorkerPool: the processes of a backend, which report their work on their pipes.
 
 Laws of this file:
 - The pool never computes: it sleeps until a process or a timer wakes it.
 - With `exchange = "free"` an exchange is due whenever enough time or steps have passed, and no
   process ever waits.
-- With `"episode"` it is due when every element of the semaphore vector is lit and an episode has
+- With `"episode"` it is due when every element of the semaphore vector is set and an episode has
   ended since the last exchange. If all wait and none has ended, as at the start, the pool releases
   them by itself. With `"update"` the same holds of updates.
-- A process that dies, or hangs and is killed, is replaced, its element lit meanwhile; the more
-  often, the later. One that dies again and again before it has done anything ends the child, with
-  the reason that it gave.
-- At any time at most one process of an index lives, so each part of the shared memory that an index
-  owns has one writer.
+- A process that dies, or hangs and is killed, is replaced; meanwhile its element is set. Each
+  further death lengthens the delay. A process that dies repeatedly before it has done any work
+  ends the child, with the reason that it gave.
+- Each index has at most one living process at any time, so each part of the shared memory that
+  belongs to an index has one writer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`train` and `search`: a whole cluster on this machine, with real processes and real websockets.
 
-A run here is what it is on a shelf of Pis: one process of `genkidama.parent` and some of
-`genkidama.child`. This process only starts them, watches them, and ends them. One that is killed is
-started again. However this process ends, it ends them all.
+A run here is the same as on a shelf of Pis: one process of `genkidama.parent` and several of
+`genkidama.child`. This process only starts, watches and ends them. One that is killed is
+restarted. When this process ends, for whatever reason, they all end.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def train(
         experiment: all settings.
         children: child processes, each with cores of its own.
         cores: core processes of each child; what the experiment says if absent. If that is
-            `"auto"`, this machine's CPU cores are shared out, as far as memory allows.
+            `"auto"`, this machine's CPU cores are divided among them, as far as memory allows.
         out: the run directory; a new one under `runs/` if absent.
-        resume: a run directory to go on with, instead of `out`.
+        resume: the directory of a run to continue, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
         shards: in how many parts the parent is, each a process; if absent, as many as in the run
             that goes on, or 1.
@@ -201,7 +201,9 @@ class Cluster:
 
     def _start(self) -> None:
         if self._names and self._experiment.child.backend == "hogwild":
-            self._forkserver = SharedForkServer(self._experiment, self._path / LOGS / "nursery.log")
+            self._forkserver = SharedForkServer(
+                self._experiment, self._path / LOGS / "forkserver.log"
+            )
         for parent in self._parents:
             parent.start(self._parent_options())
         for name in self._names:
@@ -225,7 +227,7 @@ class Cluster:
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
     def _forkserver_option(self) -> list[str]:
-        return [] if self._forkserver is None else ["--nursery", self._forkserver.address]
+        return [] if self._forkserver is None else ["--forkserver", self._forkserver.address]
 
     def wait(
         self,
@@ -395,14 +397,14 @@ class SharedForkServer:
     def __init__(self, experiment: Experiment, log: Path) -> None:
         self._folder = scratch_folder()  # nobody else may enter it
         #: Where it listens.
-        self.address = str(self._folder / "nursery")
+        self.address = str(self._folder / "forkserver")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
             listener.listen()  # so children may ask before it is there
             descriptor = listener.fileno()
             command = ["genkidama.runtime.forkserver_main", str(descriptor)]
             variables = {**CORES.variables(experiment), FOLDER_VARIABLE: str(self._folder)}
-            self._process = Process("nursery", command, log, (descriptor,), variables)
+            self._process = Process("forkserver", command, log, (descriptor,), variables)
 
     @property
     def pid(self) -> int:

@@ -1,10 +1,10 @@
-"""The display of a run, drawn over and over on a terminal or below a notebook's cell.
+"""The display of a run, redrawn repeatedly on a terminal or below a notebook's cell.
 
 Laws of this file:
-- A frame is never wider or higher than its terminal, whatever its size becomes. It needs 80×24.
-- A row is cut where the terminal ends, so what matters most comes first. Rows of a table that do
+- A frame is never wider or higher than its terminal, even when that is resized. It needs 80×24.
+- A row is cut where the terminal ends, so the most important comes first. Rows of a table that do
   not fit are counted in its last one.
-- A display never stops a run: what cannot be drawn is left out.
+- A display never stops a run: anything that cannot be drawn is left out.
 """
 
 from __future__ import annotations

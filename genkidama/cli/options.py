@@ -51,7 +51,7 @@ class Verb(NamedTuple):
 
 
 class Follower(NamedTuple):
-    """A reader of the history of a run that a verb starts, beside the display."""
+    """A reader of the history of a run that a verb starts, in addition to the display."""
 
     #: Each with the follower's name as its `dest`, where it leaves a list.
     options: tuple[Option, ...]
@@ -88,14 +88,14 @@ LISTEN = (
     {
         "metavar": "HOST:PORT",
         "default": "0.0.0.0:8765",
-        "help": "where the parent listens (default: 0.0.0.0:8765)",
+        "help": "the address at which the parent listens (default: 0.0.0.0:8765)",
     },
 )
 HOST = (
     "--host",
     {
         "metavar": "HOST",
-        "help": "by what name or address children reach it (default: this machine's address)",
+        "help": "name or address by which children reach it (default: this machine's address)",
     },
 )
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
@@ -110,8 +110,8 @@ ALLOW = (
         "metavar": "MODULE",
         "action": "append",
         "default": [],
-        "help": "a module of your own that the settings in that directory or file may have "
-        "imported; repeatable, '*' for all (default: none)",
+        "help": "a module of yours that the settings in that directory or file may name; "
+        "repeatable, '*' for all (default: none)",
     },
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")

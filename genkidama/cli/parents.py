@@ -1,9 +1,9 @@
-"""The parent of a cluster on this machine: a process, or one for each of its parts.
+"""The parent of a cluster on this machine: one process, or one for each shard.
 
 Laws of this file:
-- One that was killed, or stopped by others, is started again under the same address.
-- One that ends with an error ends the cluster.
-- The first part counts for all. The others are ended when it has ended.
+- A process that was killed, or stopped by others, is restarted under the same address.
+- A process that ends with an error ends the cluster.
+- The first shard counts for all. When it has ended, the others are ended.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ParentProcess:
         """Starts it with these options beside its own."""
         socket_fd, pipe_fd = self._socket.fileno(), self._reader.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--out", str(self._run)]
-        command += ["--listen", f"fd://{socket_fd}", "--aside", str(pipe_fd), *options]
+        command += ["--listen", f"fd://{socket_fd}", "--fallback", str(pipe_fd), *options]
         if self._part != WHOLE:
             command += ["--shard", str(self._part)]
         log = self._run / LOGS / f"{self._name}.log"

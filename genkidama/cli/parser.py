@@ -29,7 +29,7 @@ from genkidama.runtime.log import Parser
 
 __all__ = ["VERBS", "all_verbs", "make_parser"]
 
-#: Help fits a terminal of 80 columns. `argparse` breaks what it says of options, and nothing else.
+#: Help fits a terminal of 80 columns. `argparse` wraps the help of options, and nothing else.
 _WIDTH = 79
 
 #: The verbs of the core.
@@ -40,12 +40,15 @@ VERBS = {
         (
             file("the experiment (may be left out with --resume)"),
             number("--children", "child processes (default: 2)", default=2),
-            number("--cores", "core processes of each child (default: the CPU cores, shared out)"),
+            number(
+                "--cores",
+                "core processes of each child (default: all CPU cores, divided among the children)",
+            ),
             number("--shards", "parent processes, each with a slice of the vector (default: 1)"),
-            number("--updates", "stop after N exchanges a child (stop.updates)"),
+            number("--updates", "stop after N exchanges per child (stop.updates)"),
             SEED,
             OUT,
-            path("--resume", "go on with this run"),
+            path("--resume", "continue this run"),
             ALLOW,
             setting("child.exchange=free"),
             EPISODES,
@@ -57,7 +60,7 @@ VERBS = {
                 "genkidama train mine.toml --set stop.seconds=60 --out runs/first",
                 "your own experiment (genkidama init), for a minute",
             ),
-            ("genkidama train --resume runs/first", "go on with it"),
+            ("genkidama train --resume runs/first", "continue that run"),
         ),
         run="genkidama.cli.verbs:run_train",
         starts_run=True,
@@ -73,10 +76,10 @@ VERBS = {
                 metavar="DIR_OR_CHECKPOINT",
                 nargs="+",
             ),
-            number("--episodes", "how many (default: 500)", default=500),
+            number("--episodes", "number of episodes (default: 500)", default=500),
             flag("--greedy", "take the most probable action instead of a sampled one"),
             *WEIGHTS,
-            number("--seed", "the episodes follow from it (default: 0)", default=0),
+            number("--seed", "seed of the episodes (default: 0)", default=0),
             (
                 "--environment",
                 {
@@ -113,7 +116,7 @@ VERBS = {
     "parent": Verb(
         "hold the weights for children on other machines",
         "Holds the weights for children on other machines, with TLS and tokens. "
-        "At its first start it makes both, and prints what to type on each of those machines.",
+        "At its first start it makes both, and prints the command to run on each other machine.",
         (
             path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
             LISTEN,
@@ -132,27 +135,27 @@ VERBS = {
         run="genkidama.cli.access:parent",
     ),
     "join": Verb(
-        "train on this machine for a parent somewhere",
+        "train on this machine for a parent elsewhere",
         "Trains on this machine for the parent of a join string.",
         (
             (
                 "string",
                 {
                     "nargs": "?",
-                    "help": "what `genkidama parent` or `genkidama token` prints; - reads it from "
-                    "standard input (default: $GENKIDAMA_JOIN)",
+                    "help": "the output of `genkidama parent` or `genkidama token`; - reads it "
+                    "from standard input (default: $GENKIDAMA_JOIN)",
                 },
             ),
-            ("--name", {"default": "", "help": "what this child is called"}),
-            number("--cores", "core processes (default: what the experiment says)"),
-            path("--state", "keep this child's own state there"),
+            ("--name", {"default": "", "help": "this child's name"}),
+            number("--cores", "core processes (default: as the experiment says)"),
+            path("--state", "directory for this child's own state"),
             (
                 "--allow",
                 {
                     "metavar": "MODULE",
                     "action": "append",
                     "default": [],
-                    "help": "a module of your own that the parent may have this child import; "
+                    "help": "a module of yours that this child may import for the parent; "
                     "repeatable, '*' for all (default: none)",
                 },
             ),
@@ -162,14 +165,14 @@ VERBS = {
                 "genkidama join 'wss://*:TOKEN@HOST:8765#FINGERPRINT' --cores 2",
                 "what the parent printed, with two cores of this machine",
             ),
-            ("genkidama join - < join.txt", "the string stands in no list of processes"),
+            ("genkidama join - < join.txt", "the string is in no list of processes"),
         ),
         run="genkidama.cli.access:join",
     ),
     "token": Verb(
-        "let a machine join, or no longer",
+        "admit a machine, or exclude it",
         "Makes a token, writes its hash into the parent's tokens, and prints a join string. "
-        "The parent reads its tokens at every handshake, so it need not be started again.",
+        "The parent reads its tokens at every handshake, so it need not be restarted.",
         (
             (
                 "name",
@@ -177,24 +180,24 @@ VERBS = {
                     "nargs": "?",
                     "default": "*",
                     "metavar": "NAME",
-                    "help": "whose token it is (default: * for any name)",
+                    "help": "the name that it admits (default: * for any)",
                 },
             ),
-            number("--days", "the token ends after N days (default: never)"),
+            number("--days", "the token expires after N days (default: never)"),
             number(
                 "--rotate",
-                "the name's other tokens end after N days (default of N: 7)",
+                "the name's other tokens expire after N days (default of N: 7)",
                 nargs="?",
                 const=7,
             ),
             flag("--viewer", "a token that shows the run, and a link; it admits no child"),
-            flag("--revoke", "take the name's tokens out, and make none"),
-            flag("--list", "show whose tokens there are, and make none"),
+            flag("--revoke", "remove the name's tokens, and make none"),
+            flag("--list", "list the names with tokens, and make none"),
             LISTEN,
             HOST,
             CREDENTIALS,
-            path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
-            path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
+            path("--tokens-file", "the parent's tokens, if they are elsewhere", metavar="FILE"),
+            path("--certificate-file", "its certificate, if it is elsewhere", metavar="FILE"),
         ),
         (
             ("genkidama token pi-01 --days 30", "for one machine, for a month"),
@@ -204,14 +207,14 @@ VERBS = {
         run="genkidama.cli.access:token",
     ),
     "signature": Verb(
-        "which network an experiment has",
+        "print the digest of an experiment's network",
         "Prints the digest of an experiment's network, for parent.signature, and its parts.",
         (
             path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
             ALLOW,
             setting("network.hidden=[32]"),
         ),
-        (("genkidama signature mine.toml", "what parent.signature may be set to"),),
+        (("genkidama signature mine.toml", "the value for parent.signature"),),
         run="genkidama.cli.access:signature",
     ),
     "init": Verb(
@@ -220,7 +223,7 @@ VERBS = {
         (
             path(
                 "file",
-                "where to (default: experiment.toml)",
+                "the file to write (default: experiment.toml)",
                 metavar="FILE.toml",
                 nargs="?",
                 default=Path("experiment.toml"),
@@ -230,7 +233,7 @@ VERBS = {
                 {
                     "metavar": "ID",
                     "default": "LunarLander-v3",
-                    "help": "what is learned (default: LunarLander-v3)",
+                    "help": "the environment to learn (default: LunarLander-v3)",
                 },
             ),
             ("--example", {"metavar": "NAME", "help": "copy an example instead"}),
@@ -254,7 +257,7 @@ VERBS = {
     "completion": Verb(
         "print a script that completes this command in a shell",
         "Prints a script that completes this command in a shell.",
-        (("shell", {"choices": ("bash", "zsh", "fish"), "help": "for which shell"}),),
+        (("shell", {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),
         (
             (
                 "echo 'eval \"$(genkidama completion bash)\"' >> ~/.bashrc",

@@ -1,9 +1,9 @@
-"""Follows a run, a search or an evaluation, and shows how it goes.
+"""Shows the progress of a run, a search or an evaluation.
 
     with Progress(experiment) as progress:
         train(experiment, watch=progress)
 
-On a terminal it is a display that is drawn over and over, in a notebook one below its cell.
+On a terminal it is a display that is redrawn repeatedly, in a notebook one below the cell.
 Elsewhere, as in a log, it is a line now and then. It renders a `RunStatus`.
 """
 
@@ -144,7 +144,7 @@ class LiveDisplay:
         self._surface.refresh()
 
     def close(self) -> None:
-        """Leaves the last state standing. What is said afterwards stands below it."""
+        """Leaves the last state on the screen. Later output appears below it."""
         if self._shown:
             self._shown = False
             self._surface.close()

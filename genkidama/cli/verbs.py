@@ -1,4 +1,4 @@
-"""The verbs `train` and `evaluate`, and the steps that all verbs share which start a run."""
+"""The verbs `train` and `evaluate`, and the steps shared by all verbs that start a run."""
 
 from __future__ import annotations
 

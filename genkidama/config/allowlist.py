@@ -1,9 +1,9 @@
-"""Import strings: the one grammar of them, and which of them may be followed. Pure.
+"""Import strings: their grammar, and the list of those that may be imported. Pure.
 
 An experiment comes from the parent, or from a checkpoint or a run directory that somebody else has
-written, and names code by import strings. What is named is on this disk, but with any arguments
-`subprocess:Popen` would be as good as a shell. So only what Genkidama and Gymnasium bring is
-imported, and beside that what the user has put on a list.
+written, and names code by import strings. The code is on this disk, but with arbitrary arguments
+`subprocess:Popen` would amount to a shell. So only modules of Genkidama and Gymnasium are imported,
+and those that the user has put on a list.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OLD_GYM = r"GymV\d+Environment"
 
 _PARTS = re.compile(rf"({_MODULE}):({_ID})")
 
-#: On the list, it stands for every module.
+#: On the list, it means every module.
 ANYTHING = "*"
 
 #: Sections that a child does not follow, and keys whose values are no import strings.

@@ -1,7 +1,7 @@
 """The experiment: every setting of a run, decoded from TOML and checked before anything starts.
 
-The parent owns the experiment and sends it to each child, so a new machine needs no file of its
-own. Pure but for one thing: `read_toml` reads the file that it is given.
+The parent owns the experiment and sends it to each child, so a new machine needs no file.
+Pure except for `read_toml`, which reads the file that it is given.
 """
 
 from __future__ import annotations

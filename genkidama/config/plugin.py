@@ -1,13 +1,14 @@
-"""Plug-ins: optional parts, which the core knows by their names alone. Pure.
+"""Plug-ins: optional parts, which the core knows only by name. Pure.
 
 Laws of this file:
-- The core imports no plug-in. It asks here for a name, and only what bears that name is imported.
+- The core imports no plug-in. It looks a name up here, and only the object of that name is
+  imported.
 - A plug-in is one value, `PLUGIN`, in its package: tables of names and import strings. Deleting the
   package deletes the names, and an experiment that uses one is refused in one line.
 - Built-in plug-ins are the packages in `genkidama/plugins/`. Others are entry points of the group
-  `genkidama.plugins`. They are looked up only for a name that no built-in one has, since finding
-  them reads the metadata of all that is installed.
-- This module needs the standard library alone: help and the doctor work without anything else.
+  `genkidama.plugins`. These are looked up only for a name that is not built in, since finding them
+  reads the metadata of every installed package.
+- This module needs only the standard library, so help and the doctor work without anything else.
 - `CORE` has the names of the core itself, so that one table holds all values of a setting.
 """
 
@@ -35,23 +36,23 @@ class Plugin:
     """The additions of one plug-in, by hook: names and import strings `"package.module:Name"`."""
 
     sections: Table = field(default_factory=dict)
-    """Tables of an experiment: `config.decoding.Section` classes. That of a plug-in outside of
-    Genkidama has the plug-in's name and is `[plugins.NAME]` there."""
+    """Tables of an experiment: `config.decoding.Section` classes. The section of another package's
+    plug-in has the plug-in's name, and is the table `[plugins.NAME]`."""
     checks: Table = field(default_factory=dict)
     """Checks of a whole experiment: `check(given, experiment, source)` with the settings as given,
-    the experiment of them, and its name in errors; raises `ConfigurationError`. Those of a plug-in
-    outside of Genkidama run if there is a table of it."""
+    the experiment made from them, and its name for errors; raises `ConfigurationError`. The checks
+    of another package's plug-in run only if the experiment has its table."""
     rules: Table = field(default_factory=dict)
     """Values of `parent.rule`: `server.rules.blend.Rule` classes."""
     rule_wrappers: Table = field(default_factory=dict)
     """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`, with `[parent]`."""
     companions: Table = field(default_factory=dict)
-    """Processes beside a parent: `companion(parent) -> Companion | None`, as all of the three in
+    """Processes beside a parent: `companion(parent) -> Companion | None`, with the base class in
     `genkidama.parent.extensions`."""
     trials: Table = field(default_factory=dict)
-    """Parents with many trials, by the section that asks for them: `RunStore` classes."""
+    """Stores of runs with many trials, by the section that requests them: `RunStore` classes."""
     status_parts: Table = field(default_factory=dict)
-    """Parts of a run's status, by the section that asks for them: `runs.status.SearchPart`."""
+    """Parts of a run's status, by the section that requests them: `runs.status.SearchPart`."""
     backends: Table = field(default_factory=dict)
     """Values of `child.backend`, and kinds of pushes that need a backend of their own:
     `child.backend.Backend` classes."""
@@ -61,15 +62,15 @@ class Plugin:
     """Parts of a core by the field of a rollout that they fill, as `"replay"`:
     `child.core.CorePart` classes, with their arrays in the shared memory of a child."""
     connections: Table = field(default_factory=dict)
-    """`"shards"`, the connection of a child to a parent in several processes:
-    with the methods of `child.parent_connection.ParentConnection`."""
+    """`"shards"`, the connection of a child to a parent in several processes: a class with the
+    methods of `child.parent_connection.ParentConnection`."""
     learners: Table = field(default_factory=dict)
     """Values of `algorithm.name`: `learning.learners.Learner` classes."""
     environments: Table = field(default_factory=dict)
     """Environments by the prefix of `environment.id`, as `"envpool"` of `"envpool:CartPole-v1"`:
-    `Maker(settings, count)`, a `gymnasium.vector.VectorEnv` whose episodes begin in the very step
-    that ends the last, with a function `Maker.check(settings)`, which says before anything starts
-    whether this machine has it."""
+    `Maker(settings, count)` returns a `gymnasium.vector.VectorEnv` that begins the next episode in
+    the step that ends the last. `Maker.check(settings)` raises `ConfigurationError`, before
+    anything starts, if this machine cannot make it."""
     observers: Table = field(default_factory=dict)
     """Readers of a parent's events, and HTTP: `observer(parent) -> Observer | None`."""
     displays: Table = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Plugin:
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)
-    """Verbs of the command: `cli.options.Verb` values. Their modules import `cli.options` alone."""
+    """Verbs of the command: `cli.options.Verb` values. Their modules import only `cli.options`."""
     followers: Table = field(default_factory=dict)
     """Readers of the history of a run that this machine starts: `cli.options.Follower` values."""
 

@@ -1,4 +1,4 @@
-"""A child machine's own settings: where its parent is, and what the machine may be used for."""
+"""Settings of a child's machine: its parent's address, and the permitted uses of the machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Settings that change during a run, as functions of its progress.
 
-Progress is a number in [0, 1]: how much of the run's strictest stop condition is used up. The
+Progress is a number in [0, 1]: the used share of the run's strictest stop condition. The
 parent computes it and every reply carries it, so all children anneal together.
 """
 

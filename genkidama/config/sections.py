@@ -76,8 +76,8 @@ class Environment(Section, frozen=True):
     """Use the environment's own vectorized form (ALE has one). That does the preprocessing:
     `options` are for it, and there are no `wrappers`."""
     lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """`hogwild`: environments that each core plays at once; its batch is shared out among them.
-    1 is the documented form."""
+    """`hogwild`: environments that each core plays at once; its batch is divided among them.
+    1 is the thesis' form."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False
@@ -188,7 +188,7 @@ class Algorithm(Section, frozen=True):
     batch_updates: Natural = 1
     """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
     n_steps: Natural = 1
-    """`dqn`: steps whose rewards are summed up before a value stands in for the rest. `vtrace`:
+    """`dqn`: steps whose rewards are summed up before a value replaces the rest. `vtrace`:
     the longest trajectory."""
     double: bool = True
     """`dqn`: whether θ chooses the action that θ⁻ values."""
@@ -358,13 +358,13 @@ class ChildSettings(Section, frozen=True):
     exchange_seconds: NotNegative = 1.0
     """`free`: seconds from one exchange to the next; 0 means by steps only."""
     exchange_steps: Count = 0
-    """`free`: exchange every so many steps of a child of mean speed, and all children equally
-    often, since the parent tells each its own number; 0 means by seconds only."""
+    """`free`: steps between two exchanges of a child of mean speed. The parent gives each child
+    its number, so all exchange equally often. 0 means by seconds only."""
     roles: Annotated[tuple[Literal["bundle", "act", "learn"], ...], Meta(min_length=1)] = (
         "bundle",
     )
     """Roles of children with a replay for all of them: `"act"`, `"learn"`, or both, `"bundle"`.
-    With several, children are shared out in this ratio: `["act", "act", "learn"]` is 2 : 1."""
+    With several, children are assigned in this ratio: `["act", "act", "learn"]` is 2 : 1."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""

@@ -1,7 +1,7 @@
 """Environments: made from `[environment]`, stepped together, and their actions. Imports no torch.
 
-An environment is any of Gymnasium's, one of a plug-in's, or one of the user's own by an import
-string. Wrappers may be put around it, or its own vectorized form may take its place.
+An environment is one of Gymnasium's, a plug-in's, or the user's, which is named by an import
+string. Wrappers may be put around it, or its vectorized form may replace it.
 """
 
 from __future__ import annotations

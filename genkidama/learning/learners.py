@@ -1,4 +1,4 @@
-"""Learners turn a rollout into losses: their protocol, their updates, and what they share."""
+"""Learners, which turn a rollout into losses: their protocol, their updates, and shared parts."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""A network whose numbers are one flat vector, with everything needed to act from observations.
+"""Model: a network whose numbers are one flat vector, with all that is needed to act.
 
 Laws of this file:
 - The network's parameters are views into `model.vector`, their gradients views into
   `model.gradient`: writing to the vector changes the network, and `zero_grad` can never detach
   anything.
-- The vector's first `trainable` numbers are parameters; running statistics follow. They are read
-  and written by NumPy: on another device than the CPU they are kept elsewhere, in memory of the
-  host.
+- The vector's first `trainable` numbers are parameters; running statistics follow. NumPy
+  reads and writes them, so on a device other than the CPU they are kept in the host's memory.
 """
 
 from __future__ import annotations

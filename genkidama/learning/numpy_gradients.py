@@ -2,7 +2,7 @@
 
 For layers of some 64 units torch spends more time on its bookkeeping, and on its tanh, than on the
 products. The same gradients take half of the time of `loss.backward()` here; decision 20 has the
-figures. `losses` say what is meant, and the tests compare the two.
+figures. The methods `losses` are the definition, and the tests compare the two.
 
 A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d ← d ⊙ σ′, ∂W = dᵀx,
 ∂b = Σd, and dW is the gradient at x. σ′ follows from y.

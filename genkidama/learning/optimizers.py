@@ -5,8 +5,8 @@ to weights and state that other cores change at the same time, without a lock (N
 et al. 2016 §4.3 for the shared statistics). torch.optim itself would work, but constructing any of
 its optimizers imports 70 MB that every core would carry.
 
-Weights, state and gradient may be on any device. A rule keeps to itself what else it needs. So each
-core, and each thread, has a rule of its own over the memory that they share.
+Weights, state and gradient may be on any device. Everything else that a rule needs is private. So
+each core, and each thread, has a separate rule over the shared memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Starts of the episodes of an evaluation: after null actions, or where recorded ones have led.
+"""Starts of an evaluation's episodes: after null actions, or after recorded actions.
 
-A policy that has learned one beginning by heart shows it here (Mnih et al. 2015; Nair et al. 2015,
-§5.2). What is earned before the policy acts does not count.
+They expose a policy that has memorized one beginning (Mnih et al. 2015; Nair et al. 2015, §5.2).
+Rewards from before the policy acts do not count.
 """
 
 from __future__ import annotations

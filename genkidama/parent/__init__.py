@@ -1,6 +1,6 @@
-"""The parent's role: here it waits for sockets, clocks, signals and disks, and decides nothing.
+"""The parent's role: waits for sockets, clocks, signals and disks, and decides nothing.
 
-Its decisions are made in `genkidama.server.parameter_server`. It needs neither torch nor an
+`genkidama.server.parameter_server` makes the decisions. A parent needs neither torch nor an
 environment.
 
 `python -m genkidama.parent FILE.toml` runs one.

@@ -51,15 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         experiment, about_stop = (prepare if checks else with_default_stop)(experiment)
         part = Shard.parse(options.shard)
         parent = Parent(experiment, out=options.out, listen=options.listen, part=part)
-        if options.aside is not None:
-            parent.fallback = write_fallback(options.aside)
+        if options.fallback is not None:
+            parent.fallback = write_fallback(options.fallback)
         parent.own_children = options.own_children
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
-        if options.nursery:
+        if options.forkserver:
             disable_resource_tracker()
-            parent.forkserver = options.nursery
+            parent.forkserver = options.forkserver
         configure_logging(named=True)
         # Each push brings a vector, which is freed with its reply. If the system gave and took its
         # memory each time, that would take longer than the blend.
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         metavar="DIR",
         type=Path,
-        help="the run's directory; a run in it goes on (default: a new one under runs/)",
+        help="the run's directory; a run in it is resumed (default: a new one under runs/)",
     )
     parser.add_argument(
         "--set",
@@ -119,9 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         help="hold the I-th of K parts of the vector; all K parts are one parent (default: 1/1)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--aside", type=int, help=argparse.SUPPRESS)  # a descriptor
+    parser.add_argument("--fallback", type=int, help=argparse.SUPPRESS)  # a descriptor
     parser.add_argument("--own-children", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
+    parser.add_argument("--forkserver", help=argparse.SUPPRESS)  # where one listens
     return parser
 
 

@@ -1,15 +1,15 @@
-"""Acceptance of connections: takes them from the parent's sockets as far as the limits allow.
+"""Acceptance of connections: takes them from the parent's sockets, within the limits.
 
 Laws of this file:
 - Each connection is counted from its first byte on, before TLS. `genkidama.server.limits` says
-  whether it fits. One that does not is closed at once; without TLS it gets an HTTP answer that says
-  when to come again, each of a crowd at another time.
+  whether it fits. One that does not is closed at once; without TLS it gets an HTTP answer with a
+  time to retry, which differs within a crowd.
 - Some descriptors stay free for checkpoints and the history, however many connections come.
 - A socket is counted or closed in the same step that accepts it. With `loop.sock_accept` a turn of
   the loop would come between the two, and a server that closes in it would lose the socket.
 
-websockets handles all that happens on a connection, and leaves to asyncio's server who may open
-one; asyncio admits everybody. So an `Acceptor` replaces asyncio's server inside websockets' own,
+websockets handles everything on a connection, and lets asyncio's server admit connections;
+asyncio admits all. So an `Acceptor` replaces asyncio's server inside websockets' own,
 with the methods that are called there.
 """
 

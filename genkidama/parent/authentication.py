@@ -1,11 +1,11 @@
 """Authentication of connections, before the protocol begins: certificates and tokens.
 
 Laws of this file:
-- The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
-  token was withdrawn cannot return.
-- A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
-  log says so once.
-- A request of a web page is refused: a browser on this machine reaches its loopback.
+- The tokens file is read at every handshake. Adding a child needs no restart, and a child whose
+  token was revoked cannot return.
+- A tokens file that has become invalid changes nothing: the last valid entries stay, and the log
+  says so once.
+- A request from a web page is refused, because a browser can reach the loopback of its machine.
 - A child's token is read from the `Authorization` header only, and never written anywhere.
 """
 

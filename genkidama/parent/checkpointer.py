@@ -1,14 +1,13 @@
-"""Checkpoints of θ_P: when a parent writes them, in a plain run.
+"""Checkpoints of θ_P in a plain run, and their times.
 
 Laws of this file:
-- What is written is a copy made between two pushes. A thread writes it, so no child waits for a
-  disk.
-- With `parent.checkpoint_updates` a checkpoint is of the very push that completes that many
-  updates.
+- A checkpoint is a copy made between two pushes. A thread writes it, so no child waits for a disk.
+- With `parent.checkpoint_updates` a checkpoint is of exactly the push that completes this number
+  of updates.
 - A failed checkpoint stops nothing: it is reported and tried again. Only the final one raises.
 - After a failure, and at the end, the newest is written first: there may be room for one only.
 - A folder that was deleted is made again and filled at once.
-- A run is resumed with the network and the rule that it began with, and from θ_P, also where the
+- A run is resumed with the network and the rule that it began with, and from θ_P, even if the
   checkpoint's network is a running mean of it.
 """
 

@@ -1,14 +1,14 @@
-"""All connections of a parent: which child speaks on which, and how a bad one ends.
+"""All connections of a parent, the child of each, and the end of bad ones.
 
 Laws of this file:
 - A child without a token that the parent knows, where one is needed, gets an HTTP answer and no
-  websocket. A token of one name admits that name only.
-- A connection's first message is a `Hello`; the name in it is the connection's for good. In a
+  websocket. A token for one name admits only that name.
+- A connection's first message is a `Hello`; its name stays the connection's. In a
   search a node says hello again on the same connection whenever it has no trial.
 - Every message gets exactly one reply. A refusal before the join ends the connection with code
   1008; after it, only malformed messages do.
 - A name belongs to one connection at a time. The same child on a new connection takes its name
-  over, and the end of the old connection means nothing any more. It is the same child if name and
+  over, and the end of the old connection has no further effect. It is the same child if name and
   session are the same, or if the old connection answers no ping and the child has a token of that
   name or none is needed.
 - Nothing waits between the decoding of a message and the encoding of its reply.

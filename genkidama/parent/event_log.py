@@ -1,4 +1,4 @@
-"""Log lines of a parent, for people: events and progress, but no single exchange.
+"""Log lines of a parent, for people: events and progress, but no individual exchanges.
 
 The history has every exchange.
 """

@@ -1,7 +1,7 @@
-"""Base classes of the parts that plug-ins add to a parent, and what they are given.
+"""Base classes of the parts that plug-ins add to a parent, and the interface of their parent.
 
-A parent has one store, and any number of companions and observers. `genkidama.config.plugin` has
-the tables in which a plug-in names its own.
+A parent has one store, and any number of companions and observers. A plug-in names its own in the
+tables of `genkidama.config.plugin`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `startup` binds the address, opens the run's directory and resumes the run in it; `serve` returns
 when the run is over or `stop` was called; `shutdown` closes the connections and writes the final
-checkpoint. `run` does all three in an event loop of its own.
+checkpoint. `run` does all three in a new event loop.
 
 Every `HOUSEKEEPING_SECONDS`, and only then, the parent does what an exchange does not need: the
 history, the log, time-bound stop conditions, checkpoints that are due.

@@ -2,10 +2,10 @@
 
 Laws of this file:
 - A directory that holds a run is resumed from that run's newest readable checkpoint.
-- What cannot be written is reported once and tried again; the run continues.
+- A failed write is reported once and tried again; the run continues.
 - A problem is in the log and in the history. One of the history itself also goes to the fallback,
   since the terminal that follows a run reads the history.
-- A directory that was deleted is made again, with all that is known.
+- A directory that was deleted is made again, with everything that the parent knows.
 - The history has events in the order in which they happened.
 """
 

@@ -1,1 +1,1 @@
-"""Optional parts. Each folder imports the core, is imported by nobody, and can be deleted."""
+"""Optional parts. Each folder imports the core, no folder imports it, and it can be deleted."""

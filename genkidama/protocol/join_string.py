@@ -1,4 +1,4 @@
-"""A join string: where a parent is, how a child shows who it is, and how it knows the parent. Pure.
+"""A join string: a parent's address and certificate, and a child's name and token. Pure.
 
     wss://NAME:TOKEN@HOST:PORT#FINGERPRINT
 

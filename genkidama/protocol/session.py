@@ -1,4 +1,4 @@
-"""A child's half of the protocol, without I/O: `Session` makes requests and decides by replies.
+"""A child's half of the protocol, without I/O: `Session` makes requests and interprets replies.
 
     shell                                Session                       ParameterServer
       |  on connecting    hello() ------------ Hello ------------------>  |
@@ -18,7 +18,7 @@ Laws of this file:
   its request, and does what the decision says.
 - A reply is checked before anything is taken from it. A senseless reply is a `ProtocolError` and
   changes nothing.
-- A push without a reply is sent again with the same number, the same work and the present weights.
+- A push without a reply is sent again with the same number, the same work and the current weights.
   So the parent counts it once.
 - Work done without a parent is kept, and is part of the next push that has a new number.
 - A difference or a gradient names the version of its base. A child without a base pushes its

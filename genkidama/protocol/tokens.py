@@ -11,7 +11,7 @@ Laws of this file:
   made from the key and the salt that only this file has, so who has the key alone has no token.
 - A browser keeps a cookie, which is made of the same two. Neither the token nor the cookie can be
   made of the other, and this file has the hash of both.
-- The time that a comparison takes tells nothing about where two tokens differ.
+- The duration of a comparison does not reveal where two tokens differ.
 """
 
 from __future__ import annotations

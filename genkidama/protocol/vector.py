@@ -1,4 +1,4 @@
-"""One vector: all numbers of a network as flat float32, and the signature that says what they mean.
+"""One vector: all numbers of a network as flat float32, and the signature that names its parts.
 
 Laws of this file:
 - A weight vector is one-dimensional, float32, little-endian, of exactly `signature.size` numbers.

@@ -1,17 +1,17 @@
-"""Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
+"""Checkpoints: a weight vector and everything needed to resume a run, in one safetensors file.
 
 Laws of this file:
 - A file is complete or absent: it is written beside its name, flushed to the disk, then renamed.
-  What goes wrong on the way leaves the file that was there before untouched.
+  A failure on the way leaves the earlier file untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
-- What the parent's rule remembers stands beside them, each array under a name that begins with
-  `STATE_PREFIX`. A rule that remembers nothing, as `Blend`, leaves nothing there.
+- The state of the parent's rule is beside them, each array under a name that begins with
+  `STATE_PREFIX`. A rule without state, as `Blend`, adds nothing.
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`. A
   checksum finds a flipped bit. All numbers in a file are finite.
 - The last few checkpoints are kept, and the best one beside them.
-- `newest_readable` alone says which of several files is taken. A parent, `--resume`, an evaluation
-  and a search all ask it.
+- Only `newest_readable` chooses among several files, for a parent, `--resume`, an evaluation and
+  a search.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`history.jsonl`, one line for each event of a run: here it is written and followed.
+"""Writer and reader of `history.jsonl`, which has one line for each event of a run.
 
 Laws of this file:
 - Lines are collected in memory and written together by `flush`; a crash loses unflushed lines.
@@ -7,7 +7,7 @@ Laws of this file:
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
   Until then nobody reads it.
 - One process writes; a second one that opens the same file is refused.
-- A file that was deleted or moved away is made anew. A reader begins again with it.
+- A file that was deleted or moved away is made anew, and a reader starts again with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The run directory before its parent comes: which one it is, what lies in it, how to go on.
+"""The choice of a run directory before its parent starts: new, or resumed from what it contains.
 
 One program starts a run at a time. It holds a lock from before it writes anything until its
 processes have ended. A parent that another starter has started holds the lock of the history.

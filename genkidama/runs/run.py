@@ -1,13 +1,13 @@
-"""A run directory: what lies where, and how to read it. Nothing else in the house names its files.
+"""A run directory: its files, and their readers. No other module names the files.
 
 experiment.toml    the settings as they were used
 checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
-parts/2-of-3/      what the second of three parts of a parent has beside these files
-trials/NNNN/       of a search: each trial, as a run of its own
+parts/2-of-3/      the additional files of the second of three shards of a parent
+trials/NNNN/       of a search: each trial, as a separate run
 study.db           of a search: the Optuna study, unless it is kept elsewhere
-history.jsonl      one JSON object a line: what happened, and when
+history.jsonl      the events, one JSON object a line
 evaluation.json    the last evaluation
-logs/, children/   what the processes said, and the children's own state (runs on one machine)
+logs/, children/   logs of the processes, and state of the children (runs on one machine)
 """
 
 from __future__ import annotations

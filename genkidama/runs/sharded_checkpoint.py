@@ -1,13 +1,13 @@
-"""Checkpoints of a parent in parts: the files of all parts read as one, and one cut for a part.
+"""Checkpoints of a sharded parent: the files of all shards read as one, and one cut into slices.
 
 Laws of this file:
-- The first part's file stands for the checkpoint. Of each other part, the file is taken whose
-  version is nearest. All parts write at the same moments, so that is one of the same moment, or
-  the newest of a part that was gone.
-- What is put together is what a parent in one piece would have written. So a run may go on in
-  another number of parts.
-- Of what a rule remembers, float32 arrays as long as the weights are in parts like these. All
-  else is the first part's.
+- The first shard's file identifies the checkpoint. Of each other shard, the file with the nearest
+  version is used. All shards write at the same moments, so that is one of the same moment, or the
+  newest of a shard that was gone.
+- The result equals the file that a parent in one process would have written. So a run may
+  continue with another number of shards.
+- Of a rule's state, float32 arrays as long as the weights are split like them. The rest is the
+  first shard's.
 """
 
 from __future__ import annotations

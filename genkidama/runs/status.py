@@ -1,11 +1,11 @@
 """The status of a run, folded from its events; displays, logs and monitors render it. Pure.
 
 Laws of this file:
-- Times are those of the events. A display that shows a moment between two events passes its time.
-- What was done before a parent was restarted counts as done, and not as done by that parent.
+- Times are those of the events. To show a moment between two events, a display passes its time.
+- Work from before a restart of the parent counts as done, and not as done by that parent.
 - When a run is over, its children leave; they still count as its children.
 - It stays small however long a run is: curves are thinned, and children that left are forgotten.
-- A change holds what is new since the last change. All viewers are sent the same one.
+- A change holds the differences since the last change. All viewers get the same one.
 
 `docs/page.md` documents the JSON document that it renders.
 """

@@ -1,4 +1,4 @@
-"""The examples, which come with the package: experiments that are taken by their names."""
+"""The examples that come with the package: experiments that are chosen by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def examples() -> dict[str, Path]:
     The first experiment of a folder has the folder's name.
     """
     package = Path(__file__).parents[1]
-    # In a checkout they lie beside the package; a wheel has them inside.
+    # In a checkout they are beside the package; a wheel has them inside.
     folder = next(
         (path for path in (package / "examples", package.parent / "examples") if path.is_dir()),
         package,

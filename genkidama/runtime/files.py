@@ -34,7 +34,7 @@ _WAYS_OUT = {
 
 
 #: Folders for sockets and copies in the system's place for temporary files begin with this. In each
-#: lies a file that its owner has locked as long as it lives.
+#: is a file that its owner keeps locked as long as it lives.
 _SCRATCH = "genkidama-"
 _LOCK = "lock"
 

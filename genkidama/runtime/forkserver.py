@@ -1,11 +1,12 @@
 """Forkservers: processes that have a module imported and warm, and fork workers on request.
 
-Each is a forkserver of its own: multiprocessing's code, but not its one global server. So a program
-may have one that has imported torch and one that has not, and whatever else the program does with
-multiprocessing is not affected by either. Several programs on one machine may share one.
+Each is separate: multiprocessing's code, but not its one global server. So a program may have one
+that has imported torch and one that has not, and neither affects the program's other uses of
+multiprocessing. Several programs on one machine may share one.
 
 This module relies on parts of multiprocessing that have no documentation.
-`tests/runtime/test_forkserver.py` checks them, and says what to do when a new Python changes them.
+`tests/runtime/test_forkserver.py` checks them, and explains what to do if a new Python changes
+them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Names in an experiment: of the user's own things, and of Gymnasium's.
+"""Names in an experiment: of the user's classes, and of Gymnasium's environments.
 
-A thing of the user's own is a plug, named by an import string `"package.module:Name"`.
+A user's class is named by an import string `"package.module:Name"`.
 """
 
 from __future__ import annotations

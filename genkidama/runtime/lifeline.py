@@ -1,7 +1,7 @@
-"""Processes that end with their starter, however that ends: the kernel sees to it.
+"""Processes that the kernel ends with their starter, however that ends.
 
-It does so where a process computes, sleeps or hangs. Only Linux can. Elsewhere a process finds out
-by itself, at the end of a pipe.
+This works even while a process computes, sleeps or hangs, but only on Linux. Elsewhere a process
+notices by itself, when its pipe closes.
 """
 
 from __future__ import annotations

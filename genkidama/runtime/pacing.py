@@ -1,4 +1,4 @@
-"""Restart policy, backoff, and limits on repeated messages. Pure: callers give time and chance."""
+"""Restart policy, backoff, and limits on repeated messages. Pure: time and chance are arguments."""
 
 from __future__ import annotations
 

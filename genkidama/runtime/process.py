@@ -1,8 +1,8 @@
-"""Processes that this one owns: programs with a log, and workers with a pipe.
+"""Child processes with one owner: programs with a log, and workers with a pipe.
 
 Laws of this file:
-- A program ends when its standard input does, a worker when its pipe does. So nothing is left of
-  them when their owner is killed, and the reader of a pipe notices a worker's death.
+- A program ends when its standard input does, a worker when its pipe does. So none is left
+  when the owner is killed, and the reader of a pipe notices a worker's death.
 - A worker is forked by a forkserver, or is a program. Its owner need not know which.
 - Ctrl-C reaches a whole terminal from the first moment on, but the owner decides what ends when.
 """

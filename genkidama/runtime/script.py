@@ -1,12 +1,12 @@
-"""The user's program, as the processes that we start see it.
+"""The user's program, as imported by the processes that we start.
 
 A script that trains needs no guard. Our processes import it under its own name, as multiprocessing
 does; where it would begin a run, its import ends, and all definitions above that line are kept:
-they are what the script itself had when it began the run. Anywhere else in a process of ours
-nothing begins, also not through a program that it starts: a run within a run would have no end.
+they equal those of the script when it began the run. Anywhere else in a process of ours no run
+may begin, not even through a program that it starts: a run within a run would never end.
 
-A notebook has no file. What its cells define, and all that it needs, is written to a module in the
-run directory.
+A notebook has no file. The definitions of its cells, with all that they need, are written to a
+module in the run directory.
 """
 
 from __future__ import annotations

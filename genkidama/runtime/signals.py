@@ -1,4 +1,4 @@
-"""Signals that come at a moment when nothing may be left half done."""
+"""Signals during work that must not be left half done."""
 
 from __future__ import annotations
 

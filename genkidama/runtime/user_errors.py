@@ -1,4 +1,4 @@
-"""Errors of a user's own code, in words: the exception and the line that raised it."""
+"""Errors of a user's code, in words: the exception and the line that raised it."""
 
 from __future__ import annotations
 

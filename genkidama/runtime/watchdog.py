@@ -1,10 +1,9 @@
-"""Looks after processes that may hang: whether they work, and what to do if not.
+"""Watches processes that may hang, and reports those that do.
 
 Laws of this file:
-- `genkidama.runtime.watchdog` decides who hangs; this file brings it the signs of life and the
-  time.
-- A process that is silent may still work, in the middle of a batch. Then something changes in the
-  memory that it shares, and a look at that costs the process nothing.
+- `HangDetector` decides who hangs; `Watchdog` brings it the signs of life and the time.
+- A process that is silent may still work, in the middle of a batch. Then its shared memory
+  changes, and looking at that costs the process nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ __all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog", "WatchdogOwner"]
 # Detection of processes that hang. Pure.
 #
 # Laws of this file:
-# - Ages grow by ticks, and a tick never counts for much: a machine that
-#   was asleep, or workers that were stopped, find nobody old when they wake.
+# - Ages grow by ticks of limited length: after the machine was asleep, or workers were stopped, no
+#   process is old.
 # - A process that waits for others has no age.
-# - What is too long follows from what it took before: the longest silence of any process of the
-# pool   counts, and is forgotten slowly. They all do the same.
+# - The limit follows from the longest silence of any process of the pool, since all do the same
+#   work. That maximum is forgotten slowly.
 
 #: The most seconds that a tick adds to an age.
 _LONGEST_TICK = 2.0

@@ -4,7 +4,7 @@ Laws of this file:
 - A parent makes events; history, log and progress line read them.
 - A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
-- A reader passes over unknown kinds and fields.
+- A reader ignores unknown kinds and fields.
 
 `docs/history.md` has the tables, made from the lines below the fields.
 """
@@ -154,7 +154,7 @@ class PushesRefused(Event, kw_only=True):
     reason: str
     """The refusal's reason, shortened if it is long."""
     count: int | UnsetType = UNSET
-    """Refusals with this code that the line stands for, if there is more than this one."""
+    """The number of refusals with this code that the line represents, if there are several."""
 
     @property
     def times(self) -> int:

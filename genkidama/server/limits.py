@@ -1,7 +1,7 @@
 """Limits of connections and of their traffic, as counts and rates. Pure.
 
 Laws of this file:
-- A connection beyond a limit is refused at once, and may come again.
+- A connection beyond a limit is refused at once, and may retry.
 - No address can use up the room of all others.
 """
 

@@ -1,7 +1,7 @@
-"""Trials: one set of hyperparameters with its weights each, and the plain run, which has one. Pure.
+"""Trials: each a set of hyperparameters with its weights; and the plain run, which has one. Pure.
 
 In a plain run all children share the trial of a `SingleTrialRun`. In a search each child trains a
-trial of its own, which the `Search` of the plug-in hypertrick assigns. Both are `Trials`.
+separate trial, which the `Search` of the plug-in hypertrick assigns. Both are `Trials`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The learner of a parent whose children send experience: a process beside it, on the same machine.
 
-The parent needs neither torch nor an environment, so what needs them is a process of its own. The
-two take turns: the parent hands over a batch, the learner learns from it and says so.
+The parent needs neither torch nor an environment; the learner, which does, is a separate process.
+The two take turns: the parent hands over a batch, and the learner reports when it has learned.
 
 `genkidama.plugins.actors.learner_process` is the parent's side.
 """

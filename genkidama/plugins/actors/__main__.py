@@ -1,7 +1,7 @@
 """The learner's process: `genkidama.plugins.actors.learner_process` starts it and talks to it
 through a socket.
 
-It is a program of its own, or forked from a forkserver that has torch warm.
+It is a separate program, or forked from a forkserver that has already imported torch.
 
 It receives the experiment, answers with a description of its network, and receives the shared
 memory. Then it learns from each batch, until the socket ends with the parent.

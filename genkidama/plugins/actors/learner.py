@@ -1,4 +1,4 @@
-"""Learning from the steps of others: rows of `rule` become a rollout."""
+"""Learning from the steps of other machines: rows (see `rule`) become a rollout."""
 
 from __future__ import annotations
 

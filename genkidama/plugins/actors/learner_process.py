@@ -2,11 +2,11 @@
 
 Laws of this file:
 - They share memory and take turns, and each turn begins with a message on their socket. From
-  "learn" to "learned" all belongs to the learner, and else to the parent. So nothing is read while
-  it is written. `beat` alone may be read at any time: it shows that the learner works.
+  "learn" to "learned" the memory belongs to the learner, otherwise to the parent. So nothing is
+  read while it is written. Only `beat` may be read at any time: it shows that the learner works.
 - The learner copies a batch's rows before it changes anything, and writes θ and the optimizer's
   state after it has learned from all of them. So a learner that dies leaves the state before.
-- A learner that dies is started again with the newest θ and its optimizer's state. The batch that
+- A learner that dies is restarted with the newest θ and its optimizer's state. The batch that
   it was learning from is lost, and counts against the children whose rows it had
   (`Experience.killed`). The run ends if the rows of every child kill it, or if it dies again and
   again without any.

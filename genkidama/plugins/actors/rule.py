@@ -5,13 +5,13 @@ is a step, or only the observation that followed where a trajectory was cut (a *
 turns them into θ_P. Pure NumPy.
 
 Laws of this file:
-- Rows are checked before anything is made of them, so the learner may rely on them.
-- The rule waits for nobody. What the learner cannot use in time is dropped, the oldest first, and
-  counted by child.
-- How old a block is is counted in the learner's batches since the child was given the θ with which
-  it can have begun the block: that in the answer to its push before.
-- Each child is asked for the steps that it makes in the time of one batch. So all data are equally
-  fresh, and slow children send less at a time.
+- Rows are checked before they are used, so the learner may rely on them.
+- The rule never waits. Blocks that the learner cannot use in time are dropped, the oldest first,
+  and counted by child.
+- The age of a block is the number of the learner's batches since the child received the θ with
+  which it can have begun the block: the one in the answer to its previous push.
+- Each child is asked for as many steps as it makes in the time of one batch. So all data are
+  equally fresh, and slow children send less at a time.
 """
 
 from __future__ import annotations

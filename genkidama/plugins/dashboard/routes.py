@@ -2,9 +2,9 @@
 
 Laws of this file:
 - No request changes anything. Everything is `GET`, or `HEAD` for its head.
-- `/healthz` and `/readyz` are for everybody. All else is for viewers, if the parent has tokens.
-- Without tokens a request must name this machine by an address or a name of its own: a web page
-  from elsewhere may have its name point here (DNS rebinding), and reads nothing.
+- `/healthz` and `/readyz` are for everybody; the rest is for viewers, if the parent has tokens.
+- Without tokens a request must name this machine by one of its addresses or names. So a foreign
+  web page whose name points here (DNS rebinding) reads nothing.
 - A browser may load nothing from elsewhere, and run no script inside the page.
 """
 

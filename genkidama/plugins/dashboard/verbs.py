@@ -7,19 +7,19 @@ import argparse
 from genkidama.cli.options import Verb, flag, path
 
 TOP = Verb(
-    "show a run of a parent somewhere in this terminal",
-    "Shows how a run goes, attached from anywhere; connects again when the parent was away.",
+    "show a run in this terminal, from anywhere",
+    "Shows a run in this terminal, from anywhere, and reconnects after the parent was away.",
     (
         (
             "url",
             {
                 "nargs": "?",
                 "metavar": "URL",
-                "help": "http://HOST:PORT, or what `genkidama token --viewer` prints; - reads "
+                "help": "http://HOST:PORT, or a link of `genkidama token --viewer`; - reads "
                 "it from standard input (default: $GENKIDAMA_VIEW)",
             },
         ),
-        flag("--once", "print it once, and end"),
+        flag("--once", "print the run once, and end"),
     ),
     (("genkidama top http://127.0.0.1:8765", "a parent on this machine"),),
     run="genkidama.plugins.dashboard.top:top",
@@ -35,7 +35,7 @@ SERVE = Verb(
             {
                 "metavar": "HOST:PORT",
                 "default": "127.0.0.1:8766",
-                "help": "where the page is, on this machine alone (default: 127.0.0.1:8766)",
+                "help": "the page's address, only for this machine (default: 127.0.0.1:8766)",
             },
         ),
     ),

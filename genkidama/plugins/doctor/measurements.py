@@ -1,9 +1,9 @@
 """Measurements: the machine, its packages and the way to a parent, as rows of the doctor's answer.
 
 Laws of this file:
-- An import that could kill a process, or never end, is tried in a process of its own.
-- The doctor joins nothing and says no hello. The parent notes nothing of a machine that it would
-  let in. The token goes only to a parent whose certificate is verified, just as a child sends it.
+- An import that could kill a process, or never end, is tried in a separate process.
+- The doctor does not join and sends no hello, so the parent keeps no record of a machine that it
+  would admit. The token goes only to a parent whose certificate is verified, as a child sends it.
 """
 
 from __future__ import annotations

@@ -11,13 +11,15 @@ from genkidama.cli.options import Verb, path
 OVER = ("steps", "seconds", "episodes", "updates")
 
 PLOT = Verb(
-    "draw how runs learned",
+    "draw the learning curves of runs",
     "Draws the learning curves and diagnostics of runs, as PNG and SVG; of a single one its "
-    "children, too. Runs that differ in their seeds alone are one line with a band.",
+    "children, too. Runs that differ only in their seeds are one line with a band.",
     (
         path("runs", "run directories, or one search's", nargs="+"),
-        ("--over", {"choices": OVER, "default": "steps", "help": "what is on the axis"}),
-        path("--out", "where to (default: figures/ in a single run's directory, or here)"),
+        ("--over", {"choices": OVER, "default": "steps", "help": "the horizontal axis"}),
+        path(
+            "--out", "where to write them (default: figures/, in a single run's directory or here)"
+        ),
     ),
     (
         ("genkidama plot runs/first", "one run: learning, children, diagnostics, returns"),

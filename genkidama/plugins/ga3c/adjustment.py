@@ -1,4 +1,4 @@
-"""The dynamic adjustment of GA3C: how many predictors, trainers and agents train fastest.
+"""The dynamic adjustment of GA3C: the fastest numbers of predictors, trainers and agents.
 
 Source: Babaeizadeh et al. 2016, "GA3C: GPU-based A3C for Deep Reinforcement Learning", section 2.
 N_P and N_T change by ±1 at random, and TPS, the training batches a second, decides whether the
@@ -11,7 +11,7 @@ Laws of this file:
   is given up as soon as its rate is below, which most are after their first window. One window
   alone would let the luckiest settings in rather than the best.
 - After each proposal that is given up the accepted setting runs again, and its rate moves half-way
-  to what it does now. So a lucky measurement does not stand for ever, and a machine that has slowed
+  to what it does now. So a lucky measurement does not last for ever, and a machine that has slowed
   down is compared with itself.
 - A setting that was given up is not proposed again until all other neighbours were, or the accepted
   setting has changed.

@@ -5,7 +5,7 @@ through a socket, the first descriptor. The engine receives the experiment, desc
 and receives the shared memory. Then it follows orders until the socket ends, which is the child's
 end.
 
-Predictors and trainers are threads (Babaeizadeh et al. 2017, §4). Each has a `Model` of its own,
+Predictors and trainers are threads (Babaeizadeh et al. 2017, §4). Each has a separate `Model`,
 whose parameters are views of the one vector that all share. Torch gives up Python's lock while it
 computes, so threads on several cores, or on a GPU, do run side by side. Trainers step the vector as
 Hogwild cores do: without a lock.

@@ -38,8 +38,8 @@ class GA3CSettings(Section, frozen=True):
     prediction_batch: Natural = 128
     """Observations of a prediction, at most."""
     training_batch: Count = 0
-    """Steps of an update, at least: rollouts of several agents are grouped until there are so
-    many steps; 0 means one rollout."""
+    """Steps of an update, at least: rollouts of several agents are grouped until there are this
+    many; 0 means one rollout."""
     rollouts: Annotated[int, Meta(ge=2)] = 3
     """Rollouts of an environment in memory. The agent fills one, and the others wait for a
     trainer; when all are full, the agent waits."""

@@ -1,4 +1,4 @@
-"""Deep Q-networks: values of actions, learned from samples of what the cores remember."""
+"""Deep Q-networks: values of actions, learned from samples of the replay."""
 
 from __future__ import annotations
 

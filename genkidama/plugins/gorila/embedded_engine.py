@@ -1,4 +1,4 @@
-"""The replay of all children: an engine beside the parent, or a check of the user's own.
+"""The replay of all children: an engine beside the parent, or a check of the user's engine.
 
 Laws of this file:
 - The parent's own engine lives as long as the parent. It is started again whenever it dies, and it

@@ -14,8 +14,8 @@ Rows:
   gives way to the step.
 
 The ring:
-- The engine does each request whole, in a script: nobody sees half a block.
-- A block is sent until it is answered, under a number of its own, and counts once. After the answer
+- The engine carries out each request as one script, so nobody sees half a block.
+- A block is sent until it is answered, under a unique number, and counts once. After the answer
   it is in the engine's memory, and in its file if it keeps one.
 - An absent engine is awaited, with jittered backoff, for as long as this process lives; a core that
   writes and a learner that draws both wait. A ring that is gone is made anew.

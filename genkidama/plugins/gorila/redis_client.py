@@ -1,7 +1,7 @@
-"""Valkey or Redis, which keep a replay for all children: how to reach one, and what it must be.
+"""Connection to the Valkey or Redis that keeps the replay of all children, and its requirements.
 
-Importing this module imports no client. `RedisClient` does, and says what to install where there is
-none.
+Importing this module imports no client. `RedisClient` does, and names the package to install if
+there is none.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ its own share (thesis §4.5). A core without `replay.steps` has one batch instea
 (`genkidama.child.collector.BatchSink`).
 
 Laws of this file:
-- A row is a step: observation, action, reward, terminated, truncated, log μ of the action, and how
-  many rows further down the next observation is. Or it is only such an observation, and has 0
-  there: a *stop*.
+- A row is a step: observation, action, reward, terminated, truncated, log μ of the action, and the
+  distance in rows to the next observation. Or it is only such an observation, with distance 0: a
+  *stop*.
 - A core writes one block a batch: its steps in their order, and behind them one stop for each cut,
   which is a truncation or the batch's end within an episode. So s′ is exact wherever the episode
   could go on, and a block needs no row of another block, whatever becomes of the core.

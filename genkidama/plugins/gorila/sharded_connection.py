@@ -2,9 +2,9 @@
 
 Laws of this file:
 - Weights go out in slices, one to each shard, and come back as one vector.
-- At its start a child needs all shards. Afterwards one that is not there holds up nothing: its
-  slice stays as the child has it, and all its work waits for it.
-- All shards hear of all work. The first counts for all: its progress is the run's, and when it ends
+- At its start a child needs all shards. Afterwards it continues without a missing shard, whose
+  slice stays as it is, and whose share of the work is kept for it.
+- All shards receive all work. The first counts for all: its progress is the run's, and when it ends
   the run, the child reports that to the others.
 """
 

@@ -1,4 +1,4 @@
-"""An actor-critic that learns from what the cores remember, corrected by V-trace."""
+"""An actor-critic that learns from samples of the replay, corrected by V-trace."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 
 Laws of this file:
 - Phases count from 0, as in the search file, the study and optuna-dashboard.
-- A report never fails because a search has found little: every part says what is missing.
+- A report never fails because a search has few results: each part says what is missing.
 - Every abbreviation and mark is explained where it is used.
 """
 

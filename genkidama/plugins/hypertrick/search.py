@@ -5,7 +5,7 @@ says hello and is given a trial, and pushes its weights while it trains. The rep
 whether the phase that has just ended was the trial's last. Then the node says hello again.
 
 Laws of this file:
-- Pure: `now` (seconds, never falling) is an argument, new configurations are offered from outside.
+- Pure: `now` (seconds, never falling) is an argument, new configurations come from outside.
 - A trial belongs to one node at a time, and a node trains one trial at a time. Only the pushes of a
   trial's owner count.
 - A node that vanishes may return to its trial; after `search.return_seconds` another one gets it.

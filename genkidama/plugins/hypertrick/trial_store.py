@@ -5,7 +5,7 @@ Laws of this file:
   `genkidama train --resume` take it.
 - At the end of each phase the trial's weights are copied between two pushes. They are written
   before the report, so that a report in the study always has its weights on disk.
-- What cannot be written is tried again; the search continues.
+- A failed write is tried again; the search continues.
 - Only what needs the study waits for it: it may be locked for a minute, or unreachable.
 - A directory belongs to the trial that made it. If the study has no such trial, or one with other
   settings, it is renamed: its weights belong to none.

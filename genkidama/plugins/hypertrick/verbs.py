@@ -16,7 +16,10 @@ SEARCH = Verb(
             "child processes on this machine, one trial each (default: 2)",
             default=2,
         ),
-        number("--cores", "core processes of each node (default: the CPU cores, shared out)"),
+        number(
+            "--cores",
+            "core processes of each node (default: all CPU cores, divided among the nodes)",
+        ),
         (
             "--listen",
             {
@@ -26,7 +29,7 @@ SEARCH = Verb(
         ),
         SEED,
         OUT,
-        path("--resume", "go on with this search"),
+        path("--resume", "continue this search"),
         ALLOW,
         setting("search.trials=100"),
         flag("--no-figures", "draw nothing at the end"),
@@ -37,14 +40,14 @@ SEARCH = Verb(
             "genkidama parent mine.toml --out runs/search",
             "on other machines, each with genkidama join; then genkidama report",
         ),
-        ("genkidama search --resume runs/search", "go on with it"),
+        ("genkidama search --resume runs/search", "continue that search"),
     ),
     run="genkidama.plugins.hypertrick.verbs:run_search",
     starts_run=True,
 )
 
 REPORT = Verb(
-    "what a search has found, while it runs or afterwards",
+    "report on a search, while it runs or afterwards",
     "Reports on a search.",
     (
         path("run", "a search's run directory"),

@@ -8,8 +8,8 @@ Each part of the run is an actor of Ray's that starts one real process, `genkida
 `genkidama.child`, as on a shelf. Weights go from process to process by websocket, not through Ray.
 
 Its laws:
-- What a machine can lose is copied. This process, the driver, keeps the run directory: history and
-  checkpoints come to it as they are written, as bytes.
+- Everything that a machine can lose is copied. This process, the driver, keeps the run directory:
+  history and checkpoints come to it as they are written, as bytes.
 - The copy of a search's study is kept back until the weights of all its reports are here.
 - A part that is lost with its worker or its node is started again where there is room. A parent
   gets what the driver has copied. A child that is still there gets the new address, and keeps its

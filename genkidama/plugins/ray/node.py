@@ -160,7 +160,7 @@ class ParentActor(ProcessActor):
         fallback = self._fallback.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{listens}"]
         command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
-        command += ["--aside", str(fallback)]
+        command += ["--fallback", str(fallback)]
         process = Process("parent", command, self._folder / "parent.log", (listens, fallback))
         process.fallback_reason = self._listen
         return process

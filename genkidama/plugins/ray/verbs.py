@@ -26,7 +26,7 @@ LAUNCH = Verb(
                 "help": "the cluster's (default: $RAY_ADDRESS, or the one this machine belongs to)",
             },
         ),
-        number("--children", "how many (default: one on each node that has enough CPUs)"),
+        number("--children", "number of children (default: one on each node that has enough CPUs)"),
         number("--cores", "CPUs and core processes of each child (default: all of a node)"),
         (
             "--gpus",
@@ -39,7 +39,7 @@ LAUNCH = Verb(
         ),
         SEED,
         path("--out", "the run directory, on this machine (default: a new one under runs/)"),
-        path("--resume", "go on with this run"),
+        path("--resume", "continue this run"),
         ALLOW,
         setting("child.exchange=free"),
         EPISODES,

@@ -16,8 +16,8 @@ PLAY = Verb(
             metavar="DIR_OR_CHECKPOINT",
         ),
         path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
-        number("--episodes", "how many (default: 1)", default=1),
-        number("--seed", "the episodes follow from it (default: 0)", default=0),
+        number("--episodes", "number of episodes (default: 1)", default=1),
+        number("--seed", "seed of the episodes (default: 0)", default=0),
         *WEIGHTS,
         flag("--deterministic", "take the most probable action"),
         (
@@ -40,7 +40,7 @@ PLAY = Verb(
         ALLOW,
         (
             "--environment",
-            {"metavar": "ID", "help": "another environment than the experiment's"},
+            {"metavar": "ID", "help": "play in this environment instead of the experiment's"},
         ),
     ),
     (

@@ -29,7 +29,7 @@ _OPTIONS: tuple[Option, ...] = (
             "action": "append",
             "default": [],
             "metavar": "SINK",
-            "help": "carry the figures to wandb, mlflow, trackio or module:Class; repeatable "
+            "help": "send the figures to wandb, mlflow, trackio or module:Class; repeatable "
             "(docs/sinks.md)",
         },
     ),
@@ -38,7 +38,7 @@ _OPTIONS: tuple[Option, ...] = (
 SINKS = Follower(_OPTIONS, "genkidama.plugins.sinks.feeds:Feeds")
 
 EXPORT = Verb(
-    "carry a run's figures to TensorBoard, W&B, MLflow or trackio",
+    "send a run's figures to TensorBoard, W&B, MLflow or trackio",
     "Carries the figures of a run that has ended, or of what there is of it, to other tools.",
     (path("run", "a run directory"), *_OPTIONS),
     (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),

@@ -1,8 +1,8 @@
-"""Rules: the use of a push by the parent; and the documented one. Pure NumPy.
+"""Rule, the interface by which a parent uses pushes, and `Blend`, the default. Pure NumPy.
 
-The documented rule is `Blend` (thesis §4.7, Algorithm 2). On every push the parent moves towards
-the child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
-parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` selects another `Rule`, of `genkidama.server.rules`
+`Blend` is the thesis' rule (§4.7, Algorithm 2). On every push the parent moves towards the child,
+`θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the parent,
+`θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` selects another `Rule`, of `genkidama.server.rules`
 or a custom one.
 """
 

@@ -1,6 +1,6 @@
 """Steps along what children have learned: θ_P ← θ_P + α(θ_C − θ_base). Pure.
 
-θ_base is the θ_P from which the child started, so nothing is taken back of what others have learned
+θ_base is the θ_P from which the child started, so a push never undoes what others have learned
 meanwhile. Sources: Douillard et al. 2023, "DiLoCo" (Nesterov momentum over differences); Liu et al.
 2024, "Asynchronous Local-SGD Training for Language Modeling" (delayed Nesterov); Nguyen et al. 2022
 (buffered).

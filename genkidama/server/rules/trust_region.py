@@ -1,7 +1,7 @@
 """The length of a step of θ_P: rate and trust region by the number of children. Pure.
 
-n children make n steps where one would make one. What they learn is nearly uncorrelated, so their
-steps add up to √n steps of one. A rate divided by √n keeps the pace of one child. Averaged
+n children make n steps in the time of one. Their steps are nearly uncorrelated, so they add up to
+√n steps of one child. A rate divided by √n keeps the pace of one child. Averaged
 gradients are less noisy, and allow a larger rate (Goyal et al. 2017, with a gradual warm-up).
 """
 

@@ -1,8 +1,8 @@
-"""The blend with weights and buffers, and both for the other rules. Pure.
+"""The blend with weights and buffers, which the other rules use, too. Pure.
 
 Sources: Xie et al. 2019, "Asynchronous Federated Optimization" (§5.2: three functions of
 staleness); Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation";
-McMahan et al. 2017 (weights by work). With no option it is the documented `Blend`.
+McMahan et al. 2017 (weights by work). Without options it equals `Blend`.
 """
 
 from __future__ import annotations
