@@ -179,5 +179,16 @@ def every(hook: str, installed: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def load(home: str) -> Any:
-    """The object of an import string of a plug-in."""
-    return pkgutil.resolve_name(home)
+    """The object of an import string of a plug-in.
+
+    Raises:
+        ConfigurationError: it is of another package, and cannot be imported.
+    """
+    try:
+        return pkgutil.resolve_name(home)
+    except Exception as error:  # as above
+        if home.startswith("genkidama."):
+            raise
+        raise ConfigurationError(
+            f"{home!r} of a plug-in: importing it fails: {error}; mend it, or uninstall its package"
+        ) from error

@@ -41,7 +41,11 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = Plugin(
         sections={"quorum": f"{__name__}:Quorum"},
         checks={"quorum": f"{__name__}:check"},
-        rules={"own": f"{__name__}:OwnRule", "slope": f"{__name__}:Slope"},
+        rules={
+            "own": f"{__name__}:OwnRule",
+            "slope": f"{__name__}:Slope",
+            "gone": "no_such_module:Rule",
+        },
     )
     monkeypatch.setattr(plugin, "_installed", lambda: {"quorum": installed})
 
@@ -84,6 +88,15 @@ def test_an_installed_plug_in_brings_a_rule(quorum: None) -> None:
     assert type(make_rule(Experiment.from_dict({"parent": {"rule": "own"}}))) is OwnRule
     with pytest.raises(ConfigurationError, match=r"parent\.rule = 'owl': expected one of 'blend',"):
         Experiment.from_dict({"parent": {"rule": "owl"}})
+
+
+def test_an_installed_plug_in_that_lacks_a_module_is_one_line(quorum: None) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({"parent": {"rule": "gone"}}, source="x")
+    assert str(caught.value) == (
+        "'no_such_module:Rule' of a plug-in: importing it fails: No module named "
+        "'no_such_module'; mend it, or uninstall its package"
+    )
 
 
 def test_a_rule_of_an_installed_plug_in_may_ask_for_losses(quorum: None) -> None:
