@@ -23,16 +23,16 @@ class Role(Section, frozen=True):
             extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
         ),
     ] = "ws://127.0.0.1:8765"
-    """Address of the parent: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate.
-    For a parent in parts all of these, in their order, with commas between them."""
+    """Address of the parent: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate. For a
+    sharded parent, the addresses of all shards in order, separated by commas."""
     name: Annotated[
         str,
         Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
     ] = ""
     """Name of this child; empty means the machine's name, numbered if that is taken."""
     cores: Natural | Literal["auto", "experiment"] = "experiment"
-    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU
-    core, as many as fit into the memory."""
+    """Core processes; `"experiment"` means as the experiment says, `"auto"` one for each CPU core,
+    as many as fit into the memory."""
     role: Literal["experiment", "bundle", "act", "learn"] = "experiment"
     """Role of this machine among children that share a replay: `"act"`, `"learn"`, or both,
     `"bundle"`; `"experiment"` leaves it to the parent."""
@@ -40,7 +40,7 @@ class Role(Section, frozen=True):
     """A directory for this child's own weights and optimizer state, so that it resumes after a
     restart; empty means none."""
     token_file: str = ""
-    """A file with the token by which the parent knows this child. The environment variable
+    """A file with the token by which the parent recognizes this child. The environment variable
     GENKIDAMA_TOKEN takes precedence."""
     ca_file: str = ""
     """PEM certificates of the authority that signed the parent's certificate; empty means those
@@ -53,11 +53,11 @@ class Role(Section, frozen=True):
         ),
     ] = ""
     """SHA-256 of the parent's certificate: this child trusts that one and no other, whatever its
-    names, its dates and its authority. Of a parent in parts, one for all, or one for each, with
-    commas in between."""
+    names, its dates and its authority. For a sharded parent, one for all shards, or one for
+    each, separated by commas."""
 
     allow: tuple[str, ...] = ()
-    """Modules of your own that the parent may have this child import, as `["my_module"]`, for an
+    """Modules of yours that this child may import for the parent, as `["my_module"]`, for an
     environment or a network; `["*"]` allows every module, and so any code."""
 
     @classmethod

@@ -153,7 +153,7 @@ class Algorithm(Section, frozen=True):
     epsilon_fraction: Share = 1.0
     """The share of the run after which that is reached and stays."""
     epsilon_spread: NotNegative = 0.0
-    """Core i of a child's C takes ε^(1 + this·i/(C−1)), each its own; 0 means ε for all."""
+    """Core i of a child's C cores uses ε^(1 + this·i/(C−1)); 0 means ε for all."""
     value_coefficient: NotNegative = 0.5
     """Weight of the value loss."""
     entropy_coefficient: NotNegative = 0.0
@@ -184,7 +184,7 @@ class Algorithm(Section, frozen=True):
     clip: Positive = 0.2
     """`ppo`: largest distance of the probability ratio from 1."""
     start_steps: Count = 1000
-    """`dqn`, `vtrace`: steps that a child has to remember before it learns."""
+    """`dqn`, `vtrace`: steps in a child's replay before it learns."""
     batch_updates: Natural = 1
     """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
     n_steps: Natural = 1
@@ -295,7 +295,7 @@ class ParentSettings(Section, frozen=True):
     quarantine_seconds: NotNegative = 600.0
     """Length of that while."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
-    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in, which takes tokens and TLS."""
+    """`HOST:PORT`; `0.0.0.0:8765` admits other machines, which needs tokens and TLS."""
     open: bool = False
     """Let other machines in without tokens and TLS: whoever reaches the address may join, and
     messages may be read and changed on the way."""
@@ -353,8 +353,8 @@ class ChildSettings(Section, frozen=True):
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
     exchange: Literal["episode", "update", "free"] = "episode"
-    """`"episode"`: once per episode of the whole child, its cores waiting; `"update"`: so once per
-    update, or per gradient if these are pushed; `"free"`: nobody waits."""
+    """`"episode"`: once per episode of the whole child, while its cores wait; `"update"`: the same
+    once per update, or per gradient if the child pushes gradients; `"free"`: nobody waits."""
     exchange_seconds: NotNegative = 1.0
     """`free`: seconds from one exchange to the next; 0 means by steps only."""
     exchange_steps: Count = 0
@@ -369,6 +369,5 @@ class ChildSettings(Section, frozen=True):
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""
     hang_seconds: NotNegative = 30.0
-    """A core that does nothing for this time, and for four times as long as any of them ever did,
-    hangs, and another takes its place; 0 means never. The same holds for a learner beside the
-    parent."""
+    """A core without progress for this time, and for four times the longest pause of any core so
+    far, is replaced; 0 means never. The same holds for a learner beside the parent."""

@@ -46,7 +46,7 @@ class GA3CSettings(Section, frozen=True):
     dynamic: bool = True
     """Whether N_P, N_T and N_A adjust themselves to give the most training batches a second."""
     window_seconds: Positive = 20.0
-    """`dynamic`: how long each setting is measured."""
+    """`dynamic`: length of the measurement of each setting."""
     max_predictors: Natural = 4
     """`dynamic`: the largest N_P."""
     max_trainers: Natural = 4

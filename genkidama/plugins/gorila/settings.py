@@ -14,17 +14,17 @@ __all__ = ["ReplaySettings", "check"]
 
 
 class ReplaySettings(Section, frozen=True):
-    """`[replay]`: what the cores of a child remember, for algorithms that learn from samples."""
+    """`[replay]`: the steps that are kept, for algorithms that learn from samples."""
 
     steps: Count = 0
-    """Steps that each core keeps, at least a batch; 0 means its newest batch alone. Where `url` is
-    not `"local"`, steps that are kept in all."""
+    """Steps that each core keeps, at least a batch; 0 means only its newest batch. If `url` is not
+    `"local"`, the steps that are kept in total."""
     priority_exponent: Fraction = 0.0
-    """`dqn`: α, how much more often steps with large errors are drawn: by |δ|^α; 0 means all
-    alike."""
+    """`dqn`: α of prioritized replay: a step is drawn with a probability in proportion to |δ|^α, δ
+    being its error; 0 means uniformly."""
     correction: Fraction = 0.4
-    """With priorities: β, how far their effect on the loss is taken back at the start of the run;
-    at its end it is 1."""
+    """With priorities: β, the exponent of the importance weights in the loss at the start of the
+    run; it rises to 1."""
     url: Annotated[
         str,
         Meta(
@@ -33,16 +33,16 @@ class ReplaySettings(Section, frozen=True):
             extra={"expected": "'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'"},
         ),
     ] = "local"
-    """Where they are kept: `"local"`, in each child's memory; or once for all children, by Valkey
-    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`,
-    `"rediss://…"` with TLS, one of your own."""
+    """Place of the steps: `"local"`, each child's memory; or one place for all children, by Valkey
+    or Redis: `"embedded"`, which the parent starts, or your own, `"redis://:PASSWORD@HOST:PORT"`
+    or, with TLS, `"rediss://…"`."""
     name: Annotated[
         str,
         Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
     ] = ""
-    """What this replay is called there; empty means as the run."""
+    """Name of this replay there; empty means the run's name."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """`embedded`: where the children reach it on the parent's machine; 0 means any free port."""
+    """`embedded`: its port on the parent's machine; 0 means any free port."""
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:

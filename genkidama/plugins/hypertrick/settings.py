@@ -56,8 +56,8 @@ class SearchSettings(Section, frozen=True):
     factor: Annotated[int, Meta(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """W₀ of equation 2, if it is not `trials`: how many trials collect data. Of the trials that
-    follow the rule stops √r."""
+    """W₀ of equation 2, if it is not `trials`: the number of trials that collect data. Of the later
+    trials the rule stops √r."""
     adaptive: bool = False
     """Stop more trials when fewer than expected were stopped so far."""
     reduction_factor: Annotated[int, Meta(ge=2)] | None = None
