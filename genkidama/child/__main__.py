@@ -21,18 +21,16 @@ def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(
         prog="python -m genkidama.child",
-        description="Trains on this machine; the parent says what.",
+        description="Trains the experiment of a parent on this machine.",
     )
     parser.add_argument(
         "file", nargs="?", help="the child's TOML (child/child.toml explains every setting)"
     )
-    parser.add_argument(
-        "--parent", help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT"
-    )
+    parser.add_argument("--parent", help="address of the parent: ws://HOST:PORT or wss://HOST:PORT")
     parser.add_argument(
         "--cores",
-        help="core processes: a number, or auto: what CPU and memory allow "
-        "(default: what the experiment says)",
+        help="core processes: a number, or auto: as many as CPU and memory allow "
+        "(default: as the experiment says)",
     )
     parser.add_argument(
         "--name", help="unique among the parent's children (default: this machine's name)"
@@ -40,17 +38,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--role",
         choices=("experiment", "bundle", "act", "learn"),
-        help="what it does where all children share a replay (default: what the parent says)",
+        help="its role if all children share a replay (default: as the parent says)",
     )
     parser.add_argument(
         "--state",
         metavar="DIR",
-        help="keep this child's own state there, so that it resumes after a restart",
+        help="directory for this child's own state, so that it resumes after a restart",
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help="the token by which the parent knows this child; GENKIDAMA_TOKEN goes before it",
+        help="file with this child's token; GENKIDAMA_TOKEN takes precedence",
     )
     parser.add_argument(
         "--ca-file",
@@ -60,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--fingerprint",
         metavar="HEX",
-        help="SHA-256 of the parent's certificate, which is then trusted, and no other",
+        help="SHA-256 of the parent's certificate: only that one is trusted",
     )
     parser.add_argument(
         "--allow",

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="where to listen, also [IPV6]:PORT or fd://N (default: the experiment's)",
+        help="address to listen on, also [IPV6]:PORT or fd://N (default: the experiment's)",
     )
     parser.add_argument(
         "--out",
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tokens-file",
         metavar="FILE",
-        help="who may join: lines of NAME TOKEN (default: the experiment's)",
+        help="children that may join: lines of NAME TOKEN (default: the experiment's)",
     )
     parser.add_argument(
         "--certificate-file",
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         "--shard",
         metavar="I/K",
         default=str(WHOLE),
-        help="hold the I-th of K parts of the vector; all K parts are one parent (default: 1/1)",
+        help="hold the I-th of K slices of the vector; K such shards are one parent (default: 1/1)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fallback", type=int, help=argparse.SUPPRESS)  # a descriptor

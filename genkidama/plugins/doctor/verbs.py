@@ -20,7 +20,7 @@ DOCTOR = Verb(
         path(
             "file", "the child's TOML; with --parent-role, the experiment", "FILE.toml", nargs="?"
         ),
-        _text("--parent", "URL", "where the parent listens: ws://HOST:PORT or wss://HOST:PORT"),
+        _text("--parent", "URL", "address of the parent: ws://HOST:PORT or wss://HOST:PORT"),
         _text("--cores", "N", "core processes: a number, or auto for one each CPU core"),
         _text(
             "--token-file",
