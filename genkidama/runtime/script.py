@@ -35,6 +35,10 @@ __all__ = ["MARK", "begin", "cells", "import_module", "mark", "source_of", "wher
 #: module, folders to import from, and its arguments, as JSON; no module is "".
 MARK = "GENKIDAMA_SCRIPT"
 
+#: Its value in a process of ours. This program has it in its own environment for a moment, too,
+#: while it starts a forkserver in another thread.
+_inherited = os.environ.get(MARK, "")
+
 _GUARD = 'if __name__ == "__main__":'
 
 #: Processes of ours that are there to be a parent or a child.
@@ -96,7 +100,7 @@ def begin(what: str) -> None:
     if _imports.name:
         raise _Begins(_imports.name)
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if MARK in os.environ and getattr(spec, "name", "") not in _OWN:
+    if _inherited and getattr(spec, "name", "") not in _OWN:
         raise ConfigurationError(
             f"{what}: would begin within a process of another run; if a module does that when it "
             f"is imported, put it under `{_GUARD}`"
@@ -113,7 +117,7 @@ def import_module(name: str) -> ModuleType:
     """
     if name == name_of_script():
         sys.modules.setdefault(name, sys.modules["__main__"])
-    script, folders, *arguments = json.loads(os.environ.get(MARK) or '["", []]')
+    script, folders, *arguments = json.loads(_inherited or '["", []]')
     sys.path[:0] = [folder for folder in folders if folder not in sys.path]
     if name == script and name not in sys.modules:
         sys.argv, sys.stdin = arguments, open(os.devnull, encoding="utf-8")  # noqa: SIM115
