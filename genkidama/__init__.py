@@ -140,8 +140,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if (home := _HOMES.get(name)) is not None:
+        try:
+            return getattr(importlib.import_module(home), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{home}.".startswith(f"{error.name}."):
+                raise
+            raise AttributeError(f"genkidama.{name}: {error.name} was deleted") from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

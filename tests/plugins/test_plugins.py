@@ -79,6 +79,17 @@ def test_the_core_trains_without_any_plug_in_and_refuses_the_settings_of_each(
         refused(folder, name)
 
 
+def test_a_public_name_of_a_deleted_plug_in_says_so(tmp_path: Path) -> None:
+    folder = copy_without(tmp_path / "copy", "render")
+    code = "import genkidama; print(hasattr(genkidama, 'play')); genkidama.play"
+    words = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=110
+    )
+    assert words.stdout == "False\n"
+    last = words.stderr.splitlines()[-1]
+    assert last == "AttributeError: genkidama.play: genkidama.plugins.render was deleted"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLUGINS)
 def test_each_plug_in_can_be_deleted(name: str, tmp_path: Path) -> None:
