@@ -174,7 +174,7 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
     options = ["--children", 1, "--cores", 1, "--updates", 14, "--episodes", 0, "--json"]
     said = command(tmp_path, "genkidama", "train", "--resume", "run", *options)
     assert said.code == 0, said.err
-    assert f"goes on from version {before.snapshot.version}" in said.err
+    assert f"resumes from version {before.snapshot.version}" in said.err
     found, after, events = (
         json.loads(said.out),
         Run(tmp_path / "run").load(best=False),

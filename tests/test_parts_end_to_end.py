@@ -60,7 +60,7 @@ def survives(tmp_path: Path, experiment: Experiment, episodes: int) -> Run:
         *options,
     )
     assert ended.code == 0, ended.err
-    assert f"goes on from version {whole.snapshot.version}" in ended.err
+    assert f"resumes from version {whole.snapshot.version}" in ended.err
     found = json.loads(ended.out)
     assert found["updates"] >= goal and bool(found["evaluation"]) == bool(episodes)
     stops = [line["reason"] for line in history(run, "stop")]
