@@ -100,6 +100,9 @@ CORE = Plugin(
 #: Tables of an experiment, and the built-in plug-ins that have them: for the error if one is gone.
 OWNERS = {"ga3c": "ga3c", "replay": "gorila", "search": "hypertrick"}
 
+#: Hooks that nothing asks of an installed plug-in.
+_BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers")
+
 
 @cache
 def _built_in() -> dict[str, Plugin]:
@@ -127,6 +130,12 @@ def _installed() -> dict[str, Plugin]:
             raise ConfigurationError(
                 f"plug-in {entry.name!r}: {entry.value} is no genkidama.Plugin value"
             )
+        for hook in _BUILT_IN_ONLY:
+            if getattr(value, hook):
+                raise ConfigurationError(
+                    f"plug-in {entry.name!r}: {hook}: only plug-ins that come with Genkidama have "
+                    "this hook; take it out of PLUGIN"
+                )
         found[entry.name] = value
     return found
 

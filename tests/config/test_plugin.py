@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -97,6 +98,20 @@ def test_an_installed_plug_in_that_lacks_a_module_is_one_line(quorum: None) -> N
         "'no_such_module:Rule' of a plug-in: importing it fails: No module named "
         "'no_such_module'; mend it, or uninstall its package"
     )
+
+
+def test_a_hook_that_nothing_asks_of_an_installed_plug_in_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = Plugin(followers={"log": "somewhere:Follower"})
+    entry = SimpleNamespace(name="quiet", value="quiet:PLUGIN", load=lambda: value)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
+    plugin._installed.cache_clear()
+    try:
+        with pytest.raises(ConfigurationError, match="plug-in 'quiet': followers: only plug-ins"):
+            plugin.find("rules", "quiet")
+    finally:
+        plugin._installed.cache_clear()
 
 
 def test_a_rule_of_an_installed_plug_in_may_ask_for_losses(quorum: None) -> None:
