@@ -240,13 +240,15 @@ class Parent:
             observer.end()
         websockets.close(code=code, reason=words)
         self.connections.abort_unopened()
-        for companion in self.companions:
-            await companion.stop()
-        # Python waits for TLS handshakes that never end, and websockets does not know them.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS + 1.0):
-                await websockets.wait_closed()
-        await writer.finish()
+        try:
+            for companion in self.companions:
+                await companion.stop()
+            # Python waits for TLS handshakes that never end, and websockets does not know them.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS + 1.0):
+                    await websockets.wait_closed()
+        finally:  # a companion may be anybody's; the final checkpoint does not depend on it
+            await writer.finish()
 
     def run(self) -> None:
         """Starts, serves and shuts down in an event loop of its own: uvloop's if it is installed.

@@ -300,6 +300,22 @@ async def test_companions_and_observers_live_with_the_parent(
     assert order == ["Joined", "Stopped", "end", "stop"]
 
 
+async def test_a_companion_that_cannot_stop_costs_no_checkpoint(tmp_path: Path) -> None:
+    class Stubborn(Companion):
+        async def stop(self) -> None:
+            raise RuntimeError("it does not stop")
+
+    parent = Parent(experiment(), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    parent.companions.append(Stubborn())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+    with pytest.raises(RuntimeError, match="it does not stop"):
+        await parent.shutdown()
+    assert list((tmp_path / "checkpoints").glob("version-*.safetensors"))
+
+
 async def test_a_companion_that_fails_ends_the_run(tmp_path: Path) -> None:
     parent = Parent(experiment(), out=tmp_path, listen="127.0.0.1:0")
     await parent.startup()
