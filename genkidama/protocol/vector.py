@@ -139,15 +139,15 @@ def is_finite(vector: Vector) -> bool:
     return isfinite(_square(vector)) or bool(np.isfinite(vector).all())
 
 
-@np.errstate(over="ignore", invalid="ignore")
 def _square(vector: Vector) -> float:
     """The dot product with itself; infinite or NaN where numbers are too large."""
+    # `vdot` warns of no overflow, and each push pays for an `errstate`.
     if len(vector) <= BLOCK:
-        return float(vector.dot(vector))
+        return float(np.vdot(vector, vector))
     total = 0.0
     for start in range(0, len(vector), BLOCK):
         block = vector[start : start + BLOCK]
-        total += float(block.dot(block))
+        total += float(np.vdot(block, block))
     return total
 
 
