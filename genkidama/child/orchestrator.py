@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
@@ -36,7 +35,7 @@ from genkidama.child.shared_memory import (
     SharedWeights,
     progress_checksum,
 )
-from genkidama.child.worker_pool import WorkerPool
+from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -84,7 +83,7 @@ class _DescriberDied(EnvironmentFailure):
     """The process that should have described the network is dead."""
 
 
-class CoreOrchestrator:
+class CoreOrchestrator(PooledBackend):
     """Owns a child's cores. See `Backend` for what each method promises.
 
     Args:
@@ -310,21 +309,6 @@ class CoreOrchestrator:
     def heard(self, version: int) -> None:
         """θ_P's last version, for the cores."""
         self.memory.progress[1] = version
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        return self._weights.state()
-
-    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        self._weights.restore(state)
-
-    def set_progress(self, progress: float) -> None:
-        self._weights.set_progress(progress)
-
-    def answered(self, steps: int) -> None:
-        self._pool.exchange_steps = steps or self.experiment.child.exchange_steps
-
-    def release(self) -> None:
-        self._pool.release()
 
     async def shutdown(self) -> None:
         if self._memory is not None:

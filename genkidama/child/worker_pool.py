@@ -31,6 +31,7 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
+from genkidama.child.shared_memory import SharedWeights
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
@@ -38,7 +39,7 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import GRACE_SECONDS, WorkerProcess, end_all
 from genkidama.runtime.watchdog import Watchdog
 
-__all__ = ["SemaphoreVector", "WorkerPool", "WorkerStarter"]
+__all__ = ["PooledBackend", "SemaphoreVector", "WorkerPool", "WorkerStarter"]
 
 #: Seconds before a process that died a second time is started again, and without a death after
 #: which half of its deaths are forgiven.
@@ -418,3 +419,26 @@ class WorkerPool:
             await asyncio.wait(self._changes.values())
         await asyncio.to_thread(end_all, list(self._workers.values()), deadline)
         self._workers.clear()
+
+
+class PooledBackend:
+    """The methods of a `Backend` that every one with a worker pool and shared weights has."""
+
+    experiment: Experiment
+    _pool: WorkerPool
+    _weights: SharedWeights
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return self._weights.state()
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self._weights.restore(state)
+
+    def set_progress(self, progress: float) -> None:
+        self._weights.set_progress(progress)
+
+    def answered(self, steps: int) -> None:
+        self._pool.exchange_steps = steps or self.experiment.child.exchange_steps
+
+    def release(self) -> None:
+        self._pool.release()

@@ -30,7 +30,7 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, change
-from genkidama.child.worker_pool import WorkerPool
+from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
@@ -70,7 +70,7 @@ _SETTLING = 0.25
 log = structlog.get_logger()
 
 
-class GA3C:
+class GA3C(PooledBackend):
     """Owns a child's agents and its engine. See `Backend` for what each method promises.
 
     Args:
@@ -322,21 +322,6 @@ class GA3C:
         self._weights.reset(weights)
         if self._on_device and self._engine is not None:
             self._engine.tell("reset")
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        return self._weights.state()
-
-    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        self._weights.restore(state)
-
-    def set_progress(self, progress: float) -> None:
-        self._weights.set_progress(progress)
-
-    def answered(self, steps: int) -> None:
-        self._pool.exchange_steps = steps or self.experiment.child.exchange_steps
-
-    def release(self) -> None:
-        self._pool.release()
 
     async def shutdown(self) -> None:
         self._watch.end()
