@@ -47,8 +47,9 @@ _CHECKSUM_BYTES = 32 << 20
 #: The arrays that a restarted child would miss.
 _STATE = ("weights", "state", "clock")
 
-#: Diagnostics are means over at least this time: exchanges may come a hundred times a second.
-_LEAST_SECONDS = 0.25
+#: Diagnostics are means over at least this time: exchanges may come a hundred times a second. At
+#: first it is this share of the time since the first ones, so the end of a short run is not lost.
+_LEAST_SECONDS, _LEAST_SHARE = 0.25, 0.1
 
 
 class SharedArray(NamedTuple):
@@ -350,6 +351,7 @@ class DiagnosticsReader:
         self._algorithm = experiment.algorithm
         self._parts = [core / max(1, cores - 1) for core in range(cores)]
         self._window = Window()
+        self._began = math.inf
         self._next = 0.0
 
     def figures(self, sums: Array, progress: float) -> dict[str, float]:
@@ -365,7 +367,8 @@ class DiagnosticsReader:
         figures = self._window.read(sums.sum(0))
         if not figures:
             return {}
-        self._next = now + _LEAST_SECONDS
+        self._began = min(self._began, now)
+        self._next = now + min(_LEAST_SECONDS, _LEAST_SHARE * (now - self._began))
         if "samples" in figures:
             figures["learning_rate"] = learning_rate(self._optimizer, progress)
         algorithm = self._algorithm

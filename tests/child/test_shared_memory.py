@@ -189,6 +189,9 @@ def test_means_of_all_cores_and_the_rates_of_now(monkeypatch: pytest.MonkeyPatch
     cores[1].ended(30)
     figures = reader.figures(sums, 0.25)
     assert figures == {"episode_length": 30.0, "episodes_ended": 1.0, "epsilon": 0.375}
+    now = 20.0
+    cores[1].ended(30)
+    assert reader.figures(sums, 0.25) == figures
     cores[0].add(3, loss=1.0)
     cores[1].add(1, loss=5.0)
     for core in cores:
@@ -203,3 +206,19 @@ def test_means_of_all_cores_and_the_rates_of_now(monkeypatch: pytest.MonkeyPatch
         "learning_rate": pytest.approx(0.3),
         "epsilon": 0.375,  # 0.5 and 0.5²
     }
+
+
+def test_a_run_of_any_length_has_reported_nine_tenths_of_its_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(shared_memory.time, "monotonic", lambda: now)
+    sums = np.zeros((1, *SHAPE))
+    reader, core = DiagnosticsReader(small()), Diagnostics(sums[0])
+    reports: list[float] = []
+    for millisecond in range(5000):
+        now = millisecond / 1000
+        core.ended(1)
+        reports += [value for key, value in reader.figures(sums, 0.0).items() if "ended" in key]
+        assert millisecond + 1 - sum(reports) <= min(250, 0.1 * millisecond) + 1
+    assert len(reports) < 80
