@@ -20,7 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from genkidama.config.formatting import bar, curve, duration, megabytes, plural, rate
+from genkidama.config.formatting import bar, curve, duration, megabytes, plural, rate, show
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
 from genkidama.runs.status import counts
 
@@ -348,7 +348,7 @@ def _child(child: dict[str, Any], now: float, over: bool) -> Row:
         "state": f"away: {child['why']}" if away else "done" if over else state,
         "exchanged": _ago(child["exchanged"], now),
         "staleness": "" if away else str(child["staleness"]),
-        "steps/s": "" if away else f"{child['steps_per_second']:,.0f}",
+        "steps/s": "" if away or over else f"{child['steps_per_second']:,.0f}",
         "return": _or_dash(child["last_return"], ".1f"),
         "steps": f"{child['steps']:,}",
         "cores": _or_dash(child["cores"], "d"),
@@ -371,7 +371,7 @@ def _trials(document: dict[str, Any]) -> list[Row]:
     for trial in trials:
         node = trial["phases"][-1]["node"] if trial["phases"] else ""
         done = sum(phase["to"] is not None for phase in trial["phases"])
-        settings = ", ".join(f"{key}={_short(value)}" for key, value in trial["settings"].items())
+        settings = ", ".join(f"{key}={show(value)}" for key, value in trial["settings"].items())
         values = [str(trial["number"]), trial["state"], f"{node} (away)" if node in away else node]
         values += [_or_dash(trial["mean_return"], ".1f"), _or_dash(trial["score"], ".1f")]
         values += [f"{min(done, search['phases'])} of {search['phases']}", settings]
@@ -391,10 +391,6 @@ def _leading(document: dict[str, Any]) -> dict[str, Any] | None:
     children = document["children"]
     measuring = [child for child in children if child["state"] == "training" and child["figures"]]
     return max(measuring, key=mean, default=None)
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _table(rows: Sequence[Row], room: int, width: int) -> list[Text]:

@@ -110,12 +110,18 @@ def shortened(text: str, longest: int = 400) -> str:
 
 
 def show(value: Any) -> str:
-    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values stay."""
+    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values stay.
+
+    Where only more digits than four tell it from 1, it has more.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if not math.isfinite(value):
         return "–" if math.isnan(value) else str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
+    return next(text for text in texts if text != "1" or value == 1)
 
 
 def clock(seconds: float) -> str:

@@ -12,6 +12,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
@@ -213,8 +214,8 @@ class SearchPart(Protocol):
     def best_score(self) -> float | None:
         """The score of the best trial; None before the first."""
 
-    def take(self, event: Event) -> None:
-        """Folds one event."""
+    def take(self, event: Event, seconds: float) -> None:
+        """Folds one event, which came after so many seconds of the search."""
 
     def share(self, elapsed: float) -> float:
         """The share that is done after `elapsed` seconds, in [0, 1]."""
@@ -255,9 +256,12 @@ class RunStatus:
         self._software = ""
         self._started = 0.0
         self._joined = False
-        #: The first moment of training under this parent, and the seconds before it.
+        #: The first and the last moment of training under this parent, and the seconds before it.
         self._began: float | None = None
+        self._ended = math.inf
         self._before = 0.0
+        #: The best score of a search so far.
+        self._best: float | None = None
         #: The share that was done at this parent's first exchange.
         self._share_before: float | None = None
         #: By trial, or None: environment steps and episodes at its last exchange.
@@ -324,7 +328,7 @@ class RunStatus:
         for event in newest.values():
             self._episodes[None if event.trial is UNSET else event.trial] = event.episodes
             if self.search is not None:
-                self.search.take(event)
+                self.search.take(event, self.elapsed(event.time))
             child = self.children.get(event.child)
             if child is not None:
                 child.exchanged = event.time
@@ -363,10 +367,11 @@ class RunStatus:
 
     def _take_rare(self, event: Event) -> None:
         if self.search is not None:
-            self.search.take(event)
+            self.search.take(event, self.elapsed(event.time))
             score = self.search.best_score
-            rows = self._curve.rows
-            if score is not None and (not rows or rows[-1][2] != short(score)):
+            # That of the best trial may sink.
+            if score is not None and (self._best is None or score > self._best):
+                self._best = score
                 self._curve.add(self.elapsed(event.time), self.steps, score)
         match event:
             case Started() | Resumed():
@@ -393,6 +398,7 @@ class RunStatus:
                 self._evaluation = {name: getattr(event, name) for name in names}
             case Stopped():
                 self.reason = event.reason
+                self._ended = event.time
                 for curve in (self._curve, *self._diagnostics.values()):
                     curve.finish()
 
@@ -400,8 +406,9 @@ class RunStatus:
         self.run = event.run
         self.reason = ""
         self._software = event.software
-        self._started = event.time
+        self._started = self._started or event.time
         self._joined = False
+        self._ended = math.inf
         if isinstance(event, Resumed) and event.seconds is not UNSET:
             self._before = event.seconds
             self._began = None
@@ -465,12 +472,15 @@ class RunStatus:
         return sum(child.state == "training" for child in self.children.values())
 
     def speed(self, now: float) -> float:
-        """Environment steps a second."""
+        """Environment steps a second: of the last seconds, or of a whole run that is over."""
+        if self.reason:
+            return self.steps / (self.elapsed(now) or math.inf)
         return self._speed.rate(now)
 
     def elapsed(self, now: float) -> float:
-        """Seconds of training, those before a restart included."""
-        return self._before + (0.0 if self._began is None else now - self._began)
+        """Seconds of training, those before a restart included, and none after the end."""
+        began = now if self._began is None else self._began
+        return self._before + max(0.0, min(now, self._ended) - began)
 
     def share(self, now: float) -> float | None:
         """The used share of the strictest countable stop condition; None without one."""
@@ -574,7 +584,7 @@ class RunStatus:
     ) -> dict[str, Any]:
         experiment, search = self.experiment, self.search
         plain = self.last if search is None else None
-        mean = plain.mean_return if plain else search.best_score if search else None
+        mean = plain.mean_return if plain else self._best
         return {
             "schema": SCHEMA,
             "type": kind,

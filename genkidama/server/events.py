@@ -79,7 +79,7 @@ class Resumed(Event, kw_only=True):
     steps: int | UnsetType = UNSET
     """Plain run: environment steps done."""
     seconds: float | UnsetType = UNSET
-    """Plain run: seconds of training done."""
+    """Seconds of training or of the search done."""
     mean_return: float | UnsetType | None = UNSET
     """Plain run: mean return of the last `stop.window` episodes."""
     trials: int | UnsetType = UNSET

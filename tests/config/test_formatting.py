@@ -82,6 +82,9 @@ def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
         (True, "True"),
         ("sgd", "sgd"),
         (math.nan, "–"),
+        (0.99994, "0.9999"),
+        (0.999996, "0.999996"),
+        (1.0, "1"),
     ],
 )
 def test_numbers_for_people(value: Any, expected: str) -> None:

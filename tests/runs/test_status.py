@@ -56,9 +56,15 @@ def test_a_run_that_ends_keeps_its_children_and_its_last_return() -> None:
     status.take([Stopped(time=BEGAN + 3, reason="10 steps done")])
     status.take([Left(time=BEGAN + 4, child="a", reason="over")])
     status.take([_evaluated()])
-    found = as_json(status.document(BEGAN + 4))
+    found = as_json(status.document(BEGAN + 900))
     assert (found["run"]["state"], found["run"]["reason"]) == ("over", "10 steps done")
     assert found["run"]["left"] is None
+    # Neither an evaluation nor its readers make a run longer, or its speed lower.
+    assert found["run"]["elapsed"] == 2.0 and found["learning"]["steps_per_second"] == 5.0
+    resumed = Resumed(time=BEGAN + 999, run="told", software="1", seconds=2.0)
+    status.take([resumed, *began("a")[1:], exchange(2, seconds=1001)])
+    found = as_json(status.document(BEGAN + 1003))
+    assert (found["run"]["started"], found["run"]["state"]) == (BEGAN, "training")
     assert found["children"][0]["state"] == "training"
     assert found["evaluation"]["mean"] == 200.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -85,7 +86,11 @@ class RecordedRun:
 
     def read(self) -> None:
         """Takes in the next piece, of 1 MiB at most, of what the history says."""
-        lines = iter(self._follower.read())
+        try:
+            lines = iter(self._follower.read())
+        except OSError as error:
+            self._damaged(f"it cannot be read: {error.strerror}")
+            return
         with suppress(OSError):
             size = self._follower.path.stat().st_size
             self._together = max(1, size // _LINE_BYTES // _POINTS)
@@ -108,7 +113,7 @@ class RecordedRun:
 
     def _damaged(self, problem: str) -> None:
         if not self.problem:
-            self.problem = f"{self._follower.path}: is damaged: {problem}; that line is left out"
+            self.problem = f"{self._follower.path}: is damaged: {problem}; the rest is shown"
             self.status.advice.append(self.problem)
 
     def summary(self, url: str) -> dict[str, Any]:
@@ -129,26 +134,27 @@ class RecordedRun:
 
 
 def find_runs(folders: list[Path]) -> list[Path]:
-    """The runs in these folders: each is a run, or holds some.
+    """The runs in these folders: each is a run, or holds some. One that holds none is a bad run.
 
     Raises:
-        ConfigurationError: there is none in one of them.
+        ConfigurationError: there is none in any of them.
     """
     found: dict[Path, None] = {}
     for folder in folders:
-        here = [folder] if _is_run(folder) else []
-        if not here and folder.is_dir():
-            here = sorted(each for each in folder.iterdir() if _is_run(each))
-        if not here:
-            raise ConfigurationError(
-                f"{folder}: holds no run; give a run directory, or a folder with some, as runs/"
-            )
+        here = [folder]
+        if not _is_run(folder):
+            with suppress(OSError):
+                here = sorted(filter(_is_run, folder.iterdir())) or here
         found.update(dict.fromkeys(here))
+    if not any(map(_is_run, found)):
+        raise ConfigurationError(
+            f"{folders[0]}: holds no run; give a run directory, or a folder with some, as runs/"
+        )
     return list(found)
 
 
 def _is_run(path: Path) -> bool:
-    return (path / HISTORY).is_file()
+    return os.path.isfile(path / HISTORY)  # noqa: PTH113  # a path's own method raises
 
 
 class RecordedPage(Page):

@@ -51,11 +51,10 @@ class SearchStatus:
         self._trials: dict[int, dict[str, Any]] = {}
         #: Names of nodes, in the order in which they came.
         self._nodes: dict[str, None] = {}
-        #: The moment from which the document counts seconds.
-        self._origin: float | None = None
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event, seconds: float) -> None:
         """Folds an event; of exchanges the last of each child is enough."""
+        seconds = round(seconds, 3)
         match event:
             case Exchange():
                 if event.trial is not UNSET and event.trial in self._trials:
@@ -67,11 +66,11 @@ class SearchStatus:
                     self.reports = event.reports
                     self.share_before = event.reports / self._expected
             case TrialAssigned():
-                self._assign(event)
+                self._assign(event, seconds)
             case PhaseReported():
-                self._report(event)
+                self._report(event, seconds)
             case TrialEnded():
-                self._end(event)
+                self._end(event, seconds)
 
     def best(self, among: set[int] | None = None) -> int | None:
         """The best trial so far, of those in `among` if given; None if none has a score."""
@@ -120,10 +119,9 @@ class SearchStatus:
             "trials": [self._trials[number] for number in shown],
         }
 
-    def _assign(self, event: TrialAssigned) -> None:
+    def _assign(self, event: TrialAssigned, seconds: float) -> None:
         self._nodes[event.child] = None
         self._states[event.trial] = "running"
-        self._origin = event.time if self._origin is None else self._origin
         trial = self._trials.setdefault(
             event.trial,
             {
@@ -136,27 +134,25 @@ class SearchStatus:
             },
         )
         trial["state"] = "running"
-        _close(trial, self._seconds(event.time))
-        self._open(trial, event.child, self._seconds(event.time))
+        _close(trial, seconds)
+        self._open(trial, event.child, seconds)
 
-    def _report(self, event: PhaseReported) -> None:
+    def _report(self, event: PhaseReported, seconds: float) -> None:
         self._nodes[event.node] = None
         self.reports += 1
         self.scores[event.trial] = math.nan if event.metric is None else event.metric
         trial = self._trials.get(event.trial)
         if trial is None:
             return
-        # The parent's seconds of search include earlier parents; this origin may be later.
-        self._origin = event.time - event.end if self._origin is None else self._origin
         metric = None if event.metric is None or math.isnan(event.metric) else event.metric
         trial["score"] = metric
         phases = trial["phases"]
         if phases and phases[-1]["to"] is None:
-            phases[-1]["to"] = self._seconds(event.time)
+            phases[-1]["to"] = seconds
             phases[-1]["score"] = metric
-        self._open(trial, event.node, self._seconds(event.time))
+        self._open(trial, event.node, seconds)
 
-    def _end(self, event: TrialEnded) -> None:
+    def _end(self, event: TrialEnded, seconds: float) -> None:
         self._states[event.trial] = event.state
         if event.state == "failed":
             self.scores.pop(event.trial, None)
@@ -170,13 +166,10 @@ class SearchStatus:
             if len(phases) > 1 and phases[-1]["from"] == phases[-2]["to"]:
                 phases.pop()
             else:
-                _close(trial, self._seconds(event.time))
+                _close(trial, seconds)
 
     def _open(self, trial: dict[str, Any], node: str, start: float) -> None:
         trial["phases"].append({"node": node, "from": start, "to": None, "score": None})
-
-    def _seconds(self, time: float) -> float:
-        return round(time - (time if self._origin is None else self._origin), 3)
 
 
 def _close(trial: dict[str, Any], end: float) -> None:

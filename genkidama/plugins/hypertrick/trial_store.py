@@ -102,6 +102,7 @@ class TrialStore(RunStore):
             time=now,
             run=self._server.run,
             software=__version__,
+            seconds=search.seconds(now),
             trials=len(search.trials),
             reports=search.reports,
         )

@@ -307,3 +307,5 @@ def test_it_speaks_seldom(look: Look) -> None:
         assert page.inner_text("#spoken").startswith("The run is over: the mean return is 300.")
         assert page.locator("#children-table [data-kind=done]").count() == 4
         assert page.locator("#children-table [data-kind=training]").count() == 0
+        assert page.inner_text("#children-count") == "4"  # nobody is here any more
+        assert {row[4] for row in rows(page, "children-table")} == {"–"}

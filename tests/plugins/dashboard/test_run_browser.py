@@ -83,12 +83,24 @@ def test_a_run_with_damaged_settings_is_one_damaged_run(tmp_path: Path, text: by
     assert "run" in row["reason"] and "\n" not in row["reason"]
 
 
+def test_a_history_that_cannot_be_read_is_one_damaged_run(tmp_path: Path) -> None:
+    path = written(tmp_path / "run")
+    (path / "history.jsonl").unlink()
+    (path / "history.jsonl").symlink_to("/proc/self/mem")  # nobody may read its beginning
+    run = RecordedRun(path)
+    run.read()
+    assert "history.jsonl: is damaged: it cannot be read: " in run.summary("")["reason"]
+
+
 def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     first, second = written(tmp_path / "a"), written(tmp_path / "b")
     (tmp_path / "other").mkdir()
     assert find_runs([tmp_path]) == find_runs([tmp_path, first]) == [first, second]
     with pytest.raises(ConfigurationError, match="other: holds no run; give a run directory"):
         find_runs([tmp_path / "other"])
+    assert find_runs([first, tmp_path / "other"]) == [first, tmp_path / "other"]
+    row = RecordedRun(tmp_path / "other").summary("")
+    assert (row["state"], row["steps"]) == ("damaged", 0) and "holds no run" in row["reason"]
 
 
 async def fetch(url: str, **headers: str) -> tuple[int, bytes]:

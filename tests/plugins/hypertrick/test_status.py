@@ -155,3 +155,23 @@ def test_a_resumed_search_says_so_and_one_that_is_over_keeps_its_nodes() -> None
     status.take([Left(time=12.0, child="pi", reason="stopped")])
     assert (status.there(), status.reason) == (1, "all trials are done")
     assert status.left(12.0) is None
+
+
+def test_a_searchs_clock_stands_while_nothing_searches_and_its_best_never_sinks() -> None:
+    status = searched(join(0.0), assigned(0.0, 0), said(10.0, 0, 0, "pi", 9.0), ended(10.0, 0, "x"))
+    status.take([assigned(10.0, 1), said(20.0, 1, 0, "pi", 5.0), ended(20.0, 1, "completed")])
+    status.take([Stopped(time=21.0, reason="SIGTERM")])
+    assert as_json(status.snapshot(4000.0))["run"]["elapsed"] == 21.0
+    assert search_of(status).best_score == 5.0  # the best trial is one that completed
+    status.take([Resumed(time=5000.0, run="r", software="1", seconds=20.0, reports=2)])
+    status.take([join(5001.0), assigned(5002.0, 2), said(5007.0, 2, 0, "pi", 9.5)])
+    status.take([ended(5007.0, 2, "completed")])
+    found = as_json(status.snapshot(5010.0))
+    assert (found["run"]["elapsed"], found["learning"]["mean_return"]) == (28.0, 9.5)
+    assert found["search"]["trials"][2]["phases"][0] | {"node": ""} == {
+        "node": "",
+        "from": 20.0,
+        "to": 25.0,
+        "score": 9.5,
+    }
+    assert [row[2] for row in found["learning"]["curve"]["rows"]] == [9.0, 9.5]

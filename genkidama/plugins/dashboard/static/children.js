@@ -11,7 +11,7 @@ const MANY = 12;
 const collator = new Intl.Collator("en", { numeric: true });
 const away = (child) => child.state === "away";
 const seen = (child, now) => now - (child.exchanged ?? child.since);
-const alive = (value) => (child) => (away(child) ? null : value(child));
+const alive = (value) => (child) => (away(child) || latest.over ? null : value(child));
 
 const plain = (key) => (child) => child[key];
 
@@ -116,7 +116,7 @@ const COLUMNS = [
     name: "bytes_in",
     label: "sent",
     hint: "bytes from it to the parent, on this connection",
-    value: plain("bytes_in"),
+    value: (child) => child.bytes_in || null,
     text: words.bytes,
     from: "xl",
   },
@@ -124,7 +124,7 @@ const COLUMNS = [
     name: "bytes_out",
     label: "received",
     hint: "bytes from the parent to it, on this connection",
-    value: plain("bytes_out"),
+    value: (child) => child.bytes_out || null,
     text: words.bytes,
     from: "xl",
   },
@@ -191,13 +191,15 @@ function open({ name }) {
 
 function draw() {
   const wanted = find("find-text").value.trim().toLowerCase();
-  const { children, now } = latest;
+  const { children, now, over } = latest;
   const matches = (child) =>
     child.name.toLowerCase().includes(wanted) || (child.address ?? "").includes(wanted);
   const found = wanted ? children.filter(matches) : children;
   const there = children.filter((child) => !away(child)).length;
   const gone = children.length - there;
-  const here = `${words.count(there)} here${gone ? `, ${words.count(gone)} away` : ""}`;
+  const here = over
+    ? words.count(children.length)
+    : `${words.count(there)} here${gone ? `, ${words.count(gone)} away` : ""}`;
   say(
     find("children-count"),
     (children.length ? here : "none has joined yet") +

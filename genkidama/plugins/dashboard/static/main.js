@@ -36,7 +36,7 @@ for (const part of [children, curve, details, runs, search, side]) part.begin();
 // The best score holds until now.
 function held({ run, learning }) {
   const { columns, rows } = learning.curve;
-  return { columns, rows: [...rows, [run.elapsed, learning.steps, learning.mean_return]] };
+  return { columns, rows: [...rows, [run.elapsed, learning.steps, rows.at(-1)[2]]] };
 }
 
 function draw() {

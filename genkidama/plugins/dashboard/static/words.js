@@ -18,13 +18,15 @@ export const score = (value) => (known(value) ? signed(tenth.format(value)) : NO
 export const brief = (value) => (known(value) ? signed(short.format(value)) : NOTHING);
 export const percent = (share) => (known(share) ? `${Math.floor(100 * share)}%` : NOTHING);
 
-// Any measure: three digits that count, and no more than it needs.
+// Any measure: three digits that count, or as many as tell it from 1, and no more than it needs.
 export function figure(value) {
   if (!known(value)) return NOTHING;
   const size = Math.abs(value);
   if (size >= 100 || value === 0) return count(value);
   if (size < 0.0001) return signed(value.toExponential(1));
-  return signed(String(Number(value.toPrecision(3))));
+  let digits = 3;
+  while (value !== 1 && Number(value.toPrecision(digits)) === 1) digits += 1;
+  return signed(String(Number(value.toPrecision(digits))));
 }
 
 // 1:40, or 2:03:04 from an hour on.
