@@ -154,7 +154,7 @@ def find_runs(folders: list[Path]) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    return os.path.isfile(path / HISTORY)  # noqa: PTH113  # a path's own method raises
+    return os.path.isfile(path / HISTORY)  # a path's own method raises
 
 
 class RecordedPage(Page):
