@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
+from genkidama.child.transport import retry_after
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent, acceptor
 from genkidama.parent.connections import ConnectionManager
@@ -56,6 +58,43 @@ async def test_a_crowd_is_told_different_times(tmp_path: Path) -> None:
         await child.enter()
         assert len({await told_to_come_again(parent) for _ in range(24)}) > 2
         assert isinstance(await child.push(1.0), Weights)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+async def test_a_thousand_children_of_one_address_all_come_in(tmp_path: Path) -> None:
+    """A quarter says hello when as many others have been refused. Those come again exactly when
+    they are asked to, without jitter of their own."""
+    settings = experiment(parent={"max_per_address": 1_000, "max_children": 1_000})
+    crowded = asyncio.Event()
+    waits: list[list[float]] = []
+
+    async def come(parent: Parent, stack: AsyncExitStack, number: int) -> FakeChild:
+        waits.append(mine := [])
+        while True:
+            try:
+                child = FakeChild(parent.address, f"pi-{number}")
+                await stack.enter_async_context(child)
+                await crowded.wait()
+                await child.enter()
+                return child
+            except InvalidStatus as refused:
+                mine.append(retry_after(refused))
+            if sum(map(bool, waits)) == 250:
+                crowded.set()
+            await asyncio.sleep(mine[-1])
+
+    async with running(settings, tmp_path) as parent, AsyncExitStack() as stack:
+        async with asyncio.timeout(60):
+            coming = [come(parent, stack, number) for number in range(1_000)]
+            children = await asyncio.gather(*coming)
+        assert len(parent.server.connected) == 1_000
+        replies = await asyncio.gather(*(child.push(1.0) for child in children))
+        assert all(isinstance(reply, Weights) for reply in replies)
+        assert parent.server.trial.version == 1_000
+    assert sum(map(bool, waits)) >= 250
+    assert {second for mine in waits for second in mine} == set(range(1, 9))
+    assert max(map(len, waits)) <= 8
 
 
 async def test_one_address_gets_so_many_connections(tmp_path: Path) -> None:

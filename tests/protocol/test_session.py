@@ -555,12 +555,14 @@ def test_the_next_trial_starts_from_nothing_but_the_numbers_go_on() -> None:
     session.renew()
     assert session.over is None
     assert session.hello() == hello()
-    other = EXPERIMENT.with_settings({"optimizer.learning_rate": 0.1})
+    other = EXPERIMENT.with_settings({"parent.rule": "difference"})
     assert session.receive(session.hello(), welcome(other, trial=12)) == Train(other)
+    assert session.pushes == "difference"
     larger = Signature.of([("weight", (5,))])
     begin = session.receive(session.join(larger), Weights(version=0, vector=vector(1, 2, 3, 4, 5)))
     assert begin == Begin(version=0, progress=0.0)
-    push = session.push(OURS)
+    push = session.push(vector(1, 2, 3, 4, 6))
+    assert push.vector is not None and push.vector.tolist() == [0, 0, 0, 0, 1]
     assert (push.trial, push.version, carried(push)) == (12, 0, (2, 0, [], {}))
 
 
