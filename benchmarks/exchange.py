@@ -1,6 +1,6 @@
 """Exchanges a second at the Parent.
 
-Claim: a Parent carries at least 0.6 times the exchanges of a bare websockets server for a network
+Claim: a Parent carries at least 0.65 times the exchanges of a bare websockets server for a network
 of 3,000 numbers, and at least 0.8 times for 250,000 and 4,000,000, with 1, 16 and 64 children. It
 carries a multiple of Flower's pushes.
 

@@ -3,8 +3,9 @@
 websockets hands each message to the coroutine that awaits `recv`, through a queue, a future and a
 task switch, and copies the reply into a frame. For a small network that costs more than the blend.
 A push needs none of it: it is answered inside the callback in which it arrives, and the reply is
-written to the transport. All else takes the ordinary path: other messages, fragments, a child that
-does not read, malformed bytes.
+written to the transport. One that arrives alone and whole, as a small network's does, is not even
+parsed by websockets. All else takes the ordinary path: other messages, fragments, a child that does
+not read, malformed bytes.
 
 websockets limits the length of a message, the queue, the handshake, pings and the close handshake.
 Added here, since a peer may break any rule:
@@ -16,7 +17,7 @@ Added here, since a peer may break any rule:
   follow a request wait for its answer.
 
 This module and `acceptor` rely on websockets' internals: `process_event`, `paused`, `state`,
-`transport`, `recv_messages` and `protocol` of its asyncio connection; `recv_frame`,
+`transport`, `recv_messages` and `protocol` of its asyncio connection; `apply_mask`; `recv_frame`,
 `send_response`, `fail`, `state`, `max_message_size`, `writes`, `eof_sent`, the parser and the close
 frames of its protocol.
 """
@@ -34,7 +35,12 @@ from typing import Any, Protocol, TypeAlias
 from websockets import protocol as base
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import CloseCode, Frame, Opcode
+from websockets.frames import (  # type: ignore[attr-defined]
+    CloseCode,
+    Frame,
+    Opcode,
+    apply_mask,
+)
 from websockets.http11 import Response
 from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
@@ -77,6 +83,11 @@ _FINAL_BINARY = 0x82
 _SHORT = struct.Struct("!BB")
 _MIDDLE = struct.Struct("!BBH")
 _LONG = struct.Struct("!BBQ")
+
+#: The same with a mask, as a child sends it, with its length in 16 bits.
+_MASKED = struct.Struct("!HH")
+_MASKED_BINARY = 0x82FE
+_MASKED_AT, _CONTENT_AT = 4, 8
 
 #: Up to this length, joining head and content costs less than a second write.
 _JOINED_BYTES = 1 << 16
@@ -127,6 +138,12 @@ class ConnectionOwner(Protocol):
 
     def remove(self, connection: Connection, seconds: float) -> None:
         """The connection is gone, after this time."""
+
+    #: The connections that hold a reply until `flush`, which is due if there are any.
+    holding: list[Connection]
+
+    def flush(self) -> None:
+        """Sends the replies that are held."""
 
 
 class _FramesProtocol(base.Protocol):
@@ -195,6 +212,10 @@ class Connection(ServerConnection):
         #: Time of the first fragment of a message, None between messages, and its bytes so far.
         self._fragmented_since: float | None = None
         self._fragmented = 0
+        #: A reply that has not been written yet.
+        self._held = b""
+        #: True if all bytes so far were whole frames.
+        self._between = False
         #: Reasons for not reading at present.
         self._holds: set[str] = set()
         #: Seconds that a reply may stay unread without progress.
@@ -243,6 +264,7 @@ class Connection(ServerConnection):
         self._owner.remove(self, self.loop.time() - self._since)
         # The rest would wait for the garbage collector, with the last push in it.
         self.answer = self.served_by = None
+        self._held = b""
         self._rest = memoryview(b"")
         protocol: Any = self.protocol
         if protocol.parser_exc is not None:
@@ -265,9 +287,60 @@ class Connection(ServerConnection):
     # Reading.
 
     def data_received(self, data: bytes) -> None:
+        if (
+            self._between
+            and (answer := self.answer) is not None
+            and self._answer_whole(answer, data)
+        ):
+            return
+        self._between = False
         super().data_received(data)
         if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
             self._pause_reading("reply")
+
+    def _answer_whole(self, answer: Answer, data: bytes) -> bool:
+        """Answers a push that is all of the bytes that arrive. Otherwise false, and nothing done.
+
+        It must be the first frame after whole ones, of an unfragmented message.
+        """
+        size = len(data) - _CONTENT_AT
+        if size < 126 or _MASKED.unpack_from(data) != (_MASKED_BINARY, size):
+            return False
+        if size > (self.protocol.max_message_size or 0) or not self.free:
+            return False
+        reply = answer(apply_mask(memoryview(data)[_CONTENT_AT:], data[_MASKED_AT:_CONTENT_AT]))
+        if reply is None:
+            return False
+        self._count_message(size)
+        if reply:
+            self._hold(reply)
+        return True
+
+    def _hold(self, reply: bytes) -> None:
+        """Sends a reply at the end of the loop's turn, with those of other connections.
+
+        A write to a process that sleeps wakes it, which costs as much as the blend. It sleeps less
+        if the replies to all that has arrived come close together.
+        """
+        self.release()
+        self._held = reply
+        holding = self._owner.holding
+        if not holding:
+            self.loop.call_soon(self._owner.flush)
+        holding.append(self)
+
+    def release(self) -> None:
+        """Sends the reply that is held, if there is one."""
+        if reply := self._held:
+            self._held = b""
+            if not self.transport.is_closing():
+                self.write(reply)
+
+    def _count_message(self, size: int, ends: bool = True) -> None:
+        self._new_messages += ends
+        self._new_bytes += size
+        if self._new_messages > self._many or self._new_bytes > self._much:
+            self.account(self.loop.time())
 
     def process_event(self, event: Event) -> None:
         if not isinstance(event, Frame):
@@ -277,10 +350,7 @@ class Connection(ServerConnection):
         # Control frames have higher opcodes, and websockets answers them.
         if opcode < _CLOSE:
             data: Any = event.data
-            self._new_messages += event.fin
-            self._new_bytes += len(data)
-            if self._new_messages > self._many or self._new_bytes > self._much:
-                self.account(self.loop.time())
+            self._count_message(len(data), event.fin)
             answer = self.answer
             if answer is not None:
                 if opcode is _BINARY and event.fin and self.free:
@@ -320,6 +390,7 @@ class Connection(ServerConnection):
             elif not self._check_fragment(frame, now):
                 return
         self._receive_frame(frame)
+        self._between = not self.protocol.reader.buffer
 
     def _check_fragment(self, frame: Frame, now: float) -> bool:
         """True if a fragmented message comes fast enough, and not in crumbs."""
@@ -358,6 +429,7 @@ class Connection(ServerConnection):
 
     def write(self, content: bytes) -> None:
         """Sends a message at once; only while the connection is `free`."""
+        self.release()
         length = len(content)
         self.sent += length
         if length < 126:
@@ -376,6 +448,7 @@ class Connection(ServerConnection):
     def send_data(self) -> None:
         # All that websockets itself sends passes here, and mostly that is nothing.
         if self.protocol.writes:
+            self.release()
             self.sent += sum(map(len, self.protocol.writes))
             super().send_data()
             self._send_rest()

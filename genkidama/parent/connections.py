@@ -91,6 +91,7 @@ class ConnectionManager:
         self._settings = settings = host.server.experiment.parent
         self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
+        self.holding: list[Connection] = []
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -125,6 +126,12 @@ class ConnectionManager:
         elif connection.request is None and seconds >= self.open_seconds:
             reason = f"no HTTP upgrade within {self.open_seconds:g} s"
             self.refuse(connection.peer, ProtocolError("silent", reason))
+
+    def flush(self) -> None:
+        """See `ConnectionOwner`."""
+        holding, self.holding = self.holding, []
+        for connection in holding:
+            connection.release()
 
     def refuse(self, peer: str, error: ProtocolError) -> Refusal:
         """Counts and notes a connection or a message that is not allowed."""

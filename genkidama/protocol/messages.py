@@ -75,6 +75,9 @@ _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
 
+#: The zeros behind a map, by the length up to there modulo 8.
+_PADDING = tuple(bytes(-length % 8) for length in range(8))
+
 #: Counts stay exact in every language: a double holds whole numbers up to 2⁵³.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 #: NumPy knows no more than 32 dimensions; the limit keeps a hostile shape's product small.
@@ -285,8 +288,8 @@ def encode(message: Request | Reply) -> bytes:
         header = _encoder.encode(message)
     finally:
         message.vector = vector  # type: ignore[union-attr]
-    padding = bytes(-(_LENGTH.size + len(header)) % 8)
-    return b"".join((_LENGTH.pack(len(header)), header, padding, vector.data))
+    size = len(header)
+    return b"".join((_LENGTH.pack(size), header, _PADDING[(size + _LENGTH.size) % 8], vector.data))
 
 
 def decode_request(frame: bytes) -> Request:
@@ -340,7 +343,7 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
         raise ProtocolError(
             "length", f"{len(frame) - end} bytes behind the map are no vector of float32"
         )
-    message.vector = np.frombuffer(frame, DTYPE, offset=start)
+    message.vector = np.frombuffer(frame, DTYPE, -1, start)
     return message  # type: ignore[no-any-return]
 
 

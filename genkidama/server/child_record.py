@@ -124,11 +124,6 @@ class ChildRecord:
             push = self.delta.read(child, push)
         return push
 
-    def take_distance(self) -> float | UnsetType:
-        """The distance that no event has reported yet."""
-        distance, self.distance = self.distance, UNSET
-        return distance
-
     def join(self, signature: Signature, cores: int = 0) -> None:
         """Notes a join with a network of this signature."""
         self.cores = cores
@@ -144,7 +139,8 @@ class DivergenceSampling:
     """Measures the distance from θ_P of a few pushes, since that takes time."""
 
     def __init__(self) -> None:
-        self._after = -math.inf
+        #: The earliest time of the next sample, in seconds.
+        self.after = -math.inf
 
     def sample(self, record: ChildRecord, push: Push, now: float) -> None:
         """Records the distance of a push, if its child's turn has come.
@@ -155,11 +151,11 @@ class DivergenceSampling:
             now: seconds, never less than at the call before.
         """
         trial = record.trial
-        if now < self._after or now < record.judged + _EVERY:
+        if now < self.after or now < record.judged + _EVERY:
             return
         if trial is None or trial.vector is None:
             return
-        self._after = now + _EVERY / _JUDGED
+        self.after = now + _EVERY / _JUDGED
         record.judged = now
         record.distance = distance(push, trial.vector, trial.held.statistics)
 

@@ -17,6 +17,8 @@ from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
+from msgspec import UNSET
+
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import shortened
 from genkidama.errors import ConfigurationError, ProtocolError
@@ -100,6 +102,8 @@ class ParameterServer:
         #: Of refusals by code: a child in a loop must not fill a disk.
         self._refused = Throttle[PushesRefused](1.0)
         self._sampling = DivergenceSampling()
+        self._average = experiment.parent.average
+        self._every = experiment.parent.history_every
 
     # The shell calls these.
 
@@ -278,7 +282,8 @@ class ParameterServer:
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
         message = record.read(child, message)
-        vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
+        trials, rule = self.trials, self.trials.rule
+        vector = check_push(child, message, trial, rule, trials.owns(child, trial))
         statistics = trial.held.statistics
         norm = 0.0
         if message.kind == "experience":
@@ -287,7 +292,8 @@ class ParameterServer:
             norm, wrong = measure(vector, statistics)
         if wrong:
             return self._diverged(child, trial, wrong, now)
-        check_returns(child, message.returns)
+        if message.returns:
+            check_returns(child, message.returns)
         # A push whose reply got lost is answered again and counted once. The result of a run that
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
@@ -300,18 +306,18 @@ class ParameterServer:
                 child,
                 children,
                 now,
-                self.trials.progress(trial, now),
+                trials.progress(trial, now),
                 message.measures.get("loss"),
                 statistics,
                 norm,
             )
-            self._sampling.sample(record, message, now)
-            average = self.experiment.parent.average
-            left_out = trial.apply(update, message.kind, self.trials.rule, average)
+            if now >= self._sampling.after:
+                self._sampling.sample(record, message, now)
+            left_out = trial.apply(update, message.kind, rule, self._average)
             if left_out != "":
                 self._tally.count(children)
             self._count(child, record, trial, message, left_out, now)
-            self.trials.pushed(trial, now, child, message.steps)
+            trials.pushed(trial, now, child, message.steps)
             self._check_stop(now)
         return record.answer(self._weights(child, trial, now, answer=True), message)
 
@@ -324,18 +330,17 @@ class ParameterServer:
         left_out: str | None,
         now: float,
     ) -> None:
-        version = trial.version - (left_out is None)
-        trial.episodes += len(message.returns)
         trial.steps += message.steps
-        trial.add_returns(message.returns)
+        if message.returns:
+            trial.episodes += len(message.returns)
+            trial.add_returns(message.returns)
         record.count(message, left_out=bool(left_out))
-        every = self.experiment.parent.history_every
-        if left_out or not self._tally.exchanges % every:
-            staleness = version - message.version
+        if left_out or not self._tally.exchanges % self._every:
+            staleness = trial.version - (left_out is None) - message.version
             event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)
-            event.distance = record.take_distance()
+            event.distance, record.distance = record.distance, UNSET
             self._events.append(event)
-        if message.measures and record.measured(every):
+        if message.measures and record.measured(self._every):
             # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(
                 Measures(
@@ -373,7 +378,7 @@ class ParameterServer:
             version=trial.version,
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
-            proof=self._proof(self.stop),
+            proof=self._proof(self.stop) if self.stop else "",
             next=bool(trial.stop) and not self.stop,
             steps=self.trials.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,86 @@ async def test_a_push_in_fragments(parent: Parent) -> None:
         assert isinstance(await child.hear(), Weights)
         child.sequence = 1
         np.testing.assert_array_equal(await child.pushed(3.0), vector(2.0))
+
+
+def masked(opcode: int, content: bytes, mask: bytes, fin: bool = True) -> bytes:
+    """A frame as a client sends it."""
+    size, head = len(content), (fin << 7) | opcode
+    length = bytes((0x80 | size,)) if size < 126 else b"\xfe" + size.to_bytes(2)
+    body = bytes(each ^ mask[index % 4] for index, each in enumerate(content))
+    return bytes((head,)) + length + mask + body
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_frames_are_answered_alike_however_they_are_cut(parent: Parent, seed: int) -> None:
+    """Whole pushes, one in fragments and pings between them, in pieces of any length."""
+    rng = random.Random(seed)
+    network = Signature.of([("weight", (50,))])
+    async with FakeChild(parent.address, signature=network) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        connection = parent.connections.children["pi"]
+        await eventually(lambda: connection.answer is not None)
+        frames = []
+        for number in range(2, 12):
+            mask = rng.randbytes(4)
+            content = encode(Push(version=0, sequence=number, vector=vector(1.0, network)))
+            if rng.random() < 0.2:
+                frames += [masked(2, content[:99], mask, False), masked(0, content[99:], mask)]
+            else:
+                frames.append(masked(2, content, mask))
+            frames += [masked(9, b"ping", mask)] * rng.randrange(2)
+        stream = b"".join(frames)
+        cuts = {sum(map(len, frames[:index])) for index in range(len(frames)) if rng.random() < 0.7}
+        cuts |= set(rng.sample(range(len(stream)), rng.randrange(12)))
+        for begin, end in pairwise(sorted(cuts | {0, len(stream)})):
+            connection.data_received(stream[begin:end])
+            if rng.random() < 0.5:
+                await asyncio.sleep(0)
+        replies = [await child.hear() for _ in range(10)]
+        for version, reply in enumerate(replies, 2):
+            assert isinstance(reply, Weights)
+            assert reply.version == version
+            np.testing.assert_array_equal(reply.vector, vector(1.0, network))
+        assert not parent.server.refusals
+
+
+async def test_a_frame_inside_a_push_is_no_frame(parent: Parent) -> None:
+    """Even where its bytes arrive alone, behind the beginning of the push."""
+    network = Signature.of([("weight", (50,))])
+    async with FakeChild(parent.address, signature=network) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        connection = parent.connections.children["pi"]
+        await eventually(lambda: connection.answer is not None)
+        push = Push(version=0, sequence=2, vector=vector(1.0, network))
+        inner = masked(2, encode(push), bytes(4))
+        push.vector = np.frombuffer(inner, np.float32)
+        outer = masked(2, encode(push), bytes(4))
+        connection.data_received(masked(9, b"ping", bytes(4)) + outer[: -len(inner)])
+        connection.data_received(inner)
+        assert isinstance(await child.hear(), Refusal)
+        assert parent.server.exchanges == 1
+
+
+async def test_a_reply_is_sent_before_the_end_of_its_connection(parent: Parent) -> None:
+    """Replies are held until the end of the event loop's turn."""
+    network = Signature.of([("weight", (50,))])
+    async with FakeChild(parent.address, signature=network) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        connection = parent.connections.children["pi"]
+        await eventually(lambda: connection.answer is not None)
+        content = encode(Push(version=0, sequence=2, vector=vector(1.0, network)))
+        sent = connection.sent
+        connection.data_received(masked(2, content, b"mask"))
+        assert connection.sent == sent
+        connection.protocol.send_close(1000, "enough")
+        connection.send_data()
+        reply = await child.hear()
+        assert isinstance(reply, Weights)
+        assert reply.version == 2
+        assert await child.closed() == (1000, "enough")
 
 
 async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> None:
@@ -149,10 +231,16 @@ async def test_the_answer_to_an_upgrade_says_who_answers(parent: Parent) -> None
 class Owner:
     """Keeps no connection."""
 
+    def __init__(self) -> None:
+        self.holding: list[Connection] = []
+
     def add(self, connection: Connection) -> None:
         pass
 
     def remove(self, connection: Connection, seconds: float) -> None:
+        pass
+
+    def flush(self) -> None:
         pass
 
 

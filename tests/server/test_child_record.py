@@ -46,7 +46,7 @@ def test_a_push_is_counted_under_its_number() -> None:
     assert record.counts() == {"exchanges": 5, "episodes": 2, "steps": 25, "left_out": 1}
 
 
-def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once() -> None:
+def test_how_far_it_lies_from_the_parent_is_judged_once_a_second() -> None:
     trial = Trial(window=1)
     trial.signature = Signature.of([("weight", (2,)), ("statistics.observations", (3,))])
     record = ChildRecord(trial=trial)
@@ -60,16 +60,17 @@ def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once()
     trial.vector = np.array([3.0, 4.0, 7.0, 8.0, 9.0], DTYPE)
     take(push(2, 3.0, 9.0), 10.0)
     take(push(3, 3.0, 14.0), 10.9)
-    assert (record.take_distance(), record.take_distance()) == (1.0, UNSET)
+    assert record.distance == 1.0
     take(push(4, 3.0, 14.0), 11.0)
-    assert record.take_distance() == 2.0
+    assert record.distance == 2.0
     take(push(5, 0.0, 15.0, kind="difference"), 12.0)
-    assert record.take_distance() == 3.0
+    assert record.distance == 3.0
+    record.distance = UNSET
     take(push(6, 1.0, 1.0, kind="gradient"), 13.0)
-    assert record.take_distance() is UNSET
+    assert record.distance is UNSET
     take(push(7, 3.0, 9.0), 14.0)
     record.enter(Hello(protocol=2, name="pi", session="s"), trial, "")  # perhaps another trial's
-    assert record.take_distance() is UNSET
+    assert record.distance is UNSET
 
 
 def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:
