@@ -181,9 +181,9 @@ def make_slots(experiment: Experiment) -> Any:
         ConfigurationError: as `make_environment`.
     """
     settings = experiment.environment
-    return (
-        make_environment(settings) if settings.lanes == 1 else make_lanes(settings, settings.lanes)
-    )
+    if settings.lanes == 1:
+        return make_environment(settings, lean=True)
+    return make_lanes(settings, settings.lanes)
 
 
 class SingleEnvCollector:

@@ -43,7 +43,7 @@ def warm_up(experiment: Experiment) -> None:
     """Does once what every core will do: one environment, one forward pass, and a backward pass
     where cores learn."""
     torch.set_num_threads(1)
-    environment = make_environment(experiment.environment)
+    environment = make_environment(experiment.environment, lean=True)
     core_class(experiment)  # imports it
     parts = core_parts(experiment)
     for part in parts:

@@ -1,4 +1,4 @@
-"""Atomic writes, temporary folders, and hints for errors of the disk."""
+"""Atomic writes, temporary folders, verdicts to remember, and hints for errors of the disk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 
-__all__ = ["make_folder", "remove_scratch", "scratch_folder", "hint", "write_atomically"]
+__all__ = [
+    "make_folder",
+    "remembered",
+    "remove_scratch",
+    "scratch_folder",
+    "hint",
+    "write_atomically",
+]
 
 #: What helps where a file cannot be written, by the system's number for the reason.
 _WAYS_OUT = {
@@ -103,6 +111,25 @@ def make_folder(path: Path) -> None:
         raise EnvironmentFailure(
             f"{path}: cannot be made: {error.strerror}; {hint(error)}"
         ) from None
+
+
+def remembered(name: str, decide: Callable[[], bool]) -> bool:
+    """A verdict from this user's cache (`~/.cache/genkidama/NAME`), or else a new one for it.
+
+    Args:
+        name: says everything that the verdict hangs on, such as versions.
+        decide: decides where there is no verdict yet. Nothing is remembered where the cache cannot
+            be written.
+    """
+    above = os.environ.get("XDG_CACHE_HOME", "")
+    path = Path(above or os.path.expanduser("~/.cache")) / "genkidama" / name
+    with suppress(OSError, KeyError, ValueError):
+        return {b"yes\n": True, b"no\n": False}[path.read_bytes()]
+    verdict = decide()
+    with suppress(EnvironmentFailure, ValueError):
+        make_folder(path.parent)
+        write_atomically(path, b"yes\n" if verdict else b"no\n")
+    return verdict
 
 
 def write_atomically(path: Path, content: bytes) -> None:
