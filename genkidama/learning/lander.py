@@ -79,7 +79,7 @@ class LeanLander(LunarLander):
             or self.enable_wind
             or self.render_mode is not None
         ):
-            return super().step(action)  # type: ignore[no-any-return]
+            return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
         if body is not self._moving:  # since `reset`
             # Both show what the body holds at the moment when they are read.
             self._moving, self._position, self._velocity = body, body.position, body.linearVelocity
@@ -116,7 +116,8 @@ class LeanLander(LunarLander):
             + 10 * left
             + 10 * right
         )
-        reward = (0.0 if self.prev_shaping is None else shaping - self.prev_shaping) - fuel
+        before: float | None = self.prev_shaping
+        reward = (0.0 if before is None else shaping - before) - fuel
         self.prev_shaping = shaping
         terminated = False
         if self.game_over or abs(x) >= 1.0:
