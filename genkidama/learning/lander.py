@@ -82,7 +82,8 @@ class LeanLander(LunarLander):
             return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
         if body is not self._moving:  # since `reset`
             # Both show what the body holds at the moment when they are read.
-            self._moving, self._position, self._velocity = body, body.position, body.linearVelocity
+            self._position, self._velocity = body.position, body.linearVelocity
+            self._moving = body
         position, velocity = self._position, self._velocity
         random = self.np_random.random  # `uniform(-1, 1)` takes four times as long
         along, across = (-1.0 + 2.0 * random()) / SCALE, (-1.0 + 2.0 * random()) / SCALE
@@ -163,8 +164,9 @@ def _plays_the_same() -> bool:
 def _episode(lander: LunarLander, seed: int) -> Iterator[tuple[bytes, float, bool]]:
     """The bits of an episode, step by step: its observations, its rewards, its end."""
     draws = np.random.default_rng(seed)
-    observation, reward, terminated = lander.reset(seed=seed)[0], 0.0, False
-    yield observation.tobytes(), reward, terminated
+    observation, _ = lander.reset(seed=seed)
+    yield observation.tobytes(), 0.0, False
+    terminated = False
     while not terminated:
         action = lunar_lander.heuristic(lander, observation) if seed % 2 else draws.integers(4)
         observation, reward, terminated, _, _ = lander.step(int(action))
