@@ -131,7 +131,7 @@ class LeanLander(LunarLander):
 
 @cache
 def _agrees(step: Any) -> bool:
-    """Whether lean steps give the same bits here. If they do not, standard error says so, once.
+    """Tells whether lean steps give the same bits here. If not, standard error says so, once.
 
     Args:
         step: Gymnasium's, which somebody may replace in the life of this process.
@@ -148,7 +148,7 @@ def _agrees(step: Any) -> bool:
 
 
 def _plays_the_same() -> bool:
-    """Whether the episodes of `_SEEDS` are equal to the bit; it takes a tenth of a second."""
+    """Tells whether the episodes of `_SEEDS` are equal to the bit; it takes a tenth of a second."""
     try:
         return all(
             one == other
