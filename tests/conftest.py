@@ -41,7 +41,7 @@ LONG = (
     "runs/test_evaluation.py",
     "cli/test_cluster.py",
     "plugins/hypertrick/test_search_run.py",
-    "plugins/ray/test_driver.py",
+    "plugins/ray/test_launch.py",
     "plugins/actors/test_learner_process.py",
     "plugins/hypertrick/test_search.py",
     "plugins/ga3c/test_engine_process.py",

@@ -1,4 +1,4 @@
-"""`launch`: a run on a Ray cluster, with its connection, its nodes and their cores."""
+"""`launch`: a run with its Parent here and its Children on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,30 +6,41 @@ import importlib
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from genkidama._version import __version__
+from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
-from genkidama.config.formatting import one_line
+from genkidama.config.formatting import one_line, plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.ray.driver import Driver, Part, nodes_of, on_node
-from genkidama.plugins.ray.node import ChildActor
+from genkidama.plugins.ray.actor import ChildActor
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import prepare_directory, resumable
-from genkidama.runs.run import Run
+from genkidama.runs.run import LOGS, Run
+from genkidama.runtime.files import remove_scratch, scratch_folder
+from genkidama.runtime.process import Process, losses
 from genkidama.runtime.script import begin
 
 __all__ = ["launch", "layout"]
 
 #: How long a cluster's port may take to open.
 _REACH_SECONDS = 10.0
+
+#: Seconds between two requests to a child's actor.
+_POLL_SECONDS = 1.0
+
+#: A child without a node after this many seconds is reported as waiting.
+_ROOM_SECONDS = 20.0
 
 _HOST_PORT = re.compile(r"([^/:\[\]]+):(\d{1,5})\Z")
 
@@ -98,31 +109,249 @@ def launch(
         cores = experiment.child.cores
     with feed:
         with connected(ray, address):
-            nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
-            shares = layout(nodes, children, cores)
+            nodes = [node for node in ray.nodes() if node["Alive"]]
+            cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes}
+            shares = layout(cpus, children, cores)
             run = prepare_directory(experiment, out, resume)
-            kind = "child" if experiment.search is None else "node"
-            parts = _children(ray, kind, shares, gpus)
+            address = _own_address(nodes)
             with (
                 following(experiment, progress, watch, about_stop) as watched,
                 resumable(run, "launch --ray"),
-                Driver(ray, run, parts, feed.begin(run, watched), say) as driver,
+                RayCluster(ray, run, experiment, shares, gpus, address, say) as cluster,
             ):
-                driver.wait()
+                cluster.wait(feed.begin(run, watched), say)
         if episodes and experiment.search is None:
             evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
             feed.evaluated(run)
     return run
 
 
-def _children(ray: Any, kind: str, shares: list[tuple[int, str | None]], gpus: float) -> list[Part]:
-    """Parts for the children, each with its cores and its node."""
-    children = []
-    for number, (cores, node) in enumerate(shares, start=1):
-        strategy = "SPREAD" if node is None else on_node(node, soft=True)
-        options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy}
-        children.append(Part(ray, f"{kind}-{number}", ChildActor, options))
-    return children
+class RayCluster(Cluster):
+    """A run's Parent on this machine, and its Children on the cluster.
+
+    Args:
+        ray: the module.
+        run, experiment: as of `Cluster`.
+        shares: of each child, its cores and the node that it belongs on, if there is one.
+        gpus: GPUs of each child.
+        host: this machine's address, as the nodes reach it.
+        say: is called with a line about a child that waits for room.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        run: Run,
+        experiment: Experiment,
+        shares: list[tuple[int, str | None]],
+        gpus: float,
+        host: str,
+        say: Callable[[str], None] | None,
+    ) -> None:
+        kind = "child" if experiment.search is None else "node"
+        names = [f"{kind}-{number}" for number in range(1, len(shares) + 1)]
+        super().__init__(run, experiment, names, None, f"{host}:0")
+        self._ray = ray
+        self._shares = shares
+        self._gpus = gpus
+        self._say = say or (lambda line: None)
+        self._folder = scratch_folder()
+
+    def _start(self) -> None:
+        token = secrets.token_urlsafe(32)
+        tokens = self._folder / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text(f"* {token}\n")
+        (parent,) = self._parents
+        parent.start(["--tokens-file", str(tokens), "--own-children"])
+        url = f"ws://{parent.address}"
+        for name, (cores, node) in zip(self._names, self._shares, strict=True):
+            options = actor_options(cores, self._gpus, node)
+            log = self._path / LOGS / f"{name}.log"
+            self._children.append(
+                RemoteChild(self._ray, name, log, (token, url), options, self._say)
+            )
+
+    def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
+        super().__exit__(kind, error)
+        remove_scratch(self._folder)
+
+
+def actor_options(cores: int, gpus: float, node: str | None) -> dict[str, Any]:
+    """The options of a child's actor, which Ray never starts again by itself."""
+    strategy: Any = "SPREAD"
+    if node is not None:
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        strategy = strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+    return {
+        "num_cpus": cores,
+        "num_gpus": gpus,
+        "scheduling_strategy": strategy,
+        "max_restarts": 0,
+    }
+
+
+class RemoteChild(Process):
+    """A Child on a node: one actor after another, each with a process.
+
+    Each actor has a name of its own, as `child-3-2`: the parent may not have missed a lost one yet.
+
+    Args:
+        ray: the module.
+        name, log: as of `Process`. The log of the node is copied to this one.
+        access: the token and the parent's address.
+        options: of its actors.
+        say: is called with a line if it waits for room.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        name: str,
+        log: Path,
+        access: tuple[str, str],
+        options: dict[str, Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._ray = ray
+        self._access = access
+        self._options = options
+        self._say = say
+        self._policy = losses()
+        self._actors = 0
+        self._actor: Any = None
+        #: The pending request.
+        self._call: Any = None
+        self._code: int | None = None
+        self._reason = ""
+        self.start()
+
+    def start(self) -> None:
+        """Asks Ray for an actor."""
+        self._actors += 1
+        name = self.name if self._actors == 1 else f"{self.name}-{self._actors}"
+        actor = self._ray.remote(ChildActor).options(**self._options)
+        self._actor = actor.remote(__version__, *self._access, name, self._options["num_cpus"])
+        self._call = self._actor.poll.remote(0)
+        self._code = None
+        self._position = 0
+        self._waits_from: float | None = time.monotonic()
+        self._placed = False
+        self._due = 0.0
+
+    def start_again(self) -> None:
+        """Asks Ray for another actor."""
+        self.close()
+        self.start()
+
+    def restart(self) -> None:
+        """Replaces an actor that was lost, after a rest: Ray may not miss its node yet.
+
+        Raises:
+            EnvironmentFailure: it has been lost too often.
+        """
+        self.close()
+        self._due = time.monotonic() + self._policy.died(time.monotonic())
+        self._code = None
+        if self._policy.given_up:
+            raise EnvironmentFailure(
+                f"{self.name} was lost {self._policy.deaths} times within a minute: {self._reason}"
+            )
+
+    @property
+    def code(self) -> int | None:
+        """As of `Process`; below 0 if its actor was lost. Never waits."""
+        now = time.monotonic()
+        if self._code is not None:
+            return self._code
+        if self._call is not None:
+            if self._ray.wait([self._call], timeout=0)[0]:
+                self._receive()
+            elif self._waits_from is not None and now - self._waits_from > _ROOM_SECONDS:
+                self._waits_from = None
+                cpus = plural(self._options["num_cpus"], "free CPU")
+                self._say(f"{self.name} waits for a node with {cpus}")
+        elif now >= self._due:
+            if self._actor is None:
+                self.start()
+            else:
+                self._call = self._actor.poll.remote(self._position)
+        return self._code
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """As of `Process`."""
+        deadline = time.monotonic() + (seconds or 0.0)
+        while self.code is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._code
+
+    def error(self) -> str:
+        return f"{self.name}: {self._reason}"
+
+    def terminate(self) -> None:
+        """Has its actor end the process and clean up."""
+        if self._actor is not None and self._placed:
+            self._call = self._actor.stop.remote(self._position)
+            self._code = None
+
+    def end(self, grace: float) -> None:
+        """Waits for its end, at most `grace` seconds, and copies the rest of its log."""
+        if self._call is not None and self._placed:
+            self.wait(grace)
+
+    def close(self) -> None:
+        """Ends its actor, and with it the process."""
+        if self._actor is not None:
+            self._ray.kill(self._actor)
+        self._actor = self._call = None
+
+    def _receive(self) -> None:
+        call, self._call = self._call, None
+        self._due = time.monotonic() + _POLL_SECONDS
+        try:
+            self._code, self._reason, text = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            self._lost(error)
+            return
+        self._placed = True
+        self._waits_from = None
+        if self._append(text):
+            self._position += len(text)
+
+    def _lost(self, error: Exception) -> None:
+        words = str(error)
+        self._append(f"{words}\n".encode())  # Ray is verbose: all of it goes into the log
+        self._code = -signal.SIGKILL
+        self._reason = one_line(error)
+        if "failed to import" in words or "No module named" in words:
+            found = re.findall(r"^\s*(\w*Error: .*)$", words, re.MULTILINE)
+            why = found[-1] if found else self._reason
+            self._code = EnvironmentFailure.exit_code
+            self._reason = (
+                f"its node cannot run genkidama {__version__} ({why}); "
+                "install that version on all nodes"
+            )
+
+    def _append(self, text: bytes) -> bool:
+        """Copies to the log; false if this machine's disk is full."""
+        with suppress(OSError), self.log.open("ab") as file:
+            file.write(text)
+            return True
+        return False
+
+
+def _own_address(nodes: list[dict[str, Any]]) -> str:
+    """This machine's address, as the nodes reach it: that of its way to the head node."""
+    head = next(node for node in nodes if "node:__internal_head__" in node["Resources"])
+    host = head["NodeManagerAddress"]
+    with socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
+    ) as way:
+        way.connect((host, 9))  # nothing is sent
+        found = str(way.getsockname()[0])
+    return f"[{found}]" if ":" in found else found
 
 
 def layout(

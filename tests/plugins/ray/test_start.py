@@ -12,8 +12,7 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray import launch, layout
-from genkidama.plugins.ray.node import ChildActor
-from genkidama.plugins.ray.start import _children
+from genkidama.plugins.ray.start import actor_options
 from tests.helpers import constant, small
 
 
@@ -83,20 +82,13 @@ def test_a_wrong_command_is_one_line(
     assert not (tmp_path / "runs").exists()
 
 
-def test_children_are_numbered_and_told_what_their_actors_get() -> None:
-    children = _children(None, "node", [(4, None), (2, None)], 0.5)
-    assert [child.name for child in children] == ["node-1", "node-2"]
-    assert [child.cores for child in children] == [4, 2]
-    for child in children:
-        assert child.kind is ChildActor
-        assert (child.options["num_gpus"], child.options["scheduling_strategy"]) == (0.5, "SPREAD")
-
-
 def test_a_child_with_a_place_stays_there_while_the_node_lives() -> None:
     pytest.importorskip("ray", reason="needs the extra `ray`")
-    (child,) = _children(None, "child", [(4, "ab" * 28)], 0.0)
-    strategy = child.options["scheduling_strategy"]
+    options = actor_options(4, 0.5, "ab" * 28)
+    strategy = options.pop("scheduling_strategy")
+    assert options == {"num_cpus": 4, "num_gpus": 0.5, "max_restarts": 0}
     assert (strategy.node_id, strategy.soft) == ("ab" * 28, True)
+    assert actor_options(4, 0.5, None)["scheduling_strategy"] == "SPREAD"
 
 
 @pytest.mark.parametrize(
