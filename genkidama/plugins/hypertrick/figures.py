@@ -150,7 +150,7 @@ def learning_curves(snapshot: StudySnapshot) -> Figure | None:
     _draw_reports(upper, snapshot, size)
     _draw_trials(lower, snapshot, size)
     ticks = evenly(record.phases, 12)
-    length = f" of {record.phase_length:,g} {record.phase_unit}" if record.phase_length else ""
+    length = f" of {record.length:,g} {record.unit}"
     lower.set_xlabel(f"phase{length}, and how many trials reported after it")
     lower.set_xticks(ticks, [f"{tick}\n{len(snapshot.reports_of(tick))}" for tick in ticks])
     lower.set_xlim(-0.6, record.phases - 0.4)

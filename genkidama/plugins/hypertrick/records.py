@@ -1,6 +1,6 @@
 """Records of a search, of its trials and of their phases, and the conclusions from them. Pure.
 
-    study.user_attrs["genkidama"]     `SearchRecord`
+    study.user_attrs["genkidama"]     `experiment`, with `[search]`, and `version` of Genkidama
     trial.params                      dotted settings, `TrialRecord.params`; a list as JSON text
     trial.intermediate_values         metric by phase, from 0
     trial.state                       by `OPTUNA_STATES`
@@ -29,18 +29,14 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from genkidama._version import __version__
-from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.hyperband import Halving
-from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, SearchRule, Verdict
-from genkidama.plugins.hypertrick.settings import Dimension, parse_space
+from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict
+from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
 
 __all__ = [
     "OPTUNA_STATES",
     "TITLES",
     "Improvement",
     "PhaseRecord",
-    "SearchRecord",
     "Span",
     "State",
     "StudySnapshot",
@@ -56,9 +52,6 @@ TITLES = {
     "asha": "ASHA",
     "random": "random search",
 }
-
-#: η of the methods that are Successive Halving, where the settings have none: that of their papers.
-_FACTORS = {"hyperband": 3, "asha": 4}
 
 #: The state of a trial. A waiting trial has no node at the moment.
 State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed"]
@@ -132,100 +125,6 @@ class TrialRecord:
         return sum(phase.mode is not Mode.FAILURE for phase in self.phases)
 
 
-class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a search, as its study keeps them."""
-
-    version: str = ""
-    """The version of Genkidama that wrote this."""
-    method: Literal["hypertrick", "hyperband", "asha", "random"]
-    """The name of the method."""
-    workers: int
-    """W₀: how many trials are started in all."""
-    phases: int
-    """N_p: how many phases a trial runs that is never stopped."""
-    eviction_rate: float
-    """r: the share of trials that is meant to end after each decision; √r with a `cohort`."""
-    decide_after: list[int]
-    """The phases, from 0, after which HyperTrick decides anything."""
-    cohort: int | None = None
-    """W₀ of equation 2, if it is not `workers`: the number of trials that collect data."""
-    adaptive: bool = False
-    """Stop more when fewer than expected were stopped so far."""
-    reduction_factor: int | None = None
-    """η of Hyperband and ASHA; that of their papers if absent."""
-    least_phases: int = 1
-    """r of Hyperband and ASHA: phases before a trial's first decision."""
-    sampler: str = ""
-    """The source of the trials' settings."""
-    phase_unit: str = "steps"
-    """The unit of `phase_length`."""
-    phase_length: float = 0.0
-    """The length of a phase."""
-    space: dict[str, Any]
-    """The searched settings, by dotted name."""
-    experiment: dict[str, Any] = {}
-    """The base experiment, which each trial changes in the searched settings."""
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> SearchRecord:
-        """The record of an experiment with a `[search]`."""
-        settings = experiment.search
-        assert settings is not None
-        space = parse_space(settings.space)
-        return cls(
-            version=__version__,
-            method=settings.method,
-            workers=settings.trials,
-            phases=settings.phases,
-            eviction_rate=settings.eviction_rate,
-            decide_after=list(settings.decide_after),
-            cohort=settings.cohort or None,
-            adaptive=settings.adaptive,
-            reduction_factor=settings.reduction_factor,
-            least_phases=settings.least_phases,
-            sampler=settings.sampler,
-            phase_unit=settings.unit,
-            phase_length=settings.length,
-            space={key: msgspec.to_builtins(dimension) for key, dimension in space.items()},
-            experiment={k: v for k, v in experiment.to_dict().items() if k != "search"},
-        )
-
-    @property
-    def factor(self) -> int | None:
-        """η of Hyperband and ASHA; None of another method."""
-        default = _FACTORS.get(self.method)
-        return default and (self.reduction_factor or default)
-
-    def rule(self, workers: int | None = None, seed: int = 0) -> SearchRule:
-        """The rule that decides in this search; random search decides nothing.
-
-        Args:
-            workers: W₀, if it is not this search's.
-            seed: of the hash that orders equal metrics.
-
-        Raises:
-            ConfigurationError: a setting is out of its range.
-        """
-        workers = workers or self.workers
-        if self.factor:
-            return Halving(
-                workers=workers,
-                phases=self.phases,
-                factor=self.factor,
-                least=self.least_phases,
-                brackets=self.method == "hyperband",
-            )
-        return HyperTrick(
-            workers=workers,
-            phases=self.phases,
-            eviction_rate=self.eviction_rate,
-            decide_after=[] if self.method == "random" else self.decide_after,
-            cohort=self.cohort,
-            adaptive=self.adaptive,
-            seed=seed,
-        )
-
-
 def state_after(phases: list[PhaseRecord], count: int) -> State | None:
     """The state in which these reports leave a trial of `count` phases; None while it continues."""
     if phases and phases[-1].mode is Mode.FAILURE:
@@ -273,7 +172,7 @@ class StudySnapshot:
     """A study of a search at one moment, as plain values."""
 
     name: str
-    settings: SearchRecord
+    settings: SearchSettings
     space: dict[str, Dimension]
     trials: tuple[TrialRecord, ...]
 

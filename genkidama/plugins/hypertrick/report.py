@@ -27,13 +27,13 @@ from genkidama.config.formatting import bar, clock, percent, plural, short_names
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.records import (
     TITLES,
-    SearchRecord,
     Span,
     State,
     StudySnapshot,
     TrialRecord,
 )
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from genkidama.plugins.hypertrick.settings import SearchSettings
 from genkidama.plugins.hypertrick.study import (
     Importances,
     importances,
@@ -143,7 +143,7 @@ def _overview(snapshot: StudySnapshot) -> str:
     settings = snapshot.settings
     states: tuple[State, ...] = ("completed", "stopped", "failed", "running")
     counts: dict[str, int] = {state: len(snapshot.of_state(state)) for state in states}
-    begun = f"{sum(counts.values())} of {settings.workers} started"
+    begun = f"{sum(counts.values())} of {settings.trials} started"
     nodes = plural(len(snapshot.timeline), "node")
     lines = [
         f"Trials      {begun}: {', '.join(f'{count} {state}' for state, count in counts.items())}",
@@ -162,40 +162,36 @@ def _overview(snapshot: StudySnapshot) -> str:
     )
     if settings.method != "random":
         lines.append(" " * 12 + _expectation(settings, snapshot.expected_completion_rate))
-    length = (
-        f" of {settings.phase_length:,g} {settings.phase_unit}" if settings.phase_length else ""
-    )
+    length = f" of {settings.length:,g} {settings.unit}"
     return section(
-        f"{snapshot.name}: {_headline(settings)}, {plural(settings.workers, 'trial')} "
+        f"{snapshot.name}: {_headline(settings)}, {plural(settings.trials, 'trial')} "
         f"of at most {plural(settings.phases, 'phase')}{length}",
         lines,
     )
 
 
-def _headline(settings: SearchRecord) -> str:
+def _headline(settings: SearchSettings) -> str:
     """The method with its options, as `HyperTrick (eviction rate 0.25)`."""
     options = []
     if settings.method == "hypertrick":
         options.append(f"eviction rate {settings.eviction_rate:.4g}")
-        if settings.cohort is not None:
+        if settings.cohort:
             options.append(f"a cohort of {settings.cohort} collects data")
         options += ["adaptive"] if settings.adaptive else []
-    elif settings.factor:
-        options.append(f"reduction factor {settings.factor}")
+    elif settings.eta:
+        options.append(f"reduction factor {settings.eta}")
         if settings.least_phases > 1:
             options.append(f"at least {settings.least_phases} phases")
     title = TITLES[settings.method]
     return f"{title} ({', '.join(options)})" if options else title
 
 
-def _expectation(settings: SearchRecord, expected: float) -> str:
+def _expectation(settings: SearchSettings, expected: float) -> str:
     """The expected completion rate, and its reason."""
-    if settings.factor:
-        return (
-            f"expected {percent(expected)}, if about 1/{settings.factor} continue at each decision"
-        )
+    if settings.eta:
+        return f"expected {percent(expected)}, if about 1/{settings.eta} continue at each decision"
     root = math.sqrt(settings.eviction_rate)
-    if settings.cohort is not None and not settings.adaptive:
+    if settings.cohort and not settings.adaptive:
         return (
             f"expected {percent(expected)}: after the data collection of a cohort of "
             f"{settings.cohort}, √r = {percent(root, 0)} are stopped"
@@ -324,7 +320,7 @@ def _phases(snapshot: StudySnapshot) -> str:
     if snapshot.settings.method != "random":
         early = "Early: passed in data collection, whatever the score. "
         lines += wrapped(
-            ("" if snapshot.settings.factor else early)
+            ("" if snapshot.settings.eta else early)
             + "Selected: compared with the reports before it, and good enough. "
             "Undecided: nothing is decided after that phase."
         )

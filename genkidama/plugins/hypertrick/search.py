@@ -27,7 +27,7 @@ from msgspec import UNSET, UnsetType
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.records import PhaseRecord, SearchRecord, State, state_after
+from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
 from genkidama.protocol.vector import Vector
@@ -42,7 +42,7 @@ from genkidama.server.events import (
 from genkidama.server.rules.blend import Rule, Update
 from genkidama.server.trial import ProgressCounter, Snapshot, Trial
 
-__all__ = ["Assignments", "Replace", "Search", "SearchTrial"]
+__all__ = ["Replace", "Search", "SearchTrial"]
 
 
 @dataclass
@@ -90,134 +90,6 @@ class SearchTrial(Trial):
         return {"steps": self.steps, "episodes": self.episodes}.get(unit, self.seconds)
 
 
-class Assignments:
-    """The nodes of the trials.
-
-    Args:
-        return_seconds: time for a node that has vanished to return to its trial.
-    """
-
-    def __init__(self, return_seconds: float) -> None:
-        self._return_seconds = return_seconds
-        #: All trials, by number.
-        self.trials: dict[int, SearchTrial] = {}
-        #: Trials without a node, the next one first.
-        self.waiting: deque[int] = deque()
-        #: The trial of each node.
-        self.owned: dict[str, int] = {}
-        #: Trials whose node has vanished, and when.
-        self.absent: dict[int, float] = {}
-        #: Nodes that got no trial.
-        self.idle: set[str] = set()
-
-    @property
-    def untried(self) -> int:
-        """The number of waiting trials that no node has tried to train."""
-        waiting = (self.trials[number] for number in self.waiting)
-        return sum(not (trial.phases or trial.failed_on) for trial in waiting)
-
-    def find(self, child: str, now: float, training: int | None, more: bool) -> SearchTrial | None:
-        """The trial for this node, which it may have already; None if there is none for it now.
-
-        Args:
-            training: the trial that the node says it is training already. It keeps that one, unless
-                another node has it.
-            more: whether there will be new configurations.
-        """
-        number = self.owned.get(child)
-        if training is not None and training != number and self._is_free(training):
-            if number is not None:
-                self.requeue(self.trials[number])
-            if training in self.waiting:
-                self.waiting.remove(training)
-            number = training
-        if number is None:
-            number = self._next(child, now, more)
-        if number is None:
-            self.idle.add(child)
-            return None
-        self.idle.discard(child)
-        self.absent.pop(number, None)
-        return self.trials[number]
-
-    def assign(self, child: str, trial: SearchTrial) -> None:
-        """Gives the trial to the node."""
-        self._unassign(trial)
-        self.owned[child] = trial.index
-        trial.owner = child
-        trial.state = "running"
-
-    def vanished(self, child: str, now: float) -> None:
-        """The node's connection is gone; its trial waits for its return."""
-        self.idle.discard(child)
-        if child in self.owned:
-            self.absent[self.owned[child]] = now
-
-    def released(self, child: str) -> None:
-        """The node leaves for good; the next one that asks gets its trial."""
-        self.idle.discard(child)
-        if child in self.owned:
-            self.requeue(self.trials[self.owned[child]])
-
-    def requeue(self, trial: SearchTrial) -> None:
-        """Takes the trial from its node; it waits, before the new ones if it has begun."""
-        self.retire(trial)
-        trial.owner = ""
-        trial.state = "waiting"
-        trial.heard = None
-        if trial.phases or trial.steps:
-            self.waiting.appendleft(trial.index)
-        else:
-            self.waiting.append(trial.index)
-
-    def retire(self, trial: SearchTrial) -> None:
-        """Takes the trial from its node for good."""
-        self._unassign(trial)
-        self.absent.pop(trial.index, None)
-
-    def restored(self, now: float) -> None:
-        """Gives trials under way back to their nodes after a restart; the other trials wait.
-
-        A node is with the trial for which it has reported last.
-        """
-        begun = [trial for trial in self.trials.values() if not trial.ended]
-        begun.sort(key=_last_report, reverse=True)
-        for trial in begun:
-            if trial.owner and trial.owner not in self.owned:
-                self.owned[trial.owner] = trial.index
-                self.absent[trial.index] = now
-                trial.state = "running"
-            else:
-                self.requeue(trial)
-        order = sorted(self.waiting, key=lambda number: (not self.trials[number].phases, number))
-        self.waiting = deque(order)
-
-    def _unassign(self, trial: SearchTrial) -> None:
-        if self.owned.get(trial.owner) == trial.number:
-            del self.owned[trial.owner]
-
-    def _is_free(self, number: int) -> bool:
-        """True if a node may keep a trial that it says it is training.
-
-        It may if no node has the trial, or if only the study says that another node has it.
-        """
-        return number in self.waiting or (
-            number in self.absent and self.trials[number].heard is None
-        )
-
-    def _next(self, child: str, now: float, more: bool) -> int | None:
-        for number, since in self.absent.items():
-            if now - since >= self._return_seconds:
-                return number
-        others = (each for each in self.waiting if child not in self.trials[each].failed_on)
-        chosen = next(others, None)
-        if chosen is None and self.waiting and not self.owned and not more:
-            chosen = self.waiting[0]  # it has failed on this node, and there is no other
-        if chosen is not None:
-            self.waiting.remove(chosen)
-        return chosen
-
-
 def _last_report(trial: SearchTrial) -> int:
     return trial.phases[-1].report if trial.phases else -1
 
@@ -256,14 +128,21 @@ class Search:
         self.space = parse_space(settings.space)
         self.rule: Rule = Replace()
         #: Decides after each phase.
-        self.search_rule = SearchRecord.of(experiment).rule(seed=experiment.seed)
+        self.search_rule = settings.rule(seed=experiment.seed)
         #: A trial of no node, by which nodes learn that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = ProgressCounter()
         self.events: list[Event] = []
-        self.assignments = Assignments(settings.return_seconds)
         #: All trials that were begun, by number.
-        self.trials = self.assignments.trials
+        self.trials: dict[int, SearchTrial] = {}
+        #: Trials without a node, the next one first.
+        self.waiting: deque[int] = deque()
+        #: The trial of each node.
+        self.owned: dict[str, int] = {}
+        #: Trials whose node has vanished, and when.
+        self.absent: dict[int, float] = {}
+        #: Nodes that got no trial.
+        self.idle: set[str] = set()
         #: The number of reports so far.
         self.reports = 0
         self._plain = msgspec.structs.replace(experiment, search=None)
@@ -277,7 +156,9 @@ class Search:
     @property
     def wanted(self) -> int:
         """The number of configurations to offer: one for each node that waits, at least one."""
-        missing = max(1, len(self.assignments.idle)) - self.assignments.untried
+        waiting = (self.trials[number] for number in self.waiting)
+        untried = sum(not (trial.phases or trial.failed_on) for trial in waiting)
+        missing = max(1, len(self.idle)) - untried
         return max(0, min(self.settings.trials - len(self.trials), missing))
 
     def offer(self, number: int, params: dict[str, Any], now: float) -> None:
@@ -287,7 +168,7 @@ class Search:
         if trial.stop:
             self._fail(trial, trial.stop, now)
         else:
-            self.assignments.waiting.append(number)
+            self.waiting.append(number)
 
     # Nodes.
 
@@ -298,15 +179,30 @@ class Search:
             training: the trial that the node says it is training already. It keeps that one, unless
                 another node has it.
         """
-        trial = self.assignments.find(child, now, training, more=self.wanted > 0)
-        if trial is None:
+        number = self.owned.get(child)
+        if training is not None and training != number and self._is_free(training):
+            if number is not None:
+                self._requeue(self.trials[number])
+            if training in self.waiting:
+                self.waiting.remove(training)
+            number = training
+        if number is None:
+            number = self._next(child, now)
+        if number is None:
+            self.idle.add(child)
             return None
+        self.idle.discard(child)
+        self.absent.pop(number, None)
+        trial = self.trials[number]
         if self._began is None:
             self._began = now
         trial.heard = None
         if trial.owner != child:
+            self._release(trial)
+            self.owned[child] = number
+            trial.owner = child
+            trial.state = "running"
             trial.began = self.seconds(now)
-            self.assignments.assign(child, trial)
             if trial.vector is None and training != trial.number:
                 # Nothing is left of what it had learned.
                 trial.steps = 0
@@ -334,26 +230,62 @@ class Search:
 
     def vanished(self, child: str, now: float) -> None:
         """The node's connection is gone; its trial waits for its return."""
-        self.assignments.vanished(child, now)
+        self.idle.discard(child)
+        if child in self.owned:
+            self.absent[self.owned[child]] = now
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
         """The node leaves for good; the next one that asks gets its trial."""
-        if not self.owns(child, trial):
+        if not self.owns(child, trial) or child not in self.owned:
             return
-        if failed and child in self.assignments.owned:
-            self._failed(child, reason, now)
+        mine = self.trials[self.owned[child]]
+        if failed:
+            mine.failures += 1
+            mine.failed_on.add(child)
+            self.events.append(TrialFailed(time=now, trial=mine.index, child=child, reason=reason))
+        if failed and mine.failures > self.settings.retries:
+            self._fail(mine, reason, now)
         else:
-            self.assignments.released(child)
+            self._requeue(mine)
 
-    def _failed(self, child: str, reason: str, now: float) -> None:
-        trial = self.trials[self.assignments.owned[child]]
-        trial.failures += 1
-        trial.failed_on.add(child)
-        self.events.append(TrialFailed(time=now, trial=trial.index, child=child, reason=reason))
-        if trial.failures > self.settings.retries:
-            self._fail(trial, reason, now)
+    def _is_free(self, number: int) -> bool:
+        """True if a node may keep a trial that it says it is training.
+
+        It may if no node has the trial, or if only the study says that another node has it.
+        """
+        return number in self.waiting or (
+            number in self.absent and self.trials[number].heard is None
+        )
+
+    def _next(self, child: str, now: float) -> int | None:
+        """The trial for a node that has none."""
+        for number, since in self.absent.items():
+            if now - since >= self.settings.return_seconds:
+                return number
+        others = (each for each in self.waiting if child not in self.trials[each].failed_on)
+        chosen = next(others, None)
+        if chosen is None and self.waiting and not self.owned and not self.wanted:
+            chosen = self.waiting[0]  # it has failed on this node, and there is no other
+        if chosen is not None:
+            self.waiting.remove(chosen)
+        return chosen
+
+    def _requeue(self, trial: SearchTrial) -> None:
+        """Takes the trial from its node; it waits, before the new ones if it has begun."""
+        self._release(trial)
+        trial.owner = ""
+        trial.state = "waiting"
+        trial.heard = None
+        if trial.phases or trial.steps:
+            self.waiting.appendleft(trial.index)
         else:
-            self.assignments.released(child)
+            self.waiting.append(trial.index)
+
+    def _release(self, trial: SearchTrial) -> None:
+        """Takes the trial from its node."""
+        if self.owned.get(trial.owner) == trial.number:
+            del self.owned[trial.owner]
+        self.absent.pop(trial.index, None)
 
     # Progress.
 
@@ -442,7 +374,7 @@ class Search:
         return trial
 
     def restored(self, now: float) -> None:
-        """Restores the rule from the reports of all trials, and trials to their nodes."""
+        """Restores the rule from all reports, and trials under way to their nodes; others wait."""
         records = [(record, trial) for trial in self.trials.values() for record in trial.phases]
         records.sort(key=lambda pair: pair[0].report)
         self.search_rule.restore(record.decision(trial.index) for record, trial in records)
@@ -452,7 +384,17 @@ class Search:
             trial.began = self._before
             if trial.stop and not trial.ended:
                 self._fail(trial, trial.stop, now)
-        self.assignments.restored(now)
+        # A node is with the trial for which it has reported last.
+        begun = [trial for trial in self.trials.values() if not trial.ended]
+        for trial in sorted(begun, key=_last_report, reverse=True):
+            if trial.owner and trial.owner not in self.owned:
+                self.owned[trial.owner] = trial.index
+                self.absent[trial.index] = now
+                trial.state = "running"
+            else:
+                self._requeue(trial)
+        order = sorted(self.waiting, key=lambda number: (not self.trials[number].phases, number))
+        self.waiting = deque(order)
 
     # Inside.
 
@@ -518,7 +460,7 @@ class Search:
     def _end(self, trial: SearchTrial, state: State, reason: str, now: float) -> None:
         trial.state = state
         trial.stop = trial.stop or reason
-        self.assignments.retire(trial)
+        self._release(trial)
         self.events.append(TrialEnded(time=now, trial=trial.index, state=state, reason=trial.stop))
 
 

@@ -21,7 +21,8 @@ import msgspec
 from genkidama.config.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.config.sections import Stop
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.rule import geometric_phases
+from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.rule import HyperTrick, SearchRule, geometric_phases
 
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
@@ -100,6 +101,38 @@ class SearchSettings(Section, frozen=True):
             geometric_phases(self.phases, self.factor)
             if self.decisions == "geometric"
             else tuple(range(self.phases - 1))
+        )
+
+    @property
+    def eta(self) -> int | None:
+        """η of Hyperband and ASHA; None of another method."""
+        default = {"hyperband": 3, "asha": 4}.get(self.method)
+        return default and (self.reduction_factor or default)
+
+    def rule(self, trials: int = 0, seed: int = 0) -> SearchRule:
+        """The rule that decides in this search; random search decides nothing.
+
+        Args:
+            trials: W₀, if it is not this search's.
+            seed: of the hash that orders equal metrics.
+        """
+        trials = trials or self.trials
+        if self.eta:
+            return Halving(
+                workers=trials,
+                phases=self.phases,
+                factor=self.eta,
+                least=self.least_phases,
+                brackets=self.method == "hyperband",
+            )
+        return HyperTrick(
+            workers=trials,
+            phases=self.phases,
+            eviction_rate=self.eviction_rate,
+            decide_after=() if self.method == "random" else self.decide_after,
+            cohort=self.cohort or None,
+            adaptive=self.adaptive,
+            seed=seed,
         )
 
 

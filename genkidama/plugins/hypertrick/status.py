@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.records import TITLES, SearchRecord, best_trial
+from genkidama.plugins.hypertrick.records import TITLES, best_trial
 from genkidama.server.events import (
     Event,
     Exchange,
@@ -39,9 +39,9 @@ class SearchStatus:
     def __init__(self, experiment: Experiment) -> None:
         assert experiment.search is not None
         self.settings = experiment.search
-        rule = SearchRecord.of(experiment).rule()
+        rule = self.settings.rule()
         #: The number of reports to expect in all, according to the rule.
-        self._expected = rule.expected_completion_rate * rule.workers * rule.phases
+        self._expected: float = rule.expected_completion_rate * rule.workers * rule.phases
         self.share_before = 0.0
         self.reports = 0
         #: By trial, its last metric; NaN where it has none.

@@ -28,20 +28,21 @@ from typing import Any
 
 import msgspec
 
+from genkidama._version import __version__
+from genkidama.config.decoding import convert
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.hypertrick.records import (
     OPTUNA_STATES,
     PhaseRecord,
-    SearchRecord,
     State,
     StudySnapshot,
     TrialRecord,
 )
 from genkidama.plugins.hypertrick.rule import Mode
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.settings import Dimension, parse_space
+from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
 from genkidama.runs.run import STUDY
 from genkidama.runtime.import_strings import is_import_string, load_object
 
@@ -323,20 +324,23 @@ class Study:
 
     def _claim(self, experiment: Experiment) -> None:
         """Writes the settings of the search, or checks that they are those of before."""
-        facts: dict[str, Any] = msgspec.to_builtins(SearchRecord.of(experiment))
+        settings = experiment.to_dict()
+        settings["search"].pop("storage", None)  # it may hold a password
+        facts = {"version": __version__, "experiment": settings}
         before = self._study.user_attrs.get("genkidama")
         if before is None and self._study.get_trials(deepcopy=False):
             raise ConfigurationError(
                 f"search.storage = {self.shown!r}: the study {self.name!r} "
                 "was not made by Genkidama; choose another name with --out"
             )
-        for key in ("space", "phases", "phase_unit", "phase_length"):
-            if before is not None and before[key] != facts[key]:
-                raise ConfigurationError(
-                    f"the study {self.name!r} in {self.shown!r} belongs to another search: "
-                    f"its {key} {_difference(before[key], facts[key])}; "
-                    "choose another directory with --out"
-                )
+        if before is not None:
+            theirs, ours = _settings(before, f"study {self.name!r}"), self._settings
+            for key in ("space", "phases", "phase_steps", "phase_episodes", "phase_seconds"):
+                if (old := _plain(theirs, key)) != (new := _plain(ours, key)):
+                    raise ConfigurationError(
+                        f"the study {self.name!r} in {self.shown!r} belongs to another search: "
+                        f"its {key} {_difference(old, new)}; choose another directory with --out"
+                    )
         if before != facts:
             self._study.set_user_attr("genkidama", facts)
 
@@ -387,6 +391,18 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
         )
 
 
+def _settings(attributes: Any, source: str) -> SearchSettings:
+    """The `[search]` of a study's attribute."""
+    search = attributes.get("experiment", {}).get("search", {})
+    return convert(search, SearchSettings, f"{source}, attribute 'genkidama'")
+
+
+def _plain(settings: SearchSettings, key: str) -> Any:
+    return msgspec.to_builtins(
+        parse_space(settings.space) if key == "space" else getattr(settings, key)
+    )
+
+
 def _difference(before: Any, now: Any) -> str:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *now]:
@@ -415,11 +431,7 @@ def read(study: optuna.Study) -> StudySnapshot:
     if [direction.name for direction in study.directions] != ["MAXIMIZE"]:
         directions = [direction.name.lower() for direction in study.directions]
         raise ConfigurationError(f"{source}: directions = {directions}: ['maximize'] is needed")
-    settings: SearchRecord = _convert(attributes, SearchRecord, f"{source}, attribute 'genkidama'")
-    try:
-        settings.rule()
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{source}, attribute 'genkidama': {error}") from None
+    settings = _settings(attributes, source)
     space = parse_space(settings.space, f"{source}, space")
     return StudySnapshot(study.study_name, settings, space, tuple(_read_trials(study, space)))
 

@@ -19,9 +19,9 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
-from genkidama.plugins.hypertrick.hyperband import Halving
-from genkidama.plugins.hypertrick.records import SearchRecord, SearchRule, StudySnapshot
-from genkidama.plugins.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.hypertrick.records import StudySnapshot
+from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings
 from genkidama.plugins.hypertrick.study import read
 
@@ -37,27 +37,6 @@ SPACE: dict[str, dict[str, Any]] = {
     "algorithm.gamma": {"choices": [0.9, 0.95, 0.99, 0.995, 0.999]},
     "optimizer.name": {"choices": ["adam", "rmsprop", "sgd"]},
 }
-
-
-def rule_of(plan: SearchSettings, seed: int = 0) -> HyperTrick | Halving:
-    """The rule that shall decide in such a search, made by hand."""
-    if plan.method in ("hyperband", "asha"):
-        return Halving(
-            workers=plan.trials,
-            phases=plan.phases,
-            factor=plan.reduction_factor or {"hyperband": 3, "asha": 4}[plan.method],
-            least=plan.least_phases,
-            brackets=plan.method == "hyperband",
-        )
-    return HyperTrick(
-        workers=plan.trials,
-        phases=plan.phases,
-        eviction_rate=plan.eviction_rate,
-        decide_after=() if plan.method == "random" else plan.decide_after,
-        cohort=plan.cohort or None,
-        adaptive=plan.adaptive,
-        seed=seed,
-    )
 
 
 def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
@@ -116,7 +95,7 @@ def make_study(
         failing: trials that crash in their second phase.
         not_a_number: trials whose second metric is NaN.
         until: search time at which the search is looked at; what is under way then is RUNNING.
-        settings: replaces entries of the study's attribute.
+        settings: replaces entries of `[search]`; nothing runs with wrong ones.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng(seed)
@@ -126,31 +105,20 @@ def make_study(
         study_name="search",
         direction="maximize",
     )
-    decide_after = list(range(phases - 1)) if method == "hypertrick" else []
-    about = {
-        "version": "0.1.0",
+    search: dict[str, Any] = {
         "method": method,
-        "workers": trials,
+        "trials": trials,
         "phases": phases,
         "eviction_rate": eviction_rate,
-        "decide_after": decide_after,
-        "cohort": None,
-        "phase_unit": "episodes",
-        "phase_length": 500,
+        "phase_episodes": 500,
         "space": space,
-        "experiment": {"name": "lander", "environment": {"id": "LunarLander-v3"}},
     } | (settings or {})
-    study.set_user_attr("genkidama", about)
-    rule: SearchRule = HyperTrick(
-        workers=trials,
-        phases=phases,
-        eviction_rate=eviction_rate,
-        decide_after=about["decide_after"],
-        cohort=about["cohort"],
-        adaptive=about.get("adaptive", False),
-    )
-    if method in ("asha", "hyperband"):
-        rule = msgspec.convert(about, SearchRecord).rule()
+    about = {"name": "lander", "environment": {"id": "LunarLander-v3"}, "search": search}
+    study.set_user_attr("genkidama", {"version": "0.1.0", "experiment": about})
+    try:
+        rule = msgspec.convert(search, SearchSettings).rule()
+    except (ConfigurationError, msgspec.ValidationError):
+        return study
     distributions = {key: distribution(dimension) for key, dimension in space.items()}
     study.sampler = optuna.samplers.RandomSampler(seed=seed)
     speeds = rng.uniform(0.7, 1.4, nodes)
@@ -278,5 +246,5 @@ def by_hand() -> StudySnapshot:
         (PRUNED, [phase(0, "b", 5, 10, 0.5, "selection", verdict="stop", report=2)]),
         (FAIL, [phase(0, "b", 12, 14, None, "failure", verdict="stop", report=4)]),
         (RUNNING, [phase(0, "b", 14, 24, 5.0, "selection", report=5)]),
-        workers=6,
+        trials=6,
     )

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import genkidama
-from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.hyperband import Halving
 from genkidama.plugins.hypertrick.records import (
-    TITLES,
     Improvement,
     PhaseRecord,
-    SearchRecord,
-    StudySnapshot,
     TrialRecord,
     best_trial,
 )
-from genkidama.plugins.hypertrick.rule import Mode, Verdict, completion_rate
-from genkidama.plugins.hypertrick.settings import SearchSettings
-from tests.plugins.hypertrick.studies import COMPLETE, RUNNING, by_hand, phase, rule_of, written
+from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from tests.plugins.hypertrick.studies import COMPLETE, RUNNING, by_hand, phase, written
 
 #: As a study of version 0.1.0 has it.
 PHASE: dict[str, Any] = {
@@ -43,48 +36,12 @@ PHASE: dict[str, Any] = {
     "report": 9,
 }
 
-SEARCH: dict[str, Any] = {
-    "phases": 9,
-    "phase_steps": 50,
-    "trials": 24,
-    "decisions": "geometric",
-    "eviction_rate": 0.5,
-    "cohort": 16,
-    "sampler": "tpe",
-    "space": {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}},
-}
-
 
 def test_a_phase_is_written_as_it_was_read() -> None:
     record = msgspec.convert(PHASE, PhaseRecord)
     assert record.mode is Mode.SELECTION and record.verdict is Verdict.STOP
     assert math.isnan(record.score)
     assert json.dumps(msgspec.to_builtins(record)) == json.dumps(PHASE)
-
-
-def test_the_settings_of_a_search_are_written_as_ever() -> None:
-    experiment = Experiment.from_dict({"search": SEARCH})
-    plain = {key: value for key, value in experiment.to_dict().items() if key != "search"}
-    expected = {
-        "version": genkidama.__version__,
-        "method": "hypertrick",
-        "workers": 24,
-        "phases": 9,
-        "eviction_rate": 0.5,
-        "decide_after": [0, 2],
-        "cohort": 16,
-        "adaptive": False,
-        "reduction_factor": None,
-        "least_phases": 1,
-        "sampler": "tpe",
-        "phase_unit": "steps",
-        "phase_length": 50,
-        "space": {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}},
-        "experiment": plain,
-    }
-    record = SearchRecord.of(experiment)
-    assert json.dumps(msgspec.to_builtins(record)) == json.dumps(expected)
-    assert msgspec.convert(expected, SearchRecord) == record
 
 
 @pytest.mark.parametrize(
@@ -123,45 +80,6 @@ def test_a_trials_score_is_its_last_and_a_failed_one_has_none() -> None:
     assert math.isnan(TrialRecord(0, "running", {}).score)
 
 
-def record_of(method: str, **settings: Any) -> tuple[SearchRecord, SearchSettings]:
-    space = {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}
-    plan = {"method": method, "trials": 50, "phases": 27, "phase_steps": 9, "space": space}
-    experiment = Experiment.from_dict({"search": {**plan, **settings}})
-    assert experiment.search is not None
-    return SearchRecord.of(experiment), experiment.search
-
-
-def test_every_method_of_the_settings_is_one_of_the_searchs() -> None:
-    for kind in (SearchSettings, SearchRecord):
-        (field,) = [each for each in msgspec.structs.fields(kind) if each.name == "method"]
-        assert set(get_args(field.type)) == TITLES.keys()
-
-
-@pytest.mark.parametrize("method", TITLES)
-def test_a_search_has_the_rule_of_its_method(method: str) -> None:
-    own = {"reduction_factor": 2, "least_phases": 3} if method in ("asha", "hyperband") else {}
-    for settings in ({}, own):
-        record, plan = record_of(method, **settings)
-        found, made = record.rule(seed=3), rule_of(plan, seed=3)
-        assert type(found) is type(made) and found.decide_after == made.decide_after
-        for trial in range(40):
-            for n in range(4):
-                metric = float(trial * 17 % 13)
-                assert found.decide(trial, n, metric) == made.decide(trial, n, metric)
-        assert found.expected_completion_rate == made.expected_completion_rate
-
-
-def test_the_papers_factors_by_values() -> None:
-    rungs = {name: record_of(name)[0].rule().decide_after for name in TITLES}
-    assert rungs == {
-        "hypertrick": tuple(range(26)),
-        "hyperband": (0, 2, 8),
-        "asha": (0, 3, 15),
-        "random": (),
-    }
-    assert isinstance(record_of("asha")[0].rule(), Halving)
-
-
 def test_the_values_of_a_search_written_by_hand() -> None:
     findings = by_hand()
     assert findings.search_time == 24
@@ -189,18 +107,3 @@ def test_occupancy_counts_overlapping_phases_once() -> None:
         (RUNNING, [phase(0, "a", 6, 8, 2.0)]),
     )
     assert findings.occupancy == 1.0
-
-
-@given(st.floats(0.01, 0.99), st.integers(1, 30))
-def test_the_expected_rates_are_the_papers_if_every_phase_decides(rate: float, phases: int) -> None:
-    findings = by_hand()
-    settings = type(findings.settings)(
-        method="hypertrick",
-        workers=9,
-        phases=phases,
-        eviction_rate=rate,
-        decide_after=list(range(phases - 1)),
-        space={},
-    )
-    findings = StudySnapshot("x", settings, {}, ())
-    assert findings.expected_completion_rate == pytest.approx(completion_rate(rate, phases))

@@ -9,12 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from genkidama.plugins.hypertrick.search import Assignments, PhaseRecord, Search, SearchTrial
+from genkidama.plugins.hypertrick.search import PhaseRecord, Search
 from genkidama.protocol.messages import (
     PROTOCOL,
     Goodbye,
@@ -29,7 +27,6 @@ from genkidama.protocol.messages import (
 )
 from genkidama.server.events import PhaseReported
 from genkidama.server.parameter_server import ParameterServer, Snapshot
-from tests.plugins.hypertrick.studies import rule_of
 from tests.server.test_parameter_server import ENTRIES, heard, lines, vector
 
 NAN = float("nan")
@@ -161,9 +158,9 @@ def state(server: ParameterServer) -> Any:
     return (
         trials,
         search.reports,
-        dict(search.assignments.owned),
-        list(search.assignments.waiting),
-        dict(search.assignments.absent),
+        dict(search.owned),
+        list(search.waiting),
+        dict(search.absent),
         server.exchanges,
         server.stop,
     )
@@ -248,7 +245,7 @@ def test_a_whole_search_of_one_node_by_values() -> None:
 def test_verdicts_are_the_rules(search: dict[str, Any]) -> None:
     server = make(trials=12, window=1, **{"phases": 4, **search})
     plan = searching(server).settings
-    rule = rule_of(plan)
+    rule = plan.rule()
     nodes = [Node(server, name) for name in "abc"]
     phases: Counter[int] = Counter()
     turn = 0
@@ -430,7 +427,7 @@ def test_a_node_that_waits_keeps_its_name() -> None:
     other = server.handle("", Hello(protocol=PROTOCOL, name="a", session="other"), 1)
     assert isinstance(other, Refusal) and other.code == "name"
     a.vanish()
-    assert server.children == {} and not searching(server).assignments.idle
+    assert server.children == {} and not searching(server).idle
 
 
 def test_a_node_that_waits_counts_among_the_children() -> None:
@@ -878,10 +875,10 @@ class World:
     def check(self) -> None:
         search = searching(self.server)
         assert len(search.trials) <= search.settings.trials
-        places = [*search.assignments.waiting, *search.assignments.owned.values()]
+        places = [*search.waiting, *search.owned.values()]
         alive = [number for number, trial in search.trials.items() if not trial.ended]
         assert sorted(places) == sorted(alive)  # none is lost, none is in two places
-        assert set(search.assignments.absent) <= set(search.assignments.owned.values())
+        assert set(search.absent) <= set(search.owned.values())
         trained = [
             r.trial.number
             for r in self.server.children.values()
@@ -895,7 +892,7 @@ class World:
             (r.report, trial.number, r) for trial in search.trials.values() for r in trial.phases
         )
         assert [report for report, *_ in records] == list(range(search.reports))
-        rule = rule_of(search.settings)
+        rule = search.settings.rule()
         for _, number, record in records:
             assert number is not None
             metric = math.nan if record.metric is None else record.metric
@@ -984,72 +981,6 @@ def compare(rng: random.Random) -> None:
     ]
 
 
-REQUESTS = ["find", "find its own", "vanish", "release", "end"]
-
-
-def roster(trials: int) -> Assignments:
-    """So many new trials, which wait; a node may be away for 10 seconds."""
-    roster = Assignments(return_seconds=10.0)
-    for number in range(trials):
-        roster.trials[number] = SearchTrial(window=1, number=number)
-        roster.waiting.append(number)
-    return roster
-
-
-def found(roster: Assignments, node: str, now: float, training: int | None = None) -> int | None:
-    """The trial that the node gets and owns from now on."""
-    trial = roster.find(node, now, training, more=False)
-    if trial is None:
-        return None
-    roster.assign(node, trial)
-    return trial.number
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(NAMES), st.sampled_from(REQUESTS), st.integers(0, 3)), max_size=40
-    )
-)
-def test_a_trial_has_one_node_and_a_node_one_trial(deeds: list[tuple[str, str, int]]) -> None:
-    subject = roster(4)
-    for now, (node, deed, number) in enumerate(deeds):
-        if deed.startswith("find"):
-            told = found(subject, node, now, number if deed == "find its own" else None)
-            assert (told is None) == (node in subject.idle)
-        elif deed == "vanish":
-            subject.vanished(node, now)
-        elif deed == "release":
-            subject.released(node)
-        elif node in subject.owned:
-            trial = subject.trials[subject.owned[node]]
-            subject.retire(trial)
-            trial.state = "completed"
-        owned, waiting = list(subject.owned.values()), list(subject.waiting)
-        under_way = [number for number, trial in subject.trials.items() if not trial.ended]
-        assert sorted(owned + waiting) == under_way
-        assert all(subject.trials[mine].owner == name for name, mine in subject.owned.items())
-        assert all(not subject.trials[number].owner for number in waiting)
-        assert set(subject.absent) <= set(owned)
-
-
-def test_a_node_that_vanished_has_until_the_last_second_to_return() -> None:
-    subject = roster(1)
-    assert found(subject, "a", 0.0) == 0
-    subject.vanished("a", 5.0)
-    assert found(subject, "b", 14.9) is None
-    assert subject.idle == {"b"}
-    assert found(subject, "b", 15.0) == 0
-    assert (subject.owned, subject.idle, subject.absent) == ({"b": 0}, set(), {})
-
-
-def test_fresh_are_the_trials_that_wait_untried() -> None:
-    subject = roster(3)
-    assert found(subject, "a", 0.0) == 0
-    assert subject.untried == 2
-    subject.trials[1].failed_on.add("b")
-    assert subject.untried == 1
-
-
 def test_a_node_that_was_started_again_goes_on_with_its_trial() -> None:
     server = make()
     offer(server, 2)
@@ -1069,8 +1000,11 @@ def test_after_a_while_another_node_goes_on_with_the_trial_and_its_weights() -> 
     a.enter(0.0)
     a.push(1.0, 5.0, value=3.0)
     a.vanish(6.0)
+    c = Node(server, "c")
+    assert c.enter(35.9) == 1
     b.hello(36.0)
     assert b.trial == 0
+    c.leave(37.0)
     assert heard(b.join(36.0)) == (Weights(version=1, progress=1 / 3), [3.0] * 3)
     b.push(1.0, 40.0, value=4.0)
     assert [record.node for record in searching(server).trials[0].phases] == ["a", "b"]

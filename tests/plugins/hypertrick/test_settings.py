@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
+from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.rule import HyperTrick
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
 from tests.helpers import ROOT
 
@@ -125,6 +127,35 @@ def test_decisions_by_values() -> None:
         for decisions in ("every", "geometric")
     ]  # type: ignore[union-attr]
     assert found == [tuple(range(26)), (0, 2, 8)]
+
+
+RULES: dict[str, tuple[Any, ...]] = {
+    "hypertrick": (HyperTrick, tuple(range(26)), None),
+    "random": (HyperTrick, (), None),
+    "asha": (Halving, (0, 3, 15), 4),
+    "hyperband": (Halving, (0, 2, 8), 3),
+}
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_each_method_has_its_rule_with_the_factor_of_its_paper(method: str) -> None:
+    search = of(**LEAST, method=method, phases=27, trials=50).search
+    assert search is not None
+    rule = search.rule()
+    kind, decide_after, factor = RULES[method]
+    assert (type(rule), rule.workers, rule.phases) == (kind, 50, 27)
+    assert (rule.decide_after, search.eta) == (decide_after, factor)
+    assert search.rule(trials=7).workers == 7
+
+
+def test_the_rule_takes_all_settings_of_its_method() -> None:
+    own = {"eviction_rate": 0.4, "cohort": 16, "adaptive": True, "decisions": "geometric"}
+    rule: Any = of(**LEAST, **own).search.rule(seed=3)  # type: ignore[union-attr]
+    assert (rule.eviction_rate, rule.cohort, rule.adaptive, rule.seed) == (0.4, 16, True, 3)
+    assert rule.decide_after == (0, 2, 8)
+    own = {"method": "hyperband", "reduction_factor": 2, "least_phases": 3}
+    rule = of(**LEAST, **own, phases=13).search.rule()  # type: ignore[union-attr]
+    assert (rule.decide_after, rule.peers(0), rule.peers(4)) == ((2, 5, 11), 0, 1)
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
