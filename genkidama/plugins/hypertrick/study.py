@@ -341,8 +341,7 @@ class Study:
                         f"the study {self.name!r} in {self.shown!r} belongs to another search: "
                         f"its {key} {_difference(old, new)}; choose another directory with --out"
                     )
-        if before != facts:
-            self._study.set_user_attr("genkidama", facts)
+        self._study.set_user_attr("genkidama", facts)
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
         # A resumed search must not draw the same settings again.

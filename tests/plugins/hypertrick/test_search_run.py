@@ -36,7 +36,6 @@ from tests.helpers import (
     url,
 )
 from tests.plugins.hypertrick.postgresql import running_postgresql
-from tests.plugins.hypertrick.studies import rule_of
 
 SPACE: dict[str, Any] = {
     "network.options.score": {"low": 0.0, "high": 100.0},
@@ -139,7 +138,7 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
     plan = experiment.search
     assert plan is not None
     assert len(trials) == plan.trials and all(trial.state.is_finished() for trial in trials)
-    rule = rule_of(plan)
+    rule = plan.rule()
     reports = sorted(
         (
             (record["report"], trial, record)
@@ -233,7 +232,7 @@ async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
         about = study.user_attrs["genkidama"]
         assert study.direction is optuna.study.StudyDirection.MAXIMIZE
         trials = study.trials
-    assert about["experiment"] == settings.to_dict()
+    assert Experiment.from_dict(about["experiment"]) == settings
     for trial in trials:
         assert set(trial.params) == set(SPACE)
         assert trial.params["network.hidden"] in (
