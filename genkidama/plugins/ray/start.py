@@ -22,7 +22,7 @@ from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.ray.actor import ChildActor
+from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import prepare_directory, resumable

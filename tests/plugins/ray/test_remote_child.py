@@ -10,7 +10,7 @@ import pytest
 
 from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.ray import start
-from genkidama.plugins.ray.actor import ChildActor
+from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.plugins.ray.start import RemoteChild
 
 

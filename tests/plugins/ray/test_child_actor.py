@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import genkidama
-from genkidama.plugins.ray.actor import ChildActor
+from genkidama.plugins.ray.child_actor import ChildActor
 from tests.helpers import ROOT, until
 
 TOKEN = "a-secret-of-more-than-sixteen-letters"
