@@ -25,6 +25,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from genkidama.runtime.lifeline import end_with_parent
+
 __all__ = ["Air", "Place", "link"]
 
 _CLONE_NEWNET = 0x40000000
@@ -71,7 +73,7 @@ def link(air: Air) -> Iterator[tuple[Place, Place]]:
     try:
         command = [sys.executable, __file__, *(place.namespace for place in places)]
         command += [str(air.megabits), str(air.milliseconds), str(air.loss)]
-        carrier = subprocess.Popen(command, stdout=subprocess.PIPE)
+        carrier = subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=end_with_parent)
         assert carrier.stdout is not None
         if carrier.stdout.readline() != b"ready\n":
             raise SystemExit("no link: /dev/net/tun, root and iproute2 are needed")

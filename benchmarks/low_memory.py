@@ -43,6 +43,8 @@ from typing import Any
 from memory import exchanges
 from processes import free_port, start_parent, stop
 
+from genkidama.runtime.lifeline import end_with_parent
+
 EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
 
 #: MiB. A Pi 3B+ less 250 for the system; a machine of 512 less 130.
@@ -51,9 +53,9 @@ LIMITS = [1024 - 250, 512 - 130]
 #: The child's command, on a machine of which it believes that it has so many cores.
 CHILD = """
 import sys
-from genkidama.child import __main__, client
+from genkidama.child import __main__, child
 cores = int(sys.argv.pop(1))
-client.available_cores = lambda: cores
+child.available_cores = lambda: cores
 sys.exit(__main__.main())
 """
 
@@ -77,7 +79,8 @@ class Group:
                 (self.folder / "memory.memsw.limit_in_bytes").write_text(str(size))
 
     def join(self) -> None:
-        """Puts this process into the group."""
+        """Puts this process into the group. It ends with its starter."""
+        end_with_parent()
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def taken(self) -> int:

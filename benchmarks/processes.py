@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from genkidama.errors import GenkidamaError
+from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.log import fail
 
 __all__ = [
@@ -60,9 +61,14 @@ def command(main: Callable[P, int]) -> Callable[P, int]:
 
 
 def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subprocess.Popen[bytes]:
-    """Starts a process in a session of its own, pinned to `cpu` from its first instruction on."""
+    """Starts a process in a session of its own, pinned to `cpu` from its first instruction on.
 
-    def pin() -> None:
+    It ends with this one, also if that is killed.
+    """
+    starter = os.getpid()
+
+    def begin() -> None:
+        end_with_parent(starter)
         if cpu is not None:
             os.sched_setaffinity(0, {cpu})
 
@@ -73,7 +79,7 @@ def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subproce
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=pin,
+            preexec_fn=begin,
         )
 
 

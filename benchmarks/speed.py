@@ -111,8 +111,15 @@ def stable_baselines(seconds: float) -> float:
         "--seconds",
         str(seconds),
     ]
+    from genkidama.runtime.lifeline import end_with_parent
+
     processes = [
-        subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, "--pin", str(cpu)],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=end_with_parent,
+        )
         for cpu in sorted(os.sched_getaffinity(0))[:2]
     ]
     return sum(

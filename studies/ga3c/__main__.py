@@ -45,6 +45,7 @@ import psutil
 from genkidama.child.backend import Backend, make_backend
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.backend import GA3C
+from genkidama.runtime.lifeline import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,7 +153,12 @@ def part(kind: str, settings: Experiment, batch: int, seconds: float) -> float:
             str(seconds),
         ]
         processes = [
-            subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*command, "--pin", str(cpu)],
+                stdout=subprocess.PIPE,
+                text=True,
+                preexec_fn=end_with_parent,
+            )
             for cpu in sorted(os.sched_getaffinity(0))
         ]
         rates = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]

@@ -43,6 +43,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
 from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.runtime.lifeline import end_with_parent
 from genkidama.server.parameter_server import ParameterServer
 
 RULES: dict[str, dict[str, Any]] = {
@@ -123,7 +124,11 @@ async def train(settings: Experiment, attack: str, out: Path) -> dict[str, Any]:
     host, port = parent.address
     command = [sys.executable, "-m", "genkidama.child", "--parent", f"ws://{host}:{port}"]
     children = [
-        subprocess.Popen([*command, "--name", f"pi-{number}"], stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, "--name", f"pi-{number}"],
+            stderr=subprocess.DEVNULL,
+            preexec_fn=end_with_parent,
+        )
         for number in range(HONEST)
     ]
     lying = asyncio.create_task(lie(parent, attack, settings.seed)) if attack != "none" else None
