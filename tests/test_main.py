@@ -133,7 +133,7 @@ def test_a_wrong_setting_is_one_line(
         (["cart.toml", "--seed", "-1"], "error: the command line: seed = -1: expected int >= 0"),
         (
             ["cart.toml", "--episodes", "-1"],
-            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
+            "error: episodes = -1: at least 0 is needed",
         ),
         (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
         (["--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),

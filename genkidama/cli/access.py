@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from genkidama.config.allowlist import check_imports
@@ -31,7 +32,7 @@ from genkidama.protocol.tokens import (
 )
 from genkidama.runtime.address import parse_listen, reachable_host
 from genkidama.runtime.examples import experiment_file
-from genkidama.runtime.files import hint, make_folder, write_atomically
+from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 
 __all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
 
@@ -221,16 +222,9 @@ def _add(path: Path, line: str) -> None:
     """Adds a line in one step, so that a parent that reads meanwhile reads whole lines."""
     make_folder(path.parent)
     present = _read(path) if path.exists() else ""
-    try:
-        file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-        try:
-            os.write(file, ("\n" * (present[-1:] not in ("", "\n")) + line).encode())
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; {hint(error)}"
-        ) from None
+    text = "\n" * (present[-1:] not in ("", "\n")) + line
+    with disk_errors(path), open(path, "a", opener=partial(os.open, mode=0o600)) as file:
+        file.write(text)
 
 
 def _end(path: Path, name: str, last: datetime | None, viewer: bool) -> None:

@@ -32,7 +32,8 @@ def init(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{path}: is there already; name another file") from None
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
-    print(f"{path}: written; train it: genkidama {_verb(text)} {path}")
+    verb = "search" if "\n[search]" in text else "train"
+    print(f"{path}: written; train it: genkidama {verb} {path}")
     return 0
 
 
@@ -50,10 +51,6 @@ def list_examples(options: argparse.Namespace) -> int:
     return 0
 
 
-def _verb(text: str) -> str:
-    return "search" if "\n[search]" in text else "train"
-
-
 def completion(options: argparse.Namespace) -> int:
     """Prints the script with which a shell completes the command."""
     try:
@@ -61,19 +58,10 @@ def completion(options: argparse.Namespace) -> int:
     except ImportError:
         raise EnvironmentFailure("completion needs shtab: pip install shtab") from None
     parser = make_parser()
-    for command in _parsers(parser):
-        for action in command._actions:
-            if action.type is Path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    for verbs in parser._actions:
+        if isinstance(verbs, argparse._SubParsersAction):
+            for action in (each for verb in verbs.choices.values() for each in verb._actions):
+                if action.type is Path:
+                    action.complete = shtab.FILE
     print(shtab.complete(parser, options.shell))
     return 0
-
-
-def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """The parser of each verb."""
-    return [
-        command
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for command in action.choices.values()
-    ]

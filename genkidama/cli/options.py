@@ -21,6 +21,7 @@ __all__ = [
     "file",
     "flag",
     "number",
+    "option",
     "path",
     "setting",
 ]
@@ -62,16 +63,20 @@ class Follower(NamedTuple):
 _BEST = "play a run's best weights by mean training return, if known (default)"
 
 
+def option(name: str, help: str, **more: Any) -> Option:
+    return name, {"help": help, **more}
+
+
 def number(name: str, help: str, **more: Any) -> Option:
-    return name, {"type": int, "metavar": "N", "help": help, **more}
+    return option(name, help, type=int, metavar="N", **more)
 
 
 def flag(name: str, help: str) -> Option:
-    return name, {"action": "store_true", "help": help}
+    return option(name, help, action="store_true")
 
 
 def path(name: str, help: str, metavar: str = "DIR", **more: Any) -> Option:
-    return name, {"type": Path, "metavar": metavar, "help": help, **more}
+    return option(name, help, type=Path, metavar=metavar, **more)
 
 
 def file(help: str) -> Option:
@@ -79,24 +84,20 @@ def file(help: str) -> Option:
 
 
 def setting(example: str) -> Option:
-    more = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
-    return "--set", {"help": f"one setting, as {example}; repeatable", **more}
+    words = f"one setting, as {example}; repeatable"
+    return option("--set", words, action="append", default=[], metavar="KEY=VALUE")
 
 
-LISTEN = (
+LISTEN = option(
     "--listen",
-    {
-        "metavar": "HOST:PORT",
-        "default": "0.0.0.0:8765",
-        "help": "the address at which the parent listens (default: 0.0.0.0:8765)",
-    },
+    "the address at which the parent listens (default: 0.0.0.0:8765)",
+    metavar="HOST:PORT",
+    default="0.0.0.0:8765",
 )
-HOST = (
+HOST = option(
     "--host",
-    {
-        "metavar": "HOST",
-        "help": "name or address by which children reach it (default: this machine's address)",
-    },
+    "name or address by which children reach it (default: this machine's address)",
+    metavar="HOST",
 )
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 SEED = number("--seed", "the experiment's seed")
@@ -104,18 +105,16 @@ OUT = path("--out", "the run directory (default: a new one under runs/)")
 EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
 )
-ALLOW = (
+ALLOW = option(
     "--allow",
-    {
-        "metavar": "MODULE",
-        "action": "append",
-        "default": [],
-        "help": "a module of yours that the settings in that directory or file may name; "
-        "repeatable, '*' for all (default: none)",
-    },
+    "a module of yours that the settings in that directory or file may name; "
+    "repeatable, '*' for all (default: none)",
+    metavar="MODULE",
+    action="append",
+    default=[],
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
 WEIGHTS = (
-    ("--best", {"action": "store_true", "default": True, "help": _BEST}),
-    ("--newest", {"action": "store_false", "dest": "best", "help": "play a run's newest weights"}),
+    option("--best", _BEST, action="store_true", default=True),
+    option("--newest", "play a run's newest weights", action="store_false", dest="best"),
 )

@@ -21,6 +21,7 @@ from genkidama.cli.options import (
     file,
     flag,
     number,
+    option,
     path,
     setting,
 )
@@ -80,21 +81,17 @@ VERBS = {
             flag("--greedy", "take the most probable action instead of a sampled one"),
             *WEIGHTS,
             number("--seed", "seed of the episodes (default: 0)", default=0),
-            (
+            option(
                 "--environment",
-                {
-                    "metavar": "ID",
-                    "help": "the environment to play (default: the experiment's; of EnvPool's, "
-                    "Gymnasium's of the same id)",
-                },
+                "the environment to play (default: the experiment's; of EnvPool's, "
+                "Gymnasium's of the same id)",
+                metavar="ID",
             ),
-            (
+            option(
                 "--starts",
-                {
-                    "metavar": "noop:N|FILE",
-                    "help": "begin after up to N null actions, or where a file of recorded starts "
-                    "leads (docs/gorila.md)",
-                },
+                "begin after up to N null actions, or where a file of recorded starts "
+                "leads (docs/gorila.md)",
+                metavar="noop:N|FILE",
             ),
             number(
                 "--choose",
@@ -138,26 +135,22 @@ VERBS = {
         "train on this machine for a parent elsewhere",
         "Trains on this machine for the parent of a join string.",
         (
-            (
+            option(
                 "string",
-                {
-                    "nargs": "?",
-                    "help": "the output of `genkidama parent` or `genkidama token`; - reads it "
-                    "from standard input (default: $GENKIDAMA_JOIN)",
-                },
+                "the output of `genkidama parent` or `genkidama token`; - reads it "
+                "from standard input (default: $GENKIDAMA_JOIN)",
+                nargs="?",
             ),
-            ("--name", {"default": "", "help": "this child's name"}),
+            option("--name", "this child's name", default=""),
             number("--cores", "core processes (default: as the experiment says)"),
             path("--state", "directory for this child's own state"),
-            (
+            option(
                 "--allow",
-                {
-                    "metavar": "MODULE",
-                    "action": "append",
-                    "default": [],
-                    "help": "a module of yours that this child may import for the parent; "
-                    "repeatable, '*' for all (default: none)",
-                },
+                "a module of yours that this child may import for the parent; "
+                "repeatable, '*' for all (default: none)",
+                metavar="MODULE",
+                action="append",
+                default=[],
             ),
         ),
         (
@@ -174,14 +167,12 @@ VERBS = {
         "Makes a token, writes its hash into the parent's tokens, and prints a join string. "
         "The parent reads its tokens at every handshake, so it need not be restarted.",
         (
-            (
+            option(
                 "name",
-                {
-                    "nargs": "?",
-                    "default": "*",
-                    "metavar": "NAME",
-                    "help": "the name that it admits (default: * for any)",
-                },
+                "the name that it admits (default: * for any)",
+                nargs="?",
+                default="*",
+                metavar="NAME",
             ),
             number("--days", "the token expires after N days (default: never)"),
             number(
@@ -228,15 +219,13 @@ VERBS = {
                 nargs="?",
                 default=Path("experiment.toml"),
             ),
-            (
+            option(
                 "--environment",
-                {
-                    "metavar": "ID",
-                    "default": "LunarLander-v3",
-                    "help": "the environment to learn (default: LunarLander-v3)",
-                },
+                "the environment to learn (default: LunarLander-v3)",
+                metavar="ID",
+                default="LunarLander-v3",
             ),
-            ("--example", {"metavar": "NAME", "help": "copy an example instead"}),
+            option("--example", "copy an example instead", metavar="NAME"),
         ),
         (
             (
@@ -250,14 +239,14 @@ VERBS = {
     "examples": Verb(
         "list the examples",
         "Lists the examples, which can be trained by their names.",
-        (("name", {"nargs": "?", "metavar": "NAME", "help": "print this one"}),),
+        (option("name", "print this one", nargs="?", metavar="NAME"),),
         (("genkidama examples lunarlander > mine.toml", "a copy to change"),),
         run="genkidama.cli.init:list_examples",
     ),
     "completion": Verb(
         "print a script that completes this command in a shell",
         "Prints a script that completes this command in a shell.",
-        (("shell", {"choices": ("bash", "zsh", "fish"), "help": "the shell"}),),
+        (option("shell", "the shell", choices=("bash", "zsh", "fish")),),
         (
             (
                 "echo 'eval \"$(genkidama completion bash)\"' >> ~/.bashrc",
@@ -306,10 +295,10 @@ def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser
             epilog=verb.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        for option, more in verb.options:
-            command.add_argument(option, **more)
+        for word, more in verb.options:
+            command.add_argument(word, **more)
         for follower in followers if verb.starts_run else ():
-            for option, more in follower.options:
-                command.add_argument(option, **more)
+            for word, more in follower.options:
+                command.add_argument(word, **more)
         command.set_defaults(verb=name)
     return parser

@@ -10,12 +10,13 @@ Elsewhere, as in a log, it is a line now and then. It renders a `RunStatus`.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeAlias
 
 import msgspec
 
@@ -39,6 +40,7 @@ from genkidama.server.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from genkidama.cli.display import Notebook, Screen
     from genkidama.runs.run import Run
 
 __all__ = [
@@ -57,19 +59,6 @@ Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
 #: Seconds between two lines in a log.
 _LOG_SECONDS = 5.0
-
-
-class Surface(Protocol):
-    """A terminal, a notebook's cell, or a file."""
-
-    def say(self, text: str) -> None:
-        """A line of its own."""
-
-    def refresh(self) -> None:
-        """To be called after each change."""
-
-    def close(self) -> None:
-        """Leaves the last state standing."""
 
 
 class _Lines:
@@ -110,7 +99,7 @@ class LiveDisplay:
         self._shown = False
         self._surface = self._make_surface(file, first)
 
-    def _make_surface(self, file: TextIO | None, first: float) -> Surface:
+    def _make_surface(self, file: TextIO | None, first: float) -> Screen | Notebook | _Lines:
         kind = _kind_of(file)
         file = file or sys.stderr
         if kind != "lines":
@@ -333,27 +322,10 @@ def following(
         yield both
 
 
-@runtime_checkable
-class Feed(Protocol):
-    """Readers of the history of one run beside its display. They may be entered several times; the
-    last to leave closes them."""
+class Feed:
+    """Readers of the history of one run beside its display; this one has none. A feed may be
+    entered several times; the last to leave closes it."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def begin(self, run: Run, watch: Watch | None) -> Watch | None:
-        """Starts to read a run, whose directory is prepared.
-
-        Returns:
-            The function to call with each new line: it passes the line to `watch`, too.
-        """
-
-    def evaluated(self, run: Run) -> None:
-        """Reads the evaluation that was written into the history last."""
-
-
-class _NoFeed:
     def __enter__(self) -> Self:
         return self
 
@@ -361,10 +333,15 @@ class _NoFeed:
         pass
 
     def begin(self, run: Run, watch: Watch | None) -> Watch | None:
+        """Starts to read a run, whose directory is prepared.
+
+        Returns:
+            The function to call with each new line: it passes the line to `watch`, too.
+        """
         return watch
 
     def evaluated(self, run: Run) -> None:
-        pass
+        """Reads the evaluation that was written into the history last."""
 
 
 #: Sinks by name, import string or class, or a feed that is made of them already.
@@ -385,7 +362,7 @@ def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feed:
         return sinks
     wanted = sinks if isinstance(sinks, str) else list(sinks)
     if not wanted:
-        return _NoFeed()
+        return Feed()
     follower = plugin.find("followers", "sinks")
     if follower is None:
         raise ConfigurationError(f"sinks = {wanted!r}: the plug-in `sinks` is missing here")
@@ -396,19 +373,10 @@ def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feed:
 def _kind_of(file: TextIO | None) -> str:
     """The kind of display: `"terminal"`, `"notebook"` or `"lines"`."""
     shell = sys.modules.get("IPython")
-    if file is None and shell is not None:
-        running = shell.get_ipython()
-        if running is not None and hasattr(running, "kernel"):
-            return "notebook"
+    if file is None and shell is not None and hasattr(shell.get_ipython(), "kernel"):
+        return "notebook"
     file = file or sys.stderr
-    plain = (file.encoding or "").lower().replace("-", "") not in ("utf8", "")
-    if plain or not file.isatty() or sys.platform == "win32":
-        return "lines"
-    return "lines" if _dumb() else "terminal"
-
-
-def _dumb() -> bool:
-    """True if the terminal cannot move its cursor."""
-    import os
-
-    return os.environ.get("TERM", "") in ("", "dumb", "unknown")
+    unicode = (file.encoding or "").lower().replace("-", "") in ("utf8", "")
+    moves = os.environ.get("TERM", "") not in ("", "dumb", "unknown")  # its cursor
+    able = unicode and moves and file.isatty() and sys.platform != "win32"
+    return "terminal" if able else "lines"

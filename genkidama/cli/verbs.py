@@ -15,7 +15,7 @@ import msgspec
 from genkidama.cli.cluster import train
 from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import allowing, check_imports
-from genkidama.config.decoding import parse_settings
+from genkidama.config.decoding import check_least, parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
@@ -27,7 +27,6 @@ from genkidama.runtime.examples import experiment_file
 from genkidama.server.trial import Snapshot
 
 __all__ = [
-    "check_episodes",
     "closing_display",
     "conclude",
     "counters_before",
@@ -42,7 +41,7 @@ __all__ = [
 def run_train(options: argparse.Namespace) -> int:
     experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
     before = counters_before(options)
-    check_episodes(options)
+    check_least(0, episodes=options.episodes)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):
         print(words, file=sys.stderr)
         if options.json:
@@ -123,13 +122,6 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
         if value is not None:
             changes[key] = value
     return experiment.with_settings(changes, source="the command line")
-
-
-def check_episodes(options: argparse.Namespace) -> None:
-    if options.episodes < 0:
-        raise ConfigurationError(
-            f"--episodes {options.episodes}: at least 1 is needed, or 0 for no evaluation"
-        )
 
 
 def counters_before(options: argparse.Namespace) -> Snapshot | None:

@@ -30,6 +30,7 @@ __all__ = [
     "NotNegative",
     "Positive",
     "Section",
+    "check_least",
     "convert",
     "name_of_script",
     "parse_setting",
@@ -57,6 +58,17 @@ def plug(*names: str, more: bool = False) -> msgspec.Meta:
     pattern = "|".join((*(("[a-z][a-z0-9_-]*",) if more else names), IMPORT))
     expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
     return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
+
+
+def check_least(least: float = 1, **values: float | None) -> None:
+    """Checks arguments that a user has given as numbers; None is not checked.
+
+    Raises:
+        ConfigurationError: one of them is less than `least`.
+    """
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise ConfigurationError(f"{name} = {value:g}: at least {least:g} is needed")
 
 
 NAME = "letters, digits, '.', '_' and '-', a letter or digit first"

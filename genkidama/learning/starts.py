@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["StartStates", "is_null", "starts_of"]
+__all__ = ["StartStates", "check_seed", "is_null", "starts_of"]
 
 
 class StartStates:
@@ -128,6 +128,12 @@ def starts_of(text: str | None, recorded: Any = None) -> StartStates:
                 "'actions', 'seed' and 'state'"
             )
     return Recorded(text, starts)
+
+
+def check_seed(seed: int) -> None:
+    """Raises a `ConfigurationError` if episodes cannot follow from this seed."""
+    if not 0 <= seed < 2**32:
+        raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
 
 
 def is_null(text: str) -> bool:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +34,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, unflatten
-from genkidama.runtime.files import hint, make_folder, write_atomically
+from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 from genkidama.server.rules.blend import RuleState
 from genkidama.server.trial import STATE_PREFIX, Snapshot
 
@@ -160,7 +159,12 @@ def load(path: str | Path) -> Checkpoint:
                     there = f"{found.get_dtype()} {list(found.get_shape())}"
                     raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
-        _check_whole(tensors, metadata)
+        if _CHECKSUM not in metadata:
+            raise ValueError("it has no checksum")
+        if metadata[_CHECKSUM] != _checksum(tensors, metadata):
+            raise ValueError("its checksum is wrong, so it was damaged after it was written")
+        if name := _not_finite(tensors):
+            raise ValueError(f"{name!r} holds NaN or infinity")
         vector = np.empty(signature.size, DTYPE)
         for name, part in unflatten(vector, signature).items():
             part[...] = tensors[name]
@@ -185,16 +189,6 @@ def load(path: str | Path) -> Checkpoint:
     return Checkpoint(path, signature, vector, snapshot, state)
 
 
-def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
-    stored = metadata.get(_CHECKSUM)
-    if stored is None:
-        raise ValueError("it has no checksum")
-    if stored != _checksum(tensors, metadata):
-        raise ValueError("its checksum is wrong, so it was damaged after it was written")
-    if name := _not_finite(tensors):
-        raise ValueError(f"{name!r} holds NaN or infinity")
-
-
 def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
@@ -203,8 +197,7 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
     signature = Signature.of(entries)
     if any(n < 0 for _, shape in signature.entries for n in shape):
         raise ValueError("its signature has a negative dimension")
-    found = [name for name in _FIELDS if name in metadata]
-    fields: dict[str, Any] = {name: msgspec.json.decode(metadata[name]) for name in found}
+    fields = {name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata}
     return signature, msgspec.convert(fields, Snapshot)
 
 
@@ -220,18 +213,15 @@ def newest_readable(
         ConfigurationError: none is good, and the settings in one that is whole cannot be read.
             Another version of the software could go on with it.
     """
-    strange: ConfigurationError | None = None
+    strange: GenkidamaError | None = None
     for path in paths:
+        found = None
         try:
             found = load(path)
+            _ = found.experiment
         except GenkidamaError as error:
             unreadable(str(error))
-            continue
-        try:
-            _ = found.experiment
-        except ConfigurationError as error:
-            strange = strange or error
-            unreadable(str(error))
+            strange = strange or (error if found else None)
         else:
             return found
     if strange is not None:
@@ -265,13 +255,9 @@ class CheckpointFolder:
             EnvironmentFailure: the folder cannot be made or written to.
         """
         make_folder(self.path)
-        try:
+        with disk_errors(self.path):
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink()
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"{self.path}: cannot be written: {error.strerror}; {hint(error)}"
-            ) from None
 
     def versions(self) -> list[int]:
         """The versions that have a file, ascending; none if there is no folder.
@@ -279,14 +265,9 @@ class CheckpointFolder:
         Raises:
             EnvironmentFailure: the folder cannot be read.
         """
-        try:
+        names: list[str] = []
+        with disk_errors(self.path, "read"), suppress(FileNotFoundError, NotADirectoryError):
             names = os.listdir(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"{self.path}: cannot be read: {error.strerror}; {hint(error)}"
-            ) from None
         return sorted(int(found[1]) for name in names if (found := _VERSION.match(name)))
 
     def save_latest(
@@ -335,14 +316,13 @@ class CheckpointFolder:
 
     def latest(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
         """The newest good checkpoint, else the best one, else None; as `newest_readable`."""
-        return newest_readable([*self._newest_first(), *self._best()], unreadable)
+        return newest_readable(self._files(), unreadable)
 
     def best(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
         """The best checkpoint, else the newest good one, else None; as `newest_readable`."""
-        return newest_readable([*self._best(), *self._newest_first()], unreadable)
+        return newest_readable(sorted(self._files(), key=self.best_path.__ne__), unreadable)
 
-    def _newest_first(self) -> list[Path]:
-        return [self.version_path(version) for version in reversed(self.versions())]
-
-    def _best(self) -> list[Path]:
-        return [self.best_path] if self.best_path.exists() else []
+    def _files(self) -> list[Path]:
+        """The newest first, the best one last."""
+        newest_first = map(self.version_path, reversed(self.versions()))
+        return [*newest_first, *([self.best_path] if self.best_path.exists() else [])]

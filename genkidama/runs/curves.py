@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.float64]
 #: What a curve may be drawn over: column and label.
 AXES = {
     "steps": "environment steps",
-    "seconds": "seconds since the first child joined",
+    "seconds": "seconds of training",
     "episodes": "episodes",
     "updates": "updates (exchanges a child)",
 }
@@ -44,41 +44,44 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The exchanges of a plain run's history as columns, by the names of `COLUMNS`.
 
     `mean_return` is that of the last `stop.window` training episodes, and None before the first has
-    ended; `distance` is None where none was judged. `seconds` count from the first join, over all
-    resumptions of the run.
+    ended; `distance` is None where none was judged. `seconds` are those of training: pauses before
+    the run was resumed do not count.
     """
     result: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    began: float | None = None
-    for line in lines:
-        kind = line.get("event")
-        if kind == "join" and began is None:
-            began = line.get("time")
-        if kind != "exchange" or "trial" in line:
-            continue
-        try:
-            row = _row(line, began)
-        except (KeyError, TypeError) as error:
-            raise _damaged(error) from None
-        for name, value in row.items():
-            result[name].append(value)
+    for line, place in _placed(lines):
+        if line["event"] == "exchange":
+            for name in COLUMNS:
+                result[name].append(place[name] if name in AXES else line.get(name))
     return result
 
 
-def _damaged(error: Exception) -> ConfigurationError:
-    return ConfigurationError(f"history.jsonl: is damaged: a line has no good {error}; take it out")
-
-
-def _row(line: Mapping[str, Any], began: float | None) -> dict[str, Any]:
-    return {
-        "steps": line["steps"],
-        "seconds": line["time"] - (line["time"] if began is None else began),
-        "episodes": line["episodes"],
-        "updates": line["update"],
-        "mean_return": line["mean_return"],
-        "staleness": line["staleness"],
-        "distance": line.get("distance"),
-        "child": line["child"],
-    }
+def _placed(
+    lines: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], dict[str, float]]]:
+    """Exchanges and measures of a plain run, each with its place on the axes: that of the newest
+    exchange, but for its seconds."""
+    place = dict.fromkeys(AXES, 0.0)
+    began: float | None = None
+    try:
+        for line in lines:
+            kind = line.get("event")
+            if kind == "resume" and "seconds" in line:
+                place["seconds"] = line["seconds"]
+                began = None
+            elif kind == "join" and began is None:
+                began = line["time"] - place["seconds"]
+            elif kind in ("exchange", "measures") and "trial" not in line:
+                began = line["time"] - place["seconds"] if began is None else began
+                place["seconds"] = line["time"] - began
+                if kind == "exchange":
+                    place |= {"steps": line["steps"], "episodes": line["episodes"]}
+                    place["updates"] = line["update"]
+                    _ = line["mean_return"], line["staleness"]
+                yield line, place
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"history.jsonl: is damaged: a line has no good {error}; take it out"
+        ) from None
 
 
 def measured(
@@ -93,31 +96,17 @@ def measured(
         names: of figures, as `genkidama.protocol.diagnostics.DIAGNOSTICS`.
         over: one of `AXES`.
     """
-    points: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    place = dict.fromkeys(AXES, 0.0)
-    began: float | None = None
-    for line in lines:
-        if began is None and line.get("event") == "join":
-            began = line.get("time")
-        if "trial" in line or line.get("event") not in ("exchange", "measures"):
-            continue
-        try:
-            place["seconds"] = line["time"] - (line["time"] if began is None else began)
-            if line["event"] == "exchange":
-                place |= {"steps": line["steps"], "episodes": line["episodes"]}
-                place["updates"] = line["update"]
-                continue
-            child = line["child"]
-        except (KeyError, TypeError) as error:
-            raise _damaged(error) from None
-        for name in names:
+    points: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in names}
+    for line, place in _placed(lines):
+        for name in names if line["event"] == "measures" else ():
             if isinstance(line.get(name), int | float):
-                of_child = points.setdefault(name, {}).setdefault(child, [])
-                of_child.append((place[over], line[name]))
+                points[name].setdefault(str(line.get("child")), []).append(
+                    (place[over], line[name])
+                )
     return {
-        name: {child: _arrays(found) for child, found in points[name].items()}
-        for name in names
-        if name in points
+        name: {child: _arrays(found) for child, found in of.items()}
+        for name, of in points.items()
+        if of
     }
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import IO, Any
 
 import numpy as np
@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from genkidama.config import plugin
 from genkidama.config.allowlist import prefix_of
+from genkidama.config.decoding import check_least
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.starts import is_null, starts_of
+from genkidama.learning.starts import check_seed, is_null, starts_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
 from genkidama.runtime.machine import ONE_THREAD, available_cores
@@ -192,23 +193,29 @@ def evaluate(
         EnvironmentFailure: a process that plays died.
     """
     begin("evaluate")
-    if episodes < 1:
-        raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed")
-    if cores is not None and cores < 1:
-        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-    if not 0 <= seed < 2**32:
-        raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
-    if choose < 0:
-        raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
+    check_least(episodes=episodes, cores=cores)
+    check_least(0, choose=choose)
+    check_seed(seed)
     if choose and not best:
         raise ConfigurationError(f"choose = {choose} and best = False: give one of the two")
     weights = weights_of(target, best=best)
     run = weights.run
     allowed = [*allow, *(() if run is None else run.allow)]
     if run is not None and choose:
+
+        def judged(path: Path) -> float:
+            return evaluate(
+                path,
+                episodes=choose,
+                seed=(seed + 1) % 2**32,
+                cores=cores,
+                environment=environment,
+                starts=starts,
+                allow=allowed,
+            ).mean
+
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
-        chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts, allowed)
-        weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
+        weights = SelectedWeights(run, sharded_checkpoint.load(max(reversed(kept), key=judged)))
     checkpoint, path = weights.checkpoint, weights.path
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
@@ -240,31 +247,6 @@ def evaluate(
     return evaluation
 
 
-def _best(
-    paths: list[Path],
-    episodes: int,
-    seed: int,
-    cores: int | None,
-    environment: str | None,
-    starts: str | None,
-    allow: list[str],
-) -> Path:
-    """The checkpoint with the best mean of this many episodes, the newest of equal ones."""
-    means = [
-        evaluate(
-            path,
-            episodes=episodes,
-            seed=seed,
-            cores=cores,
-            environment=environment,
-            starts=starts,
-            allow=allow,
-        ).mean
-        for path in paths
-    ]
-    return max(zip(means, range(len(paths)), paths, strict=True))[2]
-
-
 def _recorded(name: str) -> Any:
     """The contents of a file of starts."""
     try:
@@ -275,7 +257,6 @@ def _recorded(name: str) -> Any:
         raise ConfigurationError(f"{name}: cannot be read as JSON: {error}") from None
 
 
-# ------------------------------------------------------------------------------------------------
 # The processes that play, each with its share of the episodes.
 
 
@@ -300,113 +281,82 @@ def play_shares(
     Raises:
         GenkidamaError: what a process ended with.
     """
-    variables = {
-        **os.environ,
-        **mark(),
-        **ONE_THREAD,
-    }
     command = [sys.executable, "-m", "genkidama.runs.evaluation_worker"]
-    with ExitStack() as stack:
-        # A pipe would fill up. The last line says why a process died.
-        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    env=variables,
-                )
-            )
-            for file in said
-        ]
-        try:
-            for process, share in zip(processes, shares, strict=True):
-                _ask(process, request | {"episodes": share})
-            answers = _answers(processes, said, watch, log)
-        finally:
-            for process in processes:
-                process.kill()
-        for answer, file in zip(answers, said, strict=True):
-            if "error" in answer:
-                raise failure(answer["exit_code"], answer["error"] + _kept(file, log))
-    return answers
+    questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]
+    return ask(command, questions, watch, log)
 
 
-def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it is dead already, as `_answer` will find
-        process.stdin.write(json.dumps(request).encode())
-        process.stdin.close()
-
-
-def _answers(
-    processes: list[subprocess.Popen[bytes]],
-    said: Sequence[IO[bytes]],
-    watch: Callable[[float], None],
-    log: Path,
+def ask(
+    command: list[str], questions: list[bytes], watch: Callable[[float], None], log: Path
 ) -> list[dict[str, Any]]:
-    """The answers of the processes. A thread reads each, so each return is reported at once."""
+    """Runs a command once for each question, and returns what `play_shares` does."""
     lock = threading.Lock()
 
     def tell(value: float) -> None:
         with lock:
             watch(value)
 
-    listeners = ThreadPoolExecutor(len(processes))
-    try:
-        heard = [listeners.submit(_last_line, process, tell) for process in processes]
-        return [
-            _answer(process, file, lines.result(), log)
-            for process, file, lines in zip(processes, said, heard, strict=True)
+    variables = {**os.environ, **mark(), **ONE_THREAD}
+    with ExitStack() as stack:
+        # A pipe would fill up. The last line says why a process died.
+        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in questions]
+        processes = [
+            stack.enter_context(Popen(command, stdin=PIPE, stdout=PIPE, stderr=file, env=variables))
+            for file in said
         ]
-    finally:
-        for process in processes:
-            process.kill()
-        listeners.shutdown()
+        # A thread reads each process, so each return is reported at once.
+        threads = stack.enter_context(ThreadPoolExecutor(len(processes)))
+        answers = [
+            threads.submit(_answer, *each, tell, log)
+            for each in zip(processes, questions, said, strict=True)
+        ]
+        try:
+            return [answer.result() for answer in answers]
+        finally:
+            for process in processes:
+                process.kill()
 
 
-def _last_line(process: subprocess.Popen[bytes], tell: Callable[[float], None]) -> bytes:
-    """The last line that it writes; each before is a return."""
+def _answer(
+    process: Popen[bytes],
+    question: bytes,
+    said: IO[bytes],
+    tell: Callable[[float], None],
+    log: Path,
+) -> dict[str, Any]:
+    """The answer of a process, in its last line. Each line before is a return."""
+    assert process.stdin is not None
     assert process.stdout is not None
+    with suppress(BrokenPipeError):  # it is dead already, as is found below
+        process.stdin.write(question)
+        process.stdin.close()
     last = b""
     for line in process.stdout:
         with suppress(ValueError):
             tell(float(line))
         last = line
-    return last
-
-
-def _answer(
-    process: subprocess.Popen[bytes], said: IO[bytes], line: bytes, log: Path
-) -> dict[str, Any]:
-    """The answer in the last line of a process."""
-    if process.wait() == 0 and line:
+    answer: dict[str, Any] | None = None
+    if process.wait() == 0:
         with suppress(json.JSONDecodeError):
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-    said.seek(0)
-    last = _last_words(said.read().decode(errors="replace")) or "it said nothing"
-    raise EnvironmentFailure(
-        "a process that plays evaluation episodes ended: "
-        f"{describe_exit(process.returncode)}: {last}{_kept(said, log)}"
-    )
-
-
-def _kept(said: IO[bytes], log: Path) -> str:
-    """Writes a traceback, if there is one, to a file, and says to which."""
+            answer = json.loads(last)
+    if answer is not None and "error" not in answer:
+        return answer
     said.seek(0)
     text = said.read()
-    if b"Traceback (most recent call last):" not in text:
-        return ""
-    try:
-        log.mkdir(exist_ok=True)
-        path = log / "evaluation.log"
-        path.write_bytes(text)
-    except OSError:
-        return ""
-    return f"; the whole traceback is in {path}"
+    kept = ""
+    if b"Traceback (most recent call last):" in text:
+        with suppress(OSError):
+            log.mkdir(exist_ok=True)
+            path = log / "evaluation.log"
+            path.write_bytes(text)
+            kept = f"; the whole traceback is in {path}"
+    if answer is not None:
+        raise failure(answer["exit_code"], answer["error"] + kept)
+    words = _last_words(text.decode(errors="replace")) or "it said nothing"
+    raise EnvironmentFailure(
+        "a process that plays evaluation episodes ended: "
+        f"{describe_exit(process.returncode)}: {words}{kept}"
+    )
 
 
 def _last_words(text: str) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import gymnasium
@@ -18,17 +19,17 @@ import numpy as np
 import torch
 
 from genkidama.config.allowlist import check_imports
-from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.goal import default_threshold
+from genkidama.runs.policy import model_of
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
-__all__ = ["play", "play_episode"]
+__all__ = ["play", "steps_of"]
 
 
 def play(
@@ -51,35 +52,42 @@ def play(
         starts: how they begin; as the environment does if absent.
         watch: is called with each return as it comes.
     """
-    starts = starts or StartStates()
     returns = []
     for episode in episodes:
-        returns.append(play_episode(model, environment, (seed, episode), greedy, starts))
+        steps = steps_of(model, environment, (seed, episode), greedy, starts)
+        returns.append(deque(steps, maxlen=1)[0][2])
         watch(returns[-1])
     return returns
 
 
-def play_episode(
+def steps_of(
     model: Model,
     environment: gymnasium.Env[Any, Any],
     seed: tuple[int, ...],
     greedy: bool,
     starts: StartStates | None = None,
-) -> float:
-    """The undiscounted return of one episode. The seed's last number is the episode's."""
+) -> Iterator[tuple[Any, Any, float]]:
+    """One episode, as it is evaluated. The seed's last number is the episode's.
+
+    Yields:
+        Before each step the observation, the next action, as the environment takes it, and the
+        undiscounted return so far; at the end None in place of the action.
+    """
     sequence = np.random.SeedSequence(seed)
     outputs = model.network.acting()
     normalize = model.normalizer()
-    to_environment = model.head.to_environment
-    choose = model.head.mode if greedy else model.head.sampler(np.random.default_rng(sequence), 0.0)
+    head = model.head
+    choose = head.mode if greedy else head.sampler(np.random.default_rng(sequence), 0.0)
     observation = (starts or StartStates()).begin(environment, seed[-1], sequence)
     total, over = 0.0, False
     while not over:
-        action = choose(outputs(observation if normalize is None else normalize(observation)))
-        observation, reward, terminated, truncated, _ = environment.step(to_environment(action))
+        seen = observation if normalize is None else normalize(observation)
+        action = head.to_environment(choose(outputs(seen)))
+        yield observation, action, total
+        observation, reward, terminated, truncated, _ = environment.step(action)
         total += float(reward)
         over = terminated or truncated
-    return total
+    yield observation, None, total
 
 
 def main() -> int:
@@ -97,23 +105,20 @@ def main() -> int:
         settings = played(experiment.environment, request["environment"])
         try:
             environment = make_environment(settings)
-            model = Model(experiment, environment)
-            if (difference := model.signature.difference(checkpoint.signature)) is not None:
-                raise GenkidamaError(
-                    f"{request['checkpoint']}: its network is not the one that its experiment "
-                    f"describes: {difference}"
-                )
+            model = model_of(checkpoint, environment)
         except GenkidamaError as error:
-            raise _with_way_out(error, experiment.environment, settings) from error
-        model.vector.copy_(torch.from_numpy(checkpoint.vector))
+            trained = experiment.environment.id
+            if settings.id == trained:
+                raise
+            way_out = f"trained in {trained!r}: --environment {trained} plays that"
+            raise ConfigurationError(f"{error}; the policy was {way_out}") from error
         starts = starts_of(request["starts"], request["recorded"])
-        greedy = request["greedy"]
-        wanted = request["episodes"]
+        seed, greedy = request["seed"], request["greedy"]
 
         def tell(value: float) -> None:
             print(json.dumps(value), file=answer, flush=True)
 
-        returns = play(model, environment, wanted, request["seed"], greedy, starts, tell)
+        returns = play(model, environment, request["episodes"], seed, greedy, starts, tell)
         json.dump(
             {
                 "returns": returns,
@@ -132,17 +137,6 @@ def main() -> int:
             {"error": f"playing episodes fails: {describe_error(error)}", "exit_code": 1}, answer
         )
     return 0
-
-
-def _with_way_out(
-    error: GenkidamaError, trained: Environment, settings: Environment
-) -> GenkidamaError:
-    """The error, which may come of another environment than the one that was trained in."""
-    if settings.id == trained.id:
-        return error
-    return ConfigurationError(
-        f"{error}; the policy was trained in {trained.id!r}: --environment {trained.id} plays that"
-    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runtime.files import hint, make_folder
+from genkidama.runtime.files import disk_errors, hint, make_folder
 from genkidama.server.events import Event, as_lines
 
 __all__ = [
@@ -147,22 +147,23 @@ class History:
 
     def _open(self) -> int:
         path = self.path
-        try:
+        with disk_errors(path):
             opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise _unwritable(path, error) from None
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _mend(opened)
-        except OSError as error:
-            os.close(opened)
-            if isinstance(error, BlockingIOError):
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                whole = _whole_length(opened)
+                if whole < os.fstat(opened).st_size:
+                    os.ftruncate(opened, whole)
+            except BlockingIOError:
+                os.close(opened)
                 raise EnvironmentFailure(
                     f"{path}: another parent is writing this run; "
                     "choose another directory with --out"
                 ) from None
-            raise _unwritable(path, error) from None
-        return opened
+            except OSError:
+                os.close(opened)
+                raise
+            return opened
 
     @property
     def gone(self) -> bool:
@@ -209,18 +210,8 @@ class History:
         os.close(self._file)
 
 
-def _mend(file: int) -> None:
-    whole = _whole_length(file)
-    if whole < os.fstat(file).st_size:
-        os.ftruncate(file, whole)
-
-
 def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentFailure:
-    return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {hint(error)}")
 
 
 def write_fallback(descriptor: int) -> Callable[[bytes], None]:

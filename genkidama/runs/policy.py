@@ -25,12 +25,28 @@ from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.explanation import Explanation, explain
 from genkidama.runtime.files import write_atomically
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "model_of"]
 
 Array = npt.NDArray[Any]
 
 #: By so much may ONNX Runtime's numbers differ from torch's.
 _TOLERANCE = 1e-4
+
+
+def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Model:
+    """The model of a checkpoint, with its weights.
+
+    Raises:
+        ConfigurationError: its network cannot be made for this environment, or has other weights.
+    """
+    model = Model(checkpoint.experiment, environment)
+    if (difference := model.signature.difference(checkpoint.signature)) is not None:
+        raise ConfigurationError(
+            f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
+            f"experiment describes: {difference}"
+        )
+    model.vector.copy_(torch.from_numpy(checkpoint.vector))
+    return model
 
 
 class Policy:
@@ -60,16 +76,9 @@ class Policy:
             self.observation_space = environment.observation_space
             self.action_space = environment.action_space
             #: The network over its vector.
-            self.model = Model(self.experiment, environment)
+            self.model = model_of(checkpoint, environment)
         finally:
             environment.close()
-        difference = self.model.signature.difference(checkpoint.signature)
-        if difference is not None:
-            raise ConfigurationError(
-                f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
-                f"experiment describes: {difference}"
-            )
-        self.model.vector.copy_(torch.from_numpy(checkpoint.vector))
         self._one = self.model.network.acting()
         self._many = self.model.network.acting_together()
         self._normalize = self.model.normalizer()

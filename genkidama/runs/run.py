@@ -31,8 +31,8 @@ from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.history import read_lines
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, join
-from genkidama.runs.status import RunStatus
-from genkidama.runtime.files import hint, write_atomically
+from genkidama.runs.status import RunStatus, line
+from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.server.events import Evaluated, as_lines, decode_line, from_line
 from genkidama.server.trial import Snapshot
 
@@ -214,9 +214,9 @@ class Run:
             ConfigurationError: a line is damaged.
         """
         path = self.path / HISTORY
-        for number, line in enumerate(read_lines(path), 1):
+        for number, text in enumerate(read_lines(path), 1):
             try:
-                yield decode_line(line)
+                yield decode_line(text)
             except msgspec.DecodeError as error:
                 raise ConfigurationError(
                     f"{path}: line {number} is damaged: {error}; "
@@ -264,13 +264,8 @@ class Run:
         write_atomically(self.path / _EVALUATION, text)
         event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
         path = self.path / HISTORY
-        try:
-            with path.open("ab") as file:
-                file.write(as_lines([event]))
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"{path}: cannot be written: {error.strerror}; {hint(error)}"
-            ) from None
+        with disk_errors(path), path.open("ab") as file:
+            file.write(as_lines([event]))
 
     def policy(self, *, best: bool = True, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
         """The trained policy, ready to act; it says of which weights it is.
@@ -300,8 +295,7 @@ class Run:
         Raises:
             GenkidamaError: as `genkidama.play`.
         """
-        play = _method("video")
-        play(self, video=path, **options)
+        _method("video")(self, video=path, **options)
         return Path(path)
 
     def curve(self) -> pandas.DataFrame:
@@ -362,22 +356,11 @@ class Run:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _repr_html_(self) -> str:
-        """A table for a notebook: directory, counts, evaluation."""
-        from genkidama.runs.curves import columns
-
-        found = columns(self.history())
-        evaluation = self.evaluation
-        rows: dict[str, Any] = {"directory": self.path}
-        if found["steps"]:
-            rows["environment steps"] = f"{found['steps'][-1]:,}"
-            rows["episodes"] = f"{found['episodes'][-1]:,}"
-            rows["children"] = len(set(found["child"]))
-            last = found["mean_return"][-1]
-            rows["mean training return"] = "–" if last is None else f"{last:.1f}"
-        if self.trials:
-            rows["trials"] = len(self.trials)
-            rows["best trial"] = self._best_trial()
-        if evaluation is not None:
+        """A table for a notebook: directory, status, evaluation."""
+        status = self._status()
+        document = msgspec.to_builtins(status.snapshot(status.time))
+        rows: dict[str, Any] = {"directory": self.path, "status": line(document)}
+        if (evaluation := self.evaluation) is not None:
             rows["evaluated"] = (
                 f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
                 f"over {evaluation['episodes']} episodes"
@@ -388,11 +371,14 @@ class Run:
         )
         return f"<table>{cells}</table>"
 
-    def _best_trial(self) -> str:
-        try:
-            return best_trial_of(self).path.name
-        except ConfigurationError:
-            return "–"
+    def _status(self) -> RunStatus:
+        """The status that its history gives; lines that another program wrote are left out."""
+        status = RunStatus(self.experiment)
+        for fields in self.history():
+            with suppress(msgspec.ValidationError):
+                if (event := from_line(fields)) is not None:
+                    status.take((event,))
+        return status
 
 
 @dataclass(frozen=True)
@@ -437,14 +423,12 @@ def best_trial_of(run: Run) -> Run:
     Raises:
         ConfigurationError: no trial of the search has a score and weights.
     """
-    if not (run.path / EXPERIMENT).is_file():
+    if not (run.path / EXPERIMENT).is_file() or not run.experiment.searches:
         return run
-    status = RunStatus(run.experiment)
-    if status.search is None:
-        return run
-    status.take(filter(None, map(from_line, run.history())))
+    search = run._status().search
+    assert search is not None
     trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
-    best = status.search.best(set(trials))
+    best = search.best(set(trials))
     if best is None:
         raise ConfigurationError(
             f"{run.path}: no trial of this search has a score yet; go on later"

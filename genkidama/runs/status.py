@@ -241,6 +241,8 @@ class RunStatus:
         if experiment.searches:
             self.search = find("status_parts", "search")(experiment)
         self.run = ""
+        #: That of the newest event.
+        self.time = 0.0
         #: The reason why the run is over; empty before.
         self.reason = ""
         #: The newest exchange.
@@ -292,6 +294,7 @@ class RunStatus:
         newest: dict[str, Exchange] = {}
         measured: Measures | None = None
         for event in events:
+            self.time = event.time
             if type(event) is Exchange:
                 self._count(event)
                 newest[event.child] = event

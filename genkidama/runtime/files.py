@@ -7,18 +7,19 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 
 __all__ = [
+    "disk_errors",
+    "hint",
     "make_folder",
     "remembered",
     "remove_scratch",
     "scratch_folder",
-    "hint",
     "write_atomically",
 ]
 
@@ -96,21 +97,28 @@ def hint(error: OSError) -> str:
     return _WAYS_OUT.get(error.errno or 0, "choose another directory")
 
 
+@contextmanager
+def disk_errors(path: Path, done: str = "written") -> Iterator[None]:
+    """Turns an `OSError` into an `EnvironmentFailure`: this cannot be written, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: cannot be {done}: {error.strerror}; {hint(error)}"
+        ) from None
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder and those above it, unless they are there.
 
     Raises:
         EnvironmentFailure: it cannot be made.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        # With `exist_ok` this means a file of that name.
-        reason = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        error = reason if isinstance(error, FileExistsError) else error
-        raise EnvironmentFailure(
-            f"{path}: cannot be made: {error.strerror}; {hint(error)}"
-        ) from None
+    with disk_errors(path, "made"):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # it is a file
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
 def remembered(name: str, decide: Callable[[], bool]) -> bool:
@@ -142,7 +150,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         EnvironmentFailure: it could not be written; the old file is untouched.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with disk_errors(path):
         try:
             with open(temporary, "wb") as file:
                 file.write(content)
@@ -158,7 +166,3 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; {hint(error)}"
-        ) from None

@@ -47,6 +47,17 @@ def test_exchanges_become_rows_that_count_from_the_first_join() -> None:
     assert found["distance"] == [0.25, None]
 
 
+def test_a_pause_before_a_run_is_resumed_does_not_count() -> None:
+    lines = [
+        {"time": 100.0, "event": "join", "child": "a"},
+        exchange(102.0, 10, 1.0),
+        {"time": 500.0, "event": "resume", "run": "r", "seconds": 1.5},
+        {"time": 502.0, "event": "join", "child": "a"},
+        exchange(503.0, 20, 2.0),
+    ]
+    assert columns(lines)["seconds"] == [2.0, 2.5]
+
+
 def test_a_band_reaches_as_far_as_all_curves_do() -> None:
     x = np.array([0.0, 10.0])
     found = band([(x, x), (x + 2.0, x), (np.array([0.0, 20.0]), np.array([0.0, 40.0]))])

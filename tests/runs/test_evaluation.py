@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +21,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
 from genkidama.runs.checkpoint import save
-from genkidama.runs.evaluation import Evaluation, Evaluations, _answers, _ignore, evaluate
+from genkidama.runs.evaluation import Evaluation, Evaluations, ask, evaluate
 from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
@@ -173,7 +170,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
 
     monkeypatch.setattr("genkidama.runs.evaluation.play_shares", played)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
-    assert judged == [*means, run.checkpoints[0]]
+    assert judged == [*reversed(means), run.checkpoints[0]]
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
 
 
@@ -389,29 +386,16 @@ def test_what_is_no_run_and_no_checkpoint_is_the_users_mistake(tmp_path: Path) -
         evaluate(tmp_path / "some.safetensors")
 
 
-@contextmanager
-def saying(*codes: str) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[IO[bytes]]]]:
-    """Processes that run these lines of Python, and what they write to standard error."""
-    with ExitStack() as stack:
-        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in codes]
-        yield (
-            [
-                stack.enter_context(
-                    subprocess.Popen(
-                        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=file
-                    )
-                )
-                for code, file in zip(codes, said, strict=True)
-            ],
-            [*said],
-        )
+def said(*codes: str, watch: Callable[[float], None], log: Path) -> list[dict[str, Any]]:
+    """The answers of processes that run these lines of Python."""
+    command = [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]
+    return ask(command, [code.encode() for code in codes], watch, log)
 
 
 def test_each_return_is_told_as_it_comes_and_the_last_line_is_the_answer(tmp_path: Path) -> None:
     told: list[float] = []
     first, second = """print("1.5\\nNaN\\n{\\"returns\\": [1.5]}")""", "print(2.5); print({})"
-    with saying(first, second) as (processes, said):
-        answers = _answers(processes, said, told.append, tmp_path)
+    answers = said(first, second, watch=told.append, log=tmp_path)
     assert answers == [{"returns": [1.5]}, {}]
     assert sorted(value for value in told if value == value) == [1.5, 2.5] and len(told) == 3
 
@@ -420,10 +404,10 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
     def watch(value: float) -> None:
         raise KeyError("my bug")
 
-    with saying("print(1.0, flush=True); import time; time.sleep(60)") as (processes, said):
-        with pytest.raises(KeyError):
-            _answers(processes, said, watch, tmp_path)
-        assert processes[0].wait() == -9
+    asleep = "print(1.0, flush=True); import time; time.sleep(60)"
+    with pytest.raises(KeyError):
+        said(asleep, asleep, watch=watch, log=tmp_path)
+    assert not [each for each in psutil.Process().children() if each.status() == "sleeping"]
 
 
 @pytest.mark.parametrize(
@@ -437,8 +421,8 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
 def test_what_dies_says_of_what_and_a_traceback_is_kept(
     tmp_path: Path, code: str, words: str, kept: bool
 ) -> None:
-    with saying(code) as (processes, said), pytest.raises(EnvironmentFailure) as raised:
-        _answers(processes, said, _ignore, tmp_path / "logs")
+    with pytest.raises(EnvironmentFailure) as raised:
+        said(code, watch=print, log=tmp_path / "logs")
     assert words in str(raised.value)
     log = tmp_path / "logs" / "evaluation.log"
     assert log.exists() == kept

@@ -10,7 +10,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.runs.evaluation_worker import play, play_episode
+from genkidama.runs.evaluation_worker import play
 from tests.environments import BANDIT_BEST
 
 #: Sampled and greedy play differ, and so do episodes: the weights are random, not small.
@@ -96,7 +96,7 @@ def test_a_return_is_the_plain_sum_of_the_episodes_rewards() -> None:
         network=Network(hidden=(2,)),
     )
     environment = make_environment(experiment.environment)
-    assert play_episode(Model(experiment, environment), environment, (0, 0), False) == 9.0
+    assert play(Model(experiment, environment), environment, [0], 0, False) == [9.0]
 
 
 def test_observations_are_normalized_as_they_were_in_training() -> None:

@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.evaluation_worker import play_episode
+from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from tests.helpers import untrained
 
@@ -33,7 +33,7 @@ def test_it_plays_as_an_evaluation_does(tmp_path: Path, name: str) -> None:
     policy = policy_of(tmp_path, name)
     model = Model(policy.experiment, environment := policy.make_environment())
     model.vector.copy_(torch.cat([p.reshape(-1) for p in policy.module.parameters()]).detach())
-    expected = play_episode(model, environment, (3, 0), greedy=True)
+    (expected,) = play(model, environment, [0], 3, greedy=True)
     seed = np.random.SeedSequence((3, 0)).generate_state(1)[0]
     observation, _ = environment.reset(seed=int(seed))
     total, over = 0.0, False

@@ -246,4 +246,4 @@ def test_a_search_is_played_by_its_best_trial(tmp_path: Path) -> None:
     file = run.load().path
     assert file is not None and file.is_relative_to(run.path / "trials" / "0002")
     assert file == run.policy().checkpoint == weights_of(run).path
-    assert "<th style='text-align:left'>best trial</th><td>0002</td>" in run._repr_html_()
+    assert "best 8.0 (trial 2)" in run._repr_html_()

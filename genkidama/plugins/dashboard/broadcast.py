@@ -18,7 +18,7 @@ import msgspec
 from websockets.frames import Frame, Opcode
 
 from genkidama.plugins.dashboard.metrics import metrics
-from genkidama.plugins.dashboard.routes import Files, HttpResponse
+from genkidama.plugins.dashboard.routes import HttpResponse, read_file
 from genkidama.runs.status import Facts, RunStatus
 
 __all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Broadcaster", "Page", "Viewer", "text_frame"]
@@ -46,16 +46,10 @@ class Viewer(Protocol):
 
 
 class Page:
-    """A run that is shown: the source of a feed, and the `Contents` of the routes.
+    """A run that is shown: the source of a feed, and of the answers of the routes."""
 
-    Args:
-        status: of the run.
-        files: of the page.
-    """
-
-    def __init__(self, status: RunStatus, files: Files) -> None:
+    def __init__(self, status: RunStatus) -> None:
         self.run_status = status
-        self.files = files
         self.feed = Broadcaster(self)
 
     def now(self) -> float:
@@ -83,7 +77,7 @@ class Page:
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, and whether it is compressed; None if there is none."""
-        return self.files.read(name, zipped)
+        return read_file(name, zipped)
 
 
 class Broadcaster:

@@ -25,8 +25,6 @@ from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
-    Files,
-    HttpRequest,
     HttpResponse,
     answer,
     is_watching,
@@ -73,7 +71,7 @@ class Dashboard(Observer, Page):
         self._parent = parent
         self._server = parent.server
         self._connections = parent.connections
-        Page.__init__(self, parent.status, Files())
+        Page.__init__(self, parent.status)
         settings = parent.experiment.parent
         assert parent.out is not None
         file = parent.out / _OPENED
@@ -115,7 +113,7 @@ class Dashboard(Observer, Page):
             except ProtocolError as error:
                 response = _full(error)
             else:
-                shown = self.viewers.shown(asked.headers, cookie_of(_host(asked)))
+                shown = self.viewers.shown(asked.headers, cookie_of(asked.headers.get("host", "")))
                 connection.served_by = partial(self.watch, connection, shown)
                 connection.set_limit(_LONGEST_WORD)
                 connection.patience = min(connection.patience, STUCK_SECONDS)
@@ -206,10 +204,6 @@ class Dashboard(Observer, Page):
             bytes_in=connection.received,
             bytes_out=connection.sent,
         )
-
-
-def _host(asked: HttpRequest) -> str:
-    return asked.headers.get("host", "")
 
 
 def _full(error: ProtocolError) -> HttpResponse:

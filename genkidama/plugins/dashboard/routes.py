@@ -10,14 +10,14 @@ Laws of this file:
 
 from __future__ import annotations
 
+import functools
 import gzip
 import ipaddress
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from websockets.datastructures import Headers
@@ -25,14 +25,19 @@ from websockets.http11 import Request, Response
 
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
 
+if TYPE_CHECKING:
+    from genkidama.plugins.dashboard.broadcast import Page
+
 __all__ = [
     "WATCH",
     "HttpResponse",
     "HttpRequest",
-    "Contents",
     "answer",
-    "is_watching",
     "is_own_host",
+    "is_watching",
+    "make_response",
+    "parse_request",
+    "read_file",
 ]
 
 #: Where the feed is.
@@ -101,30 +106,12 @@ class HttpResponse(NamedTuple):
         return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
 
 
-class Contents(Protocol):
-    """Contents of the page."""
-
-    def status(self) -> bytes:
-        """The document as JSON."""
-
-    def metrics(self) -> HttpResponse:
-        """The text for Prometheus."""
-
-    def unready(self) -> str:
-        """The reason why no child can join; empty if one can."""
-
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        """A file by its path, as `static/page.js`, and whether it is compressed; None for none."""
-
-
 def is_watching(asked: HttpRequest) -> bool:
     """True if the request is for the feed's websocket."""
     return asked.path == WATCH and "upgrade" in asked.headers
 
 
-def answer(
-    asked: HttpRequest, contents: Contents, viewers: Viewers, now: float
-) -> HttpResponse | None:
+def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> HttpResponse | None:
     """The answer to a request that is for no child's websocket.
 
     Args:
@@ -133,31 +120,29 @@ def answer(
     Returns:
         None if it has none here: a request for the feed that is allowed, or an unknown path.
     """
+    path = asked.path
     if asked.method not in ("GET", "HEAD"):
         return None
-    return _answer(asked, contents, viewers, now)
-
-
-def _answer(
-    asked: HttpRequest, contents: Contents, viewers: Viewers, now: float
-) -> HttpResponse | None:
-    path = asked.path
     if path == "/healthz":
         return HttpResponse(HTTPStatus.OK, b"ok\n")
     if path == "/readyz":
-        why = contents.unready()
+        why = page.unready()
         status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
         return HttpResponse(status, f"{why or 'ready'}\n".encode())
-    if not _exists(path):
+    if path not in ("/", WATCH, "/favicon.ico", "/status", "/metrics") and not (
+        path.startswith("/static/")
+    ):
         return None
     refused = _refusal(asked, viewers, now)
     if refused is not None or path == WATCH:
         return refused
-    page = _PAGES.get(path)
-    if page is not None:
-        return page(asked, contents)
+    if path == "/status":
+        never = (("Cache-Control", "no-store"),)
+        return HttpResponse(HTTPStatus.OK, page.status(), _KINDS["json"], never)
+    if path == "/metrics":
+        return page.metrics()
     name = "static/index.html" if path == "/" else path[1:]
-    found = contents.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
+    found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
         return HttpResponse(HTTPStatus.NOT_FOUND, f"{path}: there is no such file\n".encode())
     body, zipped = found
@@ -166,25 +151,6 @@ def _answer(
         more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
     return HttpResponse(HTTPStatus.OK, body, kind, more)
-
-
-def _exists(path: str) -> bool:
-    return path in ("/", WATCH, "/favicon.ico") or path in _PAGES or path.startswith("/static/")
-
-
-def _status(asked: HttpRequest, contents: Contents) -> HttpResponse:
-    never = (("Cache-Control", "no-store"),)
-    return HttpResponse(HTTPStatus.OK, contents.status(), _KINDS["json"], never)
-
-
-def _metrics(asked: HttpRequest, contents: Contents) -> HttpResponse:
-    return contents.metrics()
-
-
-_PAGES: dict[str, Callable[[HttpRequest, Contents], HttpResponse]] = {
-    "/status": _status,
-    "/metrics": _metrics,
-}
 
 
 def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse | None:
@@ -272,50 +238,30 @@ def is_own_host(host: str, names: frozenset[str]) -> bool:
     return True
 
 
-class Files:
-    """The page's files by their paths, read at their first use and kept.
+@functools.cache
+def _files() -> dict[str, bytes]:
+    """The page's files by their paths. A name that is asked for is never joined to a path."""
+    return {f"static/{path.name}": path.read_bytes() for path in _STATIC.iterdir()}
 
-    Only names of files in the folder are found; a name is never joined to a path.
+
+@functools.cache
+def _zipped(name: str) -> bytes:
+    return gzip.compress(_files()[name], 6, mtime=0)
+
+
+def read_file(name: str, zipped: bool) -> tuple[bytes, bool] | None:
+    """A file of the page, and whether it is compressed; None if there is none.
+
+    Args:
+        name: as `static/page.js`.
+        zipped: whether it may be compressed.
     """
-
-    def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
-        self._zipped: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    def read(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        """A file, and whether it is compressed; None if there is none.
-
-        Args:
-            name: as `static/page.js`.
-            zipped: whether it may be compressed.
-        """
-        path = self._path(name)
-        if path is None:
-            return None
-        try:
-            content = self._kept.get(name)
-            if content is None:
-                content = self._kept[name] = path.read_bytes()
-        except OSError:
-            return None
-        if not zipped or not name.endswith(_ZIPPED) or len(content) < _LEAST_ZIPPED:
-            return content, False
-        found = self._zipped.get(name)
-        if found is None:
-            # The first reader does not wait.
-            self._zipped[name] = b""
-            threading.Thread(target=self._zip, args=(name, content), daemon=True).start()
-        return (found, True) if found else (content, False)
-
-    def _zip(self, name: str, content: bytes) -> None:
-        self._zipped[name] = gzip.compress(content, 6, mtime=0)
-
-    def _path(self, name: str) -> Path | None:
-        folder, _, rest = name.rpartition("/")
-        if folder == "static" and _STATIC.is_dir():
-            return next((each for each in _STATIC.iterdir() if each.name == rest), None)
+    content = _files().get(name)
+    if content is None:
         return None
+    if zipped and name.endswith(_ZIPPED) and len(content) >= _LEAST_ZIPPED:
+        return _zipped(name), True
+    return content, False
 
 
 def parse_request(request: Request) -> HttpRequest:

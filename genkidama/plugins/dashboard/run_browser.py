@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -22,10 +22,10 @@ from websockets.protocol import State
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
-    Files,
     HttpResponse,
     answer,
     is_watching,
@@ -73,8 +73,6 @@ class RecordedRun:
         self.status = RunStatus(self.experiment)
         if self.problem:
             self.status.advice.append(self.problem)
-        #: The time of the newest event.
-        self.time = 0.0
         self._follower = HistoryTail(path / HISTORY)
         self._follower.position = 0
         self._together = 1
@@ -95,10 +93,7 @@ class RecordedRun:
             size = self._follower.path.stat().st_size
             self._together = max(1, size // _LINE_BYTES // _POINTS)
         while chunk := list(islice(lines, self._together)):
-            events = [event for line in chunk if (event := self._event(line)) is not None]
-            self.status.take(events)
-            if events:
-                self.time = events[-1].time
+            self.status.take(filter(None, map(self._event, chunk)))
         if self._follower.skipped:
             self._damaged("a line is longer than any that a parent writes")
 
@@ -118,7 +113,7 @@ class RecordedRun:
 
     def summary(self, url: str) -> dict[str, Any]:
         """A row of the list of runs, with the run's curve."""
-        whole = self.status.snapshot(self.time)
+        whole = self.status.snapshot(self.status.time)
         run, learning = whole["run"], whole["learning"]
         keys = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
         return {
@@ -160,12 +155,12 @@ def _is_run(path: Path) -> bool:
 class RecordedPage(Page):
     """The page of a recorded run."""
 
-    def __init__(self, run: RecordedRun, files: Files) -> None:
-        super().__init__(run.status, files)
+    def __init__(self, run: RecordedRun) -> None:
+        super().__init__(run.status)
         self.run = run
 
     def now(self) -> float:
-        return self.run.time
+        return self.run_status.time
 
     def complete(self) -> None:
         self.run.read()
@@ -199,19 +194,14 @@ class Gallery:
     """
 
     def __init__(self, folders: list[Path]) -> None:
-        files = Files()
         self._viewers = Viewers(None)
         self.runs: dict[str, RecordedPage] = {}
         for path in find_runs(folders):
             run = RecordedRun(path)
-            name = run.name
-            number = 2
-            while name in self.runs:
-                name = f"{run.name}-{number}"
-                number += 1
-            run.name = name
+            names = (f"{run.name}-{number}" if number > 1 else run.name for number in count(1))
+            run.name = next(name for name in names if name not in self.runs)
             run.read()
-            self.runs[name] = RecordedPage(run, files)
+            self.runs[run.name] = RecordedPage(run)
 
     async def start(self, listen: str) -> Server:
         """A server that serves until it is closed.
@@ -268,33 +258,30 @@ class Gallery:
             name, slash, _ = path[len(_PREFIX) :].partition("/")
             rest = target[len(_PREFIX) + len(name) :]
             return self.runs.get(unquote(name)), rest if slash else ""
-        only = next(iter(self.runs.values()))
-        return only, target
+        return next(iter(self.runs.values())), target
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         asked = parse_request(request)
         if asked.path in ("/runs", "/status") and len(self.runs) > 1:
             # Only the file's own rules are asked: it is answered like the status.
-            refused = answer(asked._replace(target="/watch"), *self._first, time.time())
+            shown = next(iter(self.runs.values()))
+            refused = answer(asked._replace(target="/watch"), shown, self._viewers, time.time())
             body = HttpResponse(HTTPStatus.OK, self.list(), "application/json")
             return make_response(refused or body, asked)
-        shown, rest = self._find(asked.target)
-        if shown is None:
-            return make_response(
-                HttpResponse(HTTPStatus.NOT_FOUND, b"there is no such run\n"), asked
-            )
-        if not rest:
+        found, rest = self._find(asked.target)
+        if found is None:
+            response = HttpResponse(HTTPStatus.NOT_FOUND, b"there is no such run\n")
+        elif not rest:
             to = (("Location", f"{asked.path}/"),)
-            return make_response(HttpResponse(HTTPStatus.SEE_OTHER, b"", headers=to), asked)
-        inner = asked._replace(target=rest)
-        found = answer(inner, shown, self._viewers, time.time())
-        if found is None and not is_watching(inner):
-            found = HttpResponse(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
-        return None if found is None else make_response(found, asked)
-
-    @property
-    def _first(self) -> tuple[RecordedPage, Viewers]:
-        return next(iter(self.runs.values())), self._viewers
+            response = HttpResponse(HTTPStatus.SEE_OTHER, b"", headers=to)
+        else:
+            inner = asked._replace(target=rest)
+            answered = answer(inner, found, self._viewers, time.time())
+            if answered is None and is_watching(inner):
+                return None
+            nothing = HttpResponse(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
+            response = answered or nothing
+        return make_response(response, asked)
 
     async def _watch(self, connection: ServerConnection) -> None:
         assert connection.request is not None
@@ -318,8 +305,7 @@ def show(folders: list[Path], listen: str, say: Callable[[str], None]) -> None:
         server = await gallery.start(listen)
         host, port = next(iter(server.sockets)).getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        count = len(gallery.runs)
-        say(f"{count} run{'s' * (count != 1)}: http://{shown}:{port}/  (Ctrl+C ends it)")
+        say(f"{plural(len(gallery.runs), 'run')}: http://{shown}:{port}/  (Ctrl+C ends it)")
         await server.serve_forever()
 
     asyncio.run(serving())

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.cli.options import Verb, flag, path
+from genkidama.cli.options import Verb, flag, option, path
 
 TOP = Verb(
     "show a run in this terminal, from anywhere",
     "Shows a run in this terminal, from anywhere, and reconnects after the parent was away.",
     (
-        (
+        option(
             "url",
-            {
-                "nargs": "?",
-                "metavar": "URL",
-                "help": "http://HOST:PORT, or a link of `genkidama token --viewer`; - reads "
-                "it from standard input (default: $GENKIDAMA_VIEW)",
-            },
+            "http://HOST:PORT, or a link of `genkidama token --viewer`; - reads "
+            "it from standard input (default: $GENKIDAMA_VIEW)",
+            nargs="?",
+            metavar="URL",
         ),
         flag("--once", "print the run once, and end"),
     ),
@@ -30,13 +28,11 @@ SERVE = Verb(
     "Shows runs in directories in a browser on this machine: one run, or several to compare.",
     (
         path("runs", "run directories, or folders of such, as runs/", nargs="+"),
-        (
+        option(
             "--listen",
-            {
-                "metavar": "HOST:PORT",
-                "default": "127.0.0.1:8766",
-                "help": "the page's address, only for this machine (default: 127.0.0.1:8766)",
-            },
+            "the page's address, only for this machine (default: 127.0.0.1:8766)",
+            metavar="HOST:PORT",
+            default="127.0.0.1:8766",
         ),
     ),
     (("genkidama serve runs/", "all runs in this folder, side by side"),),

@@ -11,27 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from genkidama.protocol.tokens import Entry
+if TYPE_CHECKING:
+    from genkidama.parent.authentication import Authenticator
 
-__all__ = ["ViewerCredential", "Tokens", "Viewers", "cookie_of"]
+__all__ = ["ViewerCredential", "Viewers", "cookie_of"]
 
 #: Number of opened links that are remembered.
 _MOST_OPENED = 10_000
-
-
-class Tokens(Protocol):
-    """Knows the tokens, as they are now."""
-
-    def entry_of(self, token: str) -> Entry | None:
-        """The entry of this token, which may have ended; None if it is nobody's."""
-
-    def entry_of_cookie(self, cookie: str) -> Entry | None:
-        """The entry whose link left this cookie, which may have ended; None if there is none."""
-
-    def cookie_of_link(self, key: str) -> str:
-        """The cookie that the link with this key leaves; empty if there is no such link."""
 
 
 class ViewerCredential(NamedTuple):
@@ -61,7 +49,7 @@ class Viewers:
 
     def __init__(
         self,
-        tokens: Tokens | None,
+        tokens: Authenticator | None,
         names: frozenset[str] = frozenset(),
         *,
         secure: bool = False,
@@ -88,11 +76,9 @@ class Viewers:
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        return (
-            ViewerCredential(token)
-            if token
-            else ViewerCredential(_cookie(headers.get("cookie", ""), cookie), True)
-        )
+        if token:
+            return ViewerCredential(token)
+        return ViewerCredential(_cookie(headers.get("cookie", ""), cookie), True)
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
         """The cookie that a key gives, this once; or an empty text, and why it gives none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from genkidama.cli.options import Verb, path
+from genkidama.cli.options import Verb, option, path
 
 #: The axes of `genkidama.runs.curves`, which imports NumPy.
 OVER = ("steps", "seconds", "episodes", "updates")
@@ -16,7 +16,7 @@ PLOT = Verb(
     "children, too. Runs that differ only in their seeds are one line with a band.",
     (
         path("runs", "run directories, or one search's", nargs="+"),
-        ("--over", {"choices": OVER, "default": "steps", "help": "the horizontal axis"}),
+        option("--over", "the horizontal axis", choices=OVER, default="steps"),
         path(
             "--out", "where to write them (default: figures/, in a single run's directory or here)"
         ),

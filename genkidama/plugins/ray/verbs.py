@@ -64,12 +64,13 @@ def run_launch(options: argparse.Namespace) -> int:
 
     from genkidama.cli import verbs
     from genkidama.cli.progress import Progress, feeding
+    from genkidama.config.decoding import check_least
     from genkidama.errors import ConfigurationError
     from genkidama.plugins.ray.start import launch
     from genkidama.runs.goal import prepare
 
     experiment, about_stop = prepare(verbs.experiment_of(options, "which experiment?"))
-    verbs.check_episodes(options)
+    check_least(0, episodes=options.episodes)
     if options.json and experiment.search is not None:
         raise ConfigurationError(
             f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.config.decoding import check_least
 from genkidama.config.formatting import plural
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
-from genkidama.learning.starts import StartStates
+from genkidama.learning.starts import check_seed
 from genkidama.plugins.render.film import (
     Film,
     Moment,
@@ -28,6 +29,7 @@ from genkidama.plugins.render.film import (
     check_screen,
     without_screen,
 )
+from genkidama.runs.evaluation_worker import steps_of
 from genkidama.runs.explanation import explain
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run, weights_of
@@ -102,7 +104,10 @@ def play(
         ConfigurationError: no such weights, they do not fit, or the environment draws no pictures.
         EnvironmentFailure: there is no screen, the file cannot be written, or a package is missing.
     """
-    _check(episodes, seed, fps, every)
+    check_least(episodes=episodes, every=every)
+    check_seed(seed)
+    if fps is not None and not 0.0 < fps <= 1000.0:
+        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
     weights = weights_of(target, best=best)
     path = None if video is None else check_film(Path(video))
     if path is None:
@@ -132,17 +137,6 @@ def play(
         if path is not None:
             say(f"{path}: {screen}")
     return returns
-
-
-def _check(episodes: int, seed: int, fps: float | None, every: int) -> None:
-    if episodes < 1:
-        raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed")
-    if not 0 <= seed < 2**32:
-        raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
-    if every < 1:
-        raise ConfigurationError(f"every = {every}: at least 1 is needed")
 
 
 def _check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
@@ -227,31 +221,18 @@ def moments(
         ConfigurationError: the environment fails to draw itself.
         EnvironmentFailure: it fails otherwise.
     """
-    model = policy.model
-    head = model.head
     for episode in range(episodes):
-        sequence = np.random.SeedSequence((seed, episode))
-        outputs = model.network.acting()
-        normalize = model.normalizer()
-        sample = head.sampler(np.random.default_rng(sequence), 0.0)
-        choose = head.mode if deterministic else sample
-        with _in_one_line(policy):
-            observation = StartStates().begin(environment, episode, sequence)
-        step, total = 0, 0.0
-        over = False
-        while not over:
-            seen = observation if normalize is None else normalize(observation)
-            action = head.to_environment(choose(outputs(seen)))
-            if step % every == 0:
-                explanation = explain(model, observation)
-                picture = _picture(environment, policy)
-                yield Moment(episode, step, picture, explanation, action, total)
+        steps = steps_of(policy.model, environment, (seed, episode), deterministic)
+        for step in count():
             with _in_one_line(policy):
-                observation, reward, terminated, truncated, _ = environment.step(action)
-            step += 1
-            total += float(reward)
-            over = terminated or truncated
-        yield Moment(episode, step, _picture(environment, policy), explanation, None, total)
+                observation, action, total = next(steps)
+            if action is not None and step % every:
+                continue
+            if action is not None:
+                explanation = explain(policy.model, observation)
+            yield Moment(episode, step, _picture(environment, policy), explanation, action, total)
+            if action is None:
+                break
 
 
 def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:

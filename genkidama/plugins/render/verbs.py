@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, path
+from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, option, path
 
 PLAY = Verb(
     "watch a policy play, in a window or as a film",
@@ -20,27 +20,16 @@ PLAY = Verb(
         number("--seed", "seed of the episodes (default: 0)", default=0),
         *WEIGHTS,
         flag("--deterministic", "take the most probable action"),
-        (
-            "--sample",
-            {
-                "action": "store_false",
-                "dest": "deterministic",
-                "help": "sample the actions (default)",
-            },
+        option(
+            "--sample", "sample the actions (default)", action="store_false", dest="deterministic"
         ),
-        (
-            "--fps",
-            {
-                "type": float,
-                "metavar": "N",
-                "help": "pictures a second (default: the environment's pace)",
-            },
+        option(
+            "--fps", "pictures a second (default: the environment's pace)", type=float, metavar="N"
         ),
         number("--every", "show one step of every N (default: 1)", default=1),
         ALLOW,
-        (
-            "--environment",
-            {"metavar": "ID", "help": "play in this environment instead of the experiment's"},
+        option(
+            "--environment", "play in this environment instead of the experiment's", metavar="ID"
         ),
     ),
     (

@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 
+from genkidama.cli.progress import Feed, Watch
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import services
@@ -33,8 +34,6 @@ from genkidama.runtime.user_errors import describe_error
 from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseReported, from_line
 
 __all__ = ["SINKS", "Feeds", "Points", "Sink", "SinkMaker", "sink_maker"]
-
-Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
 #: Seconds in which a sink may do nothing: W&B logs in through the network.
 PATIENCE = 90.0
@@ -162,7 +161,7 @@ class Points:
                         yield f"evaluation/{name}", value
 
 
-class Feeds:
+class Feeds(Feed):
     """The sinks of one run. Entered several times, they are closed by the last exit.
 
     Args:
@@ -188,11 +187,7 @@ class Feeds:
         self.dropped = 0
 
     def begin(self, run: Run, watch: Watch | None) -> Watch | None:
-        """Starts the sinks of a run, whose directory is prepared.
-
-        Returns:
-            The function to call with each line of the history: it calls `watch` and the sinks.
-        """
+        """See `Feed`. Starts the sinks."""
         if not self._makers:
             return watch
         about = RunInfo(run)
@@ -214,12 +209,9 @@ class Feeds:
                 thread.write(point)
 
     def evaluated(self, run: Run) -> None:
-        """Passes on the evaluation that was written into the history last."""
+        """See `Feed`."""
         if self._threads:
-            last: dict[str, Any] = {}
-            for line in run.history():
-                last = line
-            self.take(last)
+            self.take(deque(run.history(), maxlen=1)[0])
 
     def __enter__(self) -> Self:
         self._entered += 1

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.cli.options import Follower, Option, Verb, path
+from genkidama.cli.options import Follower, Option, Verb, option, path
 
 #: Both leave their sinks in one list.
 _OPTIONS: tuple[Option, ...] = (
-    (
+    option(
         "--tensorboard",
-        {
-            "dest": "sinks",
-            "action": "append",
-            "default": [],
-            "type": lambda folder: f"tensorboard={folder}" if folder else "tensorboard",
-            "nargs": "?",
-            "const": "",
-            "metavar": "DIR",
-            "help": "event files for TensorBoard (default DIR: tensorboard/ in the run's "
-            "directory)",
-        },
+        "event files for TensorBoard (default DIR: tensorboard/ in the run's directory)",
+        dest="sinks",
+        action="append",
+        default=[],
+        type=lambda folder: f"tensorboard={folder}" if folder else "tensorboard",
+        nargs="?",
+        const="",
+        metavar="DIR",
     ),
-    (
+    option(
         "--log",
-        {
-            "dest": "sinks",
-            "action": "append",
-            "default": [],
-            "metavar": "SINK",
-            "help": "send the figures to wandb, mlflow, trackio or module:Class; repeatable "
-            "(docs/sinks.md)",
-        },
+        "send the figures to wandb, mlflow, trackio or module:Class; repeatable (docs/sinks.md)",
+        dest="sinks",
+        action="append",
+        default=[],
+        metavar="SINK",
     ),
 )
 

@@ -12,7 +12,6 @@ from websockets.streams import StreamReader
 
 from genkidama.plugins.dashboard import broadcast
 from genkidama.plugins.dashboard.broadcast import Broadcaster, Page
-from genkidama.plugins.dashboard.routes import Files
 from genkidama.runs.status import RunStatus, fold
 from tests.plugins.dashboard.stories import BEGAN, began, exchange, told
 
@@ -50,9 +49,6 @@ class Shown(Page):
     """Counts how often it is completed."""
 
     completed = 0
-
-    def __init__(self, status: RunStatus) -> None:
-        super().__init__(status, Files())
 
     def now(self) -> float:
         return BEGAN + 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,10 +10,8 @@ from hypothesis import strategies as st
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from genkidama.plugins.dashboard import routes
 from genkidama.plugins.dashboard.routes import (
     POLICY,
-    Files,
     HttpRequest,
     HttpResponse,
     answer,
@@ -22,9 +19,9 @@ from genkidama.plugins.dashboard.routes import (
     is_watching,
     make_response,
     parse_request,
+    read_file,
 )
 from genkidama.plugins.dashboard.viewers import Viewers
-from tests.helpers import until
 from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, TOKEN, bearer
 
 
@@ -194,24 +191,18 @@ def test_what_is_compressed_says_so() -> None:
     assert not is_watching(HttpRequest("/watch", {}))
 
 
-def test_only_the_folders_own_files_are_given() -> None:
-    found = Files().read("static/index.html", False)
+def test_only_the_folders_own_files_are_given_and_large_ones_compressed() -> None:
+    found = read_file("static/index.html", False)
     assert found is not None and found[0].startswith(b"<!doctype html>")
     for name in ("static/../routes.py", "static/", "static", "../routes.py", "static/a/b", "x"):
-        assert Files().read(name, False) is None
-
-
-def test_a_large_file_is_compressed_beside_and_then_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = b"var x = 1;" * 1000
-    (tmp_path / "page.js").write_bytes(content)
-    monkeypatch.setattr(routes, "_STATIC", tmp_path)
-    kept = Files()
-    assert kept.read("static/page.js", True) == (content, False)
-    found = until(lambda: (got := kept.read("static/page.js", True)) and got[1] and got)
-    assert gzip.decompress(found[0]) == content
-    assert kept.read("static/page.js", False) == (content, False)
+        assert read_file(name, False) is None
+    small, zipped, plain = (
+        read_file(f"static/{name}", wanted)
+        for name, wanted in (("icon.svg", True), ("page.css", True), ("page.css", False))
+    )
+    assert small is not None and zipped is not None and plain is not None
+    assert (small[1], zipped[1], plain[1]) == (False, True, False)
+    assert gzip.decompress(zipped[0]) == plain[0]
 
 
 def test_a_request_and_its_answer() -> None:

@@ -30,14 +30,14 @@ def written(path: Path, count: int = 50) -> Path:
 def test_it_grows_with_its_history(tmp_path: Path) -> None:
     run = RecordedRun(written(tmp_path / "run"))
     run.read()
-    assert run.time == BEGAN + 50
+    assert run.status.time == BEGAN + 50
     row = run.summary("runs/run/")
     assert (row["name"], row["steps"], row["mean_return"]) == ("run", 490, 48.5)
     assert len(row["curve"]["rows"]) == 50 and row["elapsed"] == 49.0
     with (tmp_path / "run" / "history.jsonl").open("ab") as file:
         file.write(as_lines([exchange(50)]))
     run.read()
-    assert run.status.document(run.time)["learning"]["steps"] == 500
+    assert run.status.document(run.status.time)["learning"]["steps"] == 500
 
 
 DEEP = b"[" * 5000 + b"]" * 5000
@@ -64,7 +64,7 @@ def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: bytes, proble
     assert row["state"] == "damaged" and row["reason"].startswith(f"{path}/history.jsonl: ")
     assert problem in row["reason"]
     assert row["steps"] == 90  # what is whole counts
-    assert run.status.document(run.time)["run"]["notes"] == [row["reason"]]
+    assert run.status.document(run.status.time)["run"]["notes"] == [row["reason"]]
     with pytest.raises(ConfigurationError, match=r"history.jsonl: (line 14 )?is damaged: "):
         list(Run(path).history())
 
