@@ -17,16 +17,13 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
-
-if TYPE_CHECKING:
-    from genkidama.plugins.dashboard.broadcast import Page
 
 __all__ = [
     "WATCH",
@@ -106,12 +103,21 @@ class HttpResponse(NamedTuple):
         return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
 
 
+class Contents(Protocol):
+    """Methods of a page, `genkidama.plugins.dashboard.broadcast.Page`."""
+
+    def status(self) -> bytes: ...
+    def metrics(self) -> HttpResponse: ...
+    def unready(self) -> str: ...
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
+
+
 def is_watching(asked: HttpRequest) -> bool:
     """True if the request is for the feed's websocket."""
     return asked.path == WATCH and "upgrade" in asked.headers
 
 
-def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> HttpResponse | None:
+def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse | None:
     """The answer to a request that is for no child's websocket.
 
     Args:
