@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.config.allowlist import check_imports, import_string, imports
+from genkidama.config.allowlist import check_imports, import_string, imports, modules
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 
@@ -33,6 +33,24 @@ def test_each_setting_that_names_a_module_is_found_and_no_other() -> None:
         "algorithm.name": ("my.learner:Learner", "my.learner"),
         "child.backend": ("my:Backend", "my"),
     }
+
+
+def test_each_module_needs_to_be_on_the_list() -> None:
+    named = {module for _, module in imports(HOSTILE).values()}
+    check_imports(HOSTILE, named)
+    for module in named - {"my.net", "my.learner"}:  # `my` allows those
+        with pytest.raises(ConfigurationError, match=f"may not import '{module}'"):
+            check_imports(HOSTILE, named - {module})
+
+
+def test_a_file_needs_those_of_the_parent_too() -> None:
+    search = {"sampler": "their.sampler:Grid", "space": "spaces:draw", "store": "no.module:X"}
+    settings = {**HOSTILE, "search": search}
+    assert modules(settings) == (
+        *("my", "my.learner", "my.net", "shutil", "spaces", "subprocess"),
+        *("their.sampler", "theirs"),
+    )
+    assert modules({"search": None}) == ()
 
 
 @pytest.mark.parametrize(

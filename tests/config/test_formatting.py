@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from genkidama.config.formatting import (
     bar,
     clock,
+    curve,
     duration,
     megabytes,
     one_line,
+    percent,
     rate,
+    remaining,
     short_names,
     shortened,
     show,
@@ -92,12 +95,43 @@ def test_numbers_for_people(value: Any, expected: str) -> None:
 
 
 def test_names_are_as_short_as_they_can_be() -> None:
-    assert short_names(["a.rate", "b.rate", "c.gamma", "optimizer.name"]) == {
+    assert short_names(["a.rate", "b.rate", "c.gamma", "optimizer.name", "environment.id"]) == {
         "a.rate": "a.rate",
         "b.rate": "b.rate",
         "c.gamma": "gamma",
         "optimizer.name": "optimizer.name",
+        "environment.id": "environment.id",
     }
+
+
+@pytest.mark.parametrize(
+    ("points", "width", "expected"),
+    [
+        ([], 3, ""),
+        ([(0, 1)], 0, ""),
+        ([(3, 2)], 5, "▁"),
+        ([(0, 1), (5, 1)], 3, "▁▁▁"),
+        ([(0, 0), (1, 1), (2, 2), (3, 3)], 4, "▁▃▆█"),
+        ([(2, -1), (4, 7), (6, 3)], 3, "▁█▅"),
+        ([(10, 5), (14, 1), (20, 9)], 10, "▅▅▅▅▁▁▁▁▁█"),
+    ],
+)
+def test_a_curve_has_the_newest_value_of_each_column(
+    points: list[tuple[float, float]], width: int, expected: str
+) -> None:
+    assert curve(points, width) == expected
+
+
+def test_what_remains_is_estimated_from_what_was_done_since() -> None:
+    assert remaining(10.0, 0.0, 0.25) == 30.0
+    assert remaining(30.0, 0.5, 0.75) == 30.0
+    assert remaining(5.0, 0.0, 0.03) == pytest.approx(5.0 * 0.97 / 0.03)
+    assert remaining(5.0, 0.0, 0.02) is None
+    assert remaining(5.0, 0.5, 0.4) is None
+
+
+def test_a_share_in_percent() -> None:
+    assert (percent(0.5671), percent(0.0549, 0), percent(math.nan)) == ("56.7 %", "5 %", "–")
 
 
 @pytest.mark.parametrize(

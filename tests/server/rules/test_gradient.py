@@ -88,6 +88,48 @@ def test_a_gradient_whose_loss_is_far_off_is_left_out() -> None:
     assert rule.apply(weights, gradient(1.0)) is None  # it has measured none
 
 
+def test_the_border_is_so_many_deviations_above_the_mean_of_the_losses() -> None:
+    def taught(losses: list[float]) -> Gradient:
+        rule = Gradient(1.0, SGD, outlier_sigmas=2.0)
+        assert [rule.apply(parent(), gradient(1.0, loss=loss)) for loss in losses] == [None] * 20
+        return rule
+
+    # Their mean is 3 and their deviation 1, whatever their signs; by then all weigh the same.
+    usual = [2.0, 4.0, -2.0, -4.0] * 5
+    assert taught(usual).apply(parent(), gradient(1.0, loss=4.99)) is None
+    assert taught(usual).apply(parent(), gradient(1.0, loss=-5.01)) == OUTLIER
+    assert taught([5.0] * 20).apply(parent(), gradient(1.0, loss=5.01)) == OUTLIER
+    # A restarted parent remembers them, and one at the border counts as the border.
+    rule, again = taught(usual), Gradient(1.0, SGD, outlier_sigmas=2.0)
+    rule.apply(parent(), gradient(1.0, loss=100.0))
+    again.restore(rule.state())
+    assert again.apply(parent(), gradient(1.0, loss=5.22)) is None
+    assert rule.apply(parent(), gradient(1.0, loss=5.23)) == OUTLIER
+    rule.restore({})
+    assert rule.apply(parent(), gradient(1.0, loss=100.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        (Optimizer(name="sgd"), [5, 5]),
+        (Optimizer(name="sgd", momentum=0.5), [5, 7.5]),
+        (Optimizer(name="sgd", weight_decay=0.1), [math.inf, math.inf]),
+        (Optimizer(name="adagrad"), [2, 2]),
+        (Optimizer(name="rmsprop", decay=0.75), [4, 4]),
+        (Optimizer(name="adam", betas=(0.6, 0.9)), [2 / 0.06**0.5, 2 / 0.06**0.5]),
+        (Optimizer(name="adam", betas=(0.6, 0.36)), [math.inf, math.inf]),
+        (Optimizer(name="adam", epsilon=1e-16), [math.inf, math.inf]),
+    ],
+    ids=str,
+)
+def test_the_bounds_of_two_steps(settings: Optimizer, most: list[float]) -> None:
+    steps = NumpyOptimizer(settings)
+    bounds = [steps.bound(4, 0.1, 5.0) for _ in range(2)]
+    assert bounds == pytest.approx([0.1 * bound for bound in most], rel=0.011)
+    assert all(bound >= 0.1 * least for bound, least in zip(bounds, most, strict=True))
+
+
 def test_a_loss_that_has_grown_for_good_becomes_usual() -> None:
     rule = Gradient(1.0, SGD, outlier_sigmas=3.0)
     rng = np.random.default_rng(0)
