@@ -9,7 +9,7 @@ import pytest
 from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.server.rules.gradient import OUTLIER, STALE, Gradient, NumpyOptimizer
-from tests.server.rules import check_rule, contribution
+from tests.server.rules import check_rule, contribution, copied
 
 SGD = Optimizer(name="sgd", learning_rate=0.5)
 OPTIONS: list[tuple[Optimizer, dict[str, Any]]] = [
@@ -102,7 +102,7 @@ def test_the_border_is_so_many_deviations_above_the_mean_of_the_losses() -> None
     # A restarted parent remembers them, and one at the border counts as the border.
     rule, again = taught(usual), Gradient(1.0, SGD, outlier_sigmas=2.0)
     rule.apply(parent(), gradient(1.0, loss=100.0))
-    again.restore(rule.state())
+    again.restore(copied(rule.state()))
     assert again.apply(parent(), gradient(1.0, loss=5.22)) is None
     assert rule.apply(parent(), gradient(1.0, loss=5.23)) == OUTLIER
     rule.restore({})
