@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
+from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 
 __all__ = [
     "WATCH",
@@ -224,7 +224,7 @@ def _words(status: int, words: str, *headers: tuple[str, str]) -> HttpResponse:
 
 def _same_origin(origin: str, host: str) -> bool:
     """True if a page of this origin came from this parent."""
-    return bool(host) and origin.partition("://")[2] == host
+    return bool(host) and origin in (f"http://{host}", f"https://{host}")
 
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:
@@ -233,10 +233,7 @@ def is_own_host(host: str, names: frozenset[str]) -> bool:
     Args:
         names: in lower case.
     """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
+    name, _ = host_and_port(host)
     try:
         ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

@@ -10,16 +10,20 @@ Laws of this file:
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from genkidama.parent.authentication import Authenticator
 
-__all__ = ["ViewerCredential", "Viewers", "cookie_of"]
+__all__ = ["ViewerCredential", "Viewers", "cookie_of", "host_and_port"]
 
 #: Number of opened links that are remembered.
 _MOST_OPENED = 10_000
+
+
+_HOST = re.compile(r"(?:\[([\dA-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~-]+))(?::(\d{1,5}))?", re.ASCII)
 
 
 class ViewerCredential(NamedTuple):
@@ -30,10 +34,20 @@ class ViewerCredential(NamedTuple):
     is_cookie: bool = False
 
 
+def host_and_port(host: str) -> tuple[str, str]:
+    """The two parts of a `Host` header (RFC 9110 §7.2), in lower case and without brackets.
+
+    Returns:
+        Empty texts for anything else; the port is empty if there is none.
+    """
+    found = _HOST.fullmatch(host)
+    return ((found[1] or found[2]).lower(), found[3] or "") if found else ("", "")
+
+
 def cookie_of(host: str) -> str:
     """The cookie's name. Browsers keep the cookies of all ports of a machine together."""
-    port = host.rpartition(":")[2]
-    return f"genkidama-{port}" if port.isdigit() else "genkidama"
+    port = host_and_port(host)[1]
+    return f"genkidama-{port}" if port else "genkidama"
 
 
 class Viewers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from genkidama.plugins.dashboard.routes import (
     parse_request,
     read_file,
 )
-from genkidama.plugins.dashboard.viewers import Viewers
+from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, TOKEN, bearer
 
 
@@ -136,7 +137,10 @@ def test_a_link_leaves_a_cookie_that_scripts_do_not_see() -> None:
 
 def test_a_page_from_elsewhere_reads_nothing() -> None:
     for viewers in (OPEN, CLOSED):
-        for origin in ("http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1"):
+        for origin in (
+            *("http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1"),
+            *("x://127.0.0.1:8765", "http://me@127.0.0.1:8765", "http://127.0.0.1:8765/"),
+        ):
             refused = ask("/watch", viewers, origin=origin, **bearer(TOKEN))
             assert refused is not None and refused.status == 403
     assert ask("/watch", OPEN, origin="http://127.0.0.1:8765") is None
@@ -162,10 +166,29 @@ def test_a_page_from_elsewhere_reads_nothing() -> None:
         ("127.0.0.1.evil.example", False),
         ("", False),
         ("[::1", False),
+        ("localhost:x", False),
+        ("localhost:", False),
+        ("me@localhost", False),
+        ("localhost/x", False),
+        ("localhost#", False),
+        (" localhost", False),
+        ("127.0.0.1:80:80", False),
+        ("localhost\n", False),
     ],
 )
 def test_names_of_this_machine(host: str, ours: bool) -> None:
     assert is_own_host(host, OPEN.names) is ours
+
+
+@given(st.from_regex(r"[][\w.:@/%?#~-]{1,24}", fullmatch=True) | st.text(max_size=8))
+def test_a_host_that_is_read_is_read_by_others_in_the_same_way(host: str) -> None:
+    name, port = host_and_port(host)
+    if name:
+        parts = urlsplit(f"//{host}")
+        assert (parts.hostname, parts.netloc, parts.username) == (name, host, None)
+        assert parts.netloc.rpartition(":")[2] == port if port else not host.endswith(":")
+    assert (is_own_host(host, frozenset({name} - {""}))) == bool(name)
+    assert cookie_of(host) == (f"genkidama-{port}" if port else "genkidama")
 
 
 _ODD = st.one_of(st.text(), st.text("[]:/@%?#;=\\http.\ud800", max_size=12).map("http://[".__add__))
