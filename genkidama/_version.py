@@ -1,7 +1,15 @@
-"""The version of the package: the one place where it is written."""
+"""The version of the package and the name of its distribution: the one place for each."""
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+__all__ = ["DISTRIBUTION", "__version__", "pip_install"]
 
 __version__ = "0.1.0"
+
+#: What pip calls it. On the package index, `genkidama` is somebody else's library.
+DISTRIBUTION = "genkidama-rl"
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs one of Genkidama's extras."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -6,8 +6,11 @@ Who may import whom is in pyproject.toml's import contracts, the width of lines 
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +112,30 @@ def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
         if isinstance(node, kinds)
         and (words := ast.get_docstring(node))
         and words.split()[0].rstrip(",") in NOUN_CLAUSES
+    ]
+    assert not found, listed(found)
+
+
+#: An install command, an extra, a version or a wheel of `genkidama`, which on the package index is
+#: another project.
+BARE_NAME = re.compile(
+    r"""genkidama\\?\[[a-z{] | genkidama[=<>~]= | genkidama-(?:\d+\.\d|X\.Y)
+    | \b(?:pip3?|pipx|uv\ pip|uv\ tool)\ install\ [^\n]*(?<![\w./-])genkidama(?![\w./-])
+    | (?:--from|\buvx)\ ['"]?genkidama(?!-rl)\b""",
+    re.VERBOSE,
+)
+
+
+def test_no_install_command_names_another_project() -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
+    own = Path(__file__).relative_to(ROOT).as_posix()
+    found = [
+        f"{name}: {match[0]}"
+        for name in files.splitlines()
+        if name != own and not name.endswith((".svg", ".png", ".gif")) and (ROOT / name).is_file()
+        for match in BARE_NAME.finditer((ROOT / name).read_text("utf-8", "ignore"))
     ]
     assert not found, listed(found)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-nbformat = pytest.importorskip("nbformat", reason="pip install 'genkidama[dev]'")
+nbformat = pytest.importorskip("nbformat", reason="pip install 'genkidama-rl[dev]'")
 NOTEBOOK = ROOT / "examples/notebook/first.ipynb"
 
 #: A class of the notebook itself, in several cells, of which one does not run twice.

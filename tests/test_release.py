@@ -35,7 +35,7 @@ def test_a_wheel_trains_an_example_in_an_empty_folder(tmp_path: Path) -> None:
     """pip builds it, as `make release` does, and takes the versions that are tested."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
-    wheel = tmp_path / f"genkidama-{__version__}-py3-none-any.whl"
+    wheel = tmp_path / f"genkidama_rl-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "genkidama/examples/lunarlander/lunarlander.toml" in names

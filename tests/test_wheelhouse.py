@@ -235,7 +235,7 @@ def test_a_wheelhouse_is_made_once_and_mended(tmp_path: Path) -> None:
     wheels = sorted(path.name for path in house.glob("*.whl"))
     assert sorted(first[:-1]) == [f"+ {name}" for name in wheels]
     assert first[-1].startswith(f"changed: {house} ({len(wheels)} wheels, ")
-    needed = ("genkidama", "numpy", "optuna", "websockets")  # of the parent's; a child has more
+    needed = ("genkidama_rl", "numpy", "optuna", "websockets")  # of the parent's; a child has more
     assert all(any(name.startswith(f"{one}-") for name in wheels) for one in needed)
     assert not any(name.startswith("torch-") for name in wheels)
     assert subprocess.run(["sha256sum", "--check", "--quiet", MANIFEST], cwd=house).returncode == 0
@@ -258,7 +258,7 @@ def test_a_wheelhouse_is_made_once_and_mended(tmp_path: Path) -> None:
     assert run(tmp_path, *parent, **offline)[:-1] == [f"- {mine.name}"]
 
     # Broken, stale and foreign files.
-    own = next(house.glob("genkidama-*.whl"))
+    own = next(house.glob("genkidama_rl-*.whl"))
     own.write_bytes(b"")
     (house / "old-1.0-py3-none-any.whl").touch()
     assert run(tmp_path, *parent, **offline)[:-1] == [f"+ {own.name}", "- old-1.0-py3-none-any.whl"]

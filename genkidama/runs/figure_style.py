@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 try:
     import matplotlib
     from matplotlib.figure import Figure
 except ImportError:
-    raise ConfigurationError("figures need Matplotlib: pip install 'genkidama[figures]'") from None
+    raise ConfigurationError(f"figures need Matplotlib: {pip_install('figures')}") from None
 
 __all__ = [
     "BLUE",

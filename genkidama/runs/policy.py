@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from genkidama._version import pip_install
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -183,9 +184,7 @@ class Policy:
             import onnxruntime
             import onnxscript  # noqa: F401  torch's exporter needs it
         except ImportError as error:
-            raise EnvironmentFailure(
-                f"to_onnx needs {error.name}: pip install 'genkidama[onnx]'"
-            ) from None
+            raise EnvironmentFailure(f"to_onnx needs {error.name}: {pip_install('onnx')}") from None
         whole = _Whole(self.model, self.action_space).eval()
         example = torch.randn(3, *self.model.observation_shape)
         with torch.no_grad():

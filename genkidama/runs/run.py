@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from genkidama._version import pip_install
 from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -453,7 +454,7 @@ def _pandas() -> Any:
         import pandas
     except ImportError:
         raise EnvironmentFailure(
-            "this needs pandas: pip install 'genkidama[figures]'; "
+            f"this needs pandas: {pip_install('figures')}; "
             "without it, run.history() gives the lines as dictionaries"
         ) from None
     return pandas

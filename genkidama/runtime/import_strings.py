@@ -13,6 +13,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from genkidama._version import pip_install
 from genkidama.config.allowlist import import_string
 from genkidama.config.decoding import name_of_script
 from genkidama.config.plugin import find
@@ -34,7 +35,7 @@ __all__ = [
     "vectorized_spec",
 ]
 
-_INSTALL_ATARI = "pip install 'genkidama[atari]'"
+_INSTALL_ATARI = pip_install("atari")
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
 _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")

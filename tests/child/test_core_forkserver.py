@@ -84,7 +84,7 @@ def test_a_machine_without_an_engines_client_is_told_what_to_install(
 ) -> None:
     settings = small(replay={"steps": 40, "url": "redis://far"})
     monkeypatch.setitem(sys.modules, "valkey", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[replay\]'$"):
         build(settings)
 
 

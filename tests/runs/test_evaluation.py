@@ -136,7 +136,7 @@ def test_a_policy_of_envpools_is_played_in_gymnasiums_environment(
 
 @pytest.mark.slow
 def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
+    pytest.importorskip("envpool", reason="pip install 'genkidama-rl[envpool]': 300 MB")
     environment = {"id": "envpool:CartPole-v1", "options": {"max_episode_steps": 9}}
     run = untrained(tmp_path / "run", small(environment=environment))
     found = evaluate(run, episodes=2, cores=1, environment="envpool:CartPole-v1")

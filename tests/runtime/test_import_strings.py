@@ -290,7 +290,7 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
         check_environment(atari)
     assert str(caught.value) == (
         "environment.wrappers[0] = 'AtariPreprocessing': needs OpenCV, which is not installed: "
-        "pip install 'genkidama[atari]'"
+        "pip install 'genkidama-rl[atari]'"
     )
     monkeypatch.setitem(sys.modules, "ale_py", None)
     for name in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
@@ -299,7 +299,7 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
         assert str(caught.value).startswith(
             f"environment.id = {name!r}: needs the Arcade Learning Environment: "
         )
-        assert str(caught.value).endswith(": pip install 'genkidama[atari]'")
+        assert str(caught.value).endswith(": pip install 'genkidama-rl[atari]'")
         assert len(str(caught.value).splitlines()) == 1
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from genkidama._version import pip_install
 from genkidama.plugins.dashboard.routes import HttpResponse
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def metrics(status: bytes) -> HttpResponse:
     try:
         body, kind = exposed(msgspec.json.decode(status))
     except ImportError:
-        words = b"metrics take the extra `page`: pip install 'genkidama[page]'\n"
+        words = f"metrics take the extra `page`: {pip_install('page')}\n".encode()
         return HttpResponse(HTTPStatus.NOT_IMPLEMENTED, words)
     return HttpResponse(HTTPStatus.OK, body, kind)
 

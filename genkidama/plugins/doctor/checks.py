@@ -12,6 +12,7 @@ import errno
 import re
 from typing import NamedTuple
 
+from genkidama._version import DISTRIBUTION
 from genkidama.child import capacity
 
 #: In seconds.
@@ -396,7 +397,7 @@ def judge_server_header(header: str, healthy: bool, version: str, protocol: int 
         way = "check host and port; or install the same version"
         return Check("version", "failed", found, way)
     theirs, number = stated[1], int(stated[2])
-    same = f"install the same version on both: pip install genkidama=={theirs}"
+    same = f"install the same version on both: pip install {DISTRIBUTION}=={theirs}"
     if protocol is not None and number != protocol:
         found = f"the parent has {theirs} with protocol {number}, "
         found += f"this machine {version} with protocol {protocol}"

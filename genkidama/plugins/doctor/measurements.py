@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from genkidama._version import __version__
+from genkidama._version import DISTRIBUTION, __version__, pip_install
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
 from genkidama.plugins.doctor.checks import Check, Ended, Requirement
@@ -229,7 +229,7 @@ def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
     """Requirements of Genkidama, and the named packages of its extras; None if Genkidama is not
     installed."""
     try:
-        lines = importlib.metadata.requires("genkidama") or []
+        lines = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return None
     items = map(checks.parse_requirement, lines)
@@ -251,13 +251,18 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
     """
     requirements = _requirements(extra)
     if requirements is None:
-        found = "genkidama is not installed, so it is not known what it needs"
-        return [Check("packages", "warning", found, "pip install genkidama")]
+        found = f"{DISTRIBUTION} is not installed, so it is not known what it needs"
+        return [Check("packages", "warning", found, f"pip install {DISTRIBUTION}")]
+    rows = []
+    if (version := _installed("genkidama")) is not None:
+        found = f"{version} is another project's, whose files lie among those of {DISTRIBUTION}"
+        way = f"pip uninstall genkidama, then pip install --force-reinstall {DISTRIBUTION}"
+        rows.append(Check("genkidama", "failed", found, way))
     needed = [item for item in requirements if item.name not in ("torch", *without)]
     names = [item.name for item in needed]
     tried = _try(_IMPORT, *names)
     errors = json.loads(tried.said) if tried.code == 0 else {}
-    rows = [
+    rows += [
         checks.judge_package(item, _installed(item.name), errors.get(item.name, ""))
         for item in needed
     ]
@@ -284,7 +289,7 @@ def box2d() -> list[Check]:
 
 def uvloop() -> list[Check]:
     """Checks whether there is the faster event loop, which nothing needs."""
-    none = "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')"
+    none = f"not installed: optional, a parent is slower without ({pip_install('uvloop')})"
     return [Check("uvloop", "ok", _installed("uvloop") or none)]
 
 

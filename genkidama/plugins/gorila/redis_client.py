@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from genkidama._version import pip_install
 from genkidama.config.formatting import megabytes, one_line
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
@@ -52,7 +53,7 @@ class RedisClient:
         except ImportError:
             raise ConfigurationError(
                 f"replay.url = {without_password(url)!r}: needs a client on this machine: "
-                "pip install 'genkidama[replay]'"
+                f"{pip_install('replay')}"
             ) from None
         self.url = without_password(url)
         self._errors = valkey.exceptions

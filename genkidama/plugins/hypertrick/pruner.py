@@ -41,6 +41,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.rule import (
     Decision,
@@ -56,7 +57,7 @@ try:
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
     raise ConfigurationError(
-        f"HyperTrickPruner needs Optuna: pip install 'genkidama[search]' ({error})"
+        f"HyperTrickPruner needs Optuna: {pip_install('search')} ({error})"
     ) from error
 
 __all__ = ["HyperTrickPruner", "decisions"]

@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict, is_number
 
@@ -35,7 +36,7 @@ try:
     from ray.tune.schedulers import FIFOScheduler
 except ImportError as error:
     raise ConfigurationError(
-        f"HyperTrickScheduler needs Ray Tune ({error}): pip install 'genkidama[ray]'"
+        f"HyperTrickScheduler needs Ray Tune ({error}): {pip_install('ray')}"
     ) from None
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from genkidama._version import __version__
+from genkidama._version import __version__, pip_install
 from genkidama.config.decoding import convert
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
@@ -53,7 +53,7 @@ try:
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 except ImportError as error:
     raise ConfigurationError(
-        f"a search needs Optuna ({error}); install it: pip install 'genkidama[search]'"
+        f"a search needs Optuna ({error}); install it: {pip_install('search')}"
     ) from None
 
 __all__ = [
@@ -70,7 +70,7 @@ __all__ = [
 #: Seconds that SQLite waits for another writer, a dashboard for instance.
 _SQLITE_SECONDS = 60.0
 
-_POSTGRESQL = "for PostgreSQL: pip install 'genkidama[postgresql]'"
+_POSTGRESQL = f"for PostgreSQL: {pip_install('postgresql')}"
 
 
 def storage_url(storage: str, out: Path) -> str:
@@ -533,7 +533,7 @@ def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
             shares = get_param_importances(study, evaluator=evaluator)
     except ImportError:
         raise ConfigurationError(
-            "importances need scikit-learn: pip install 'genkidama[search]'"
+            f"importances need scikit-learn: {pip_install('search')}"
         ) from None
     count = plural(len(scores), "trial")
     few = f"only {count} ended, and at least {ENOUGH} are needed" if len(scores) < ENOUGH else ""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from genkidama._version import __version__
+from genkidama._version import __version__, pip_install
 from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
@@ -407,7 +407,7 @@ def find_ray() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         raise ConfigurationError(
-            f"a launch on Ray needs Ray ({error}): pip install 'genkidama[ray]'"
+            f"a launch on Ray needs Ray ({error}): {pip_install('ray')}"
         ) from None
 
 

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from genkidama._version import pip_install
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.explanation import Explanation
@@ -401,7 +402,7 @@ def check_film(path: Path) -> Path:
         raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_KINDS)}")
     if missing := [name for name in ("PIL", "imageio_ffmpeg") if find_spec(name) is None]:
         raise EnvironmentFailure(
-            f"--video {path}: needs {' and '.join(missing)}: pip install 'genkidama[video]'"
+            f"--video {path}: needs {' and '.join(missing)}: {pip_install('video')}"
         )
     if not path.absolute().parent.is_dir():
         raise EnvironmentFailure(f"--video {path}: there is no folder {path.parent}; make it first")

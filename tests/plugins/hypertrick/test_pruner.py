@@ -472,7 +472,7 @@ def test_without_optuna_the_error_says_what_to_install() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert printed.startswith("HyperTrickPruner needs Optuna: pip install 'genkidama[search]' (")
+    assert printed.startswith("HyperTrickPruner needs Optuna: pip install 'genkidama-rl[search]' (")
 
 
 PROCESSES = 2

@@ -382,7 +382,7 @@ def test_a_result_that_cannot_be_judged_is_named(outcome: dict[str, Any], named:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.tune.schedulers", None)
     monkeypatch.delitem(sys.modules, "genkidama.plugins.hypertrick.ray_tune")
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[ray\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[ray\]'"):
         importlib.import_module("genkidama.plugins.hypertrick.ray_tune")
 
 

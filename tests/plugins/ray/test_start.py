@@ -35,7 +35,7 @@ def test_options_are_checked_before_anything_is_made(
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[ray\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[ray\]'"):
         launch(constant())
 
 

@@ -33,7 +33,7 @@ from genkidama.plugins.render.film import (
 from genkidama.runs.explanation import Explanation
 from tests.films import decoded
 
-pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama[video]'")
+pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama-rl[video]'")
 
 DISCRETE = gymnasium.spaces.Discrete(3)
 PICTURE = np.random.default_rng(0).integers(0, 255, (400, 301, 3), np.uint8)
@@ -178,7 +178,7 @@ def test_what_is_missing_is_named_with_the_extra(
 ) -> None:
     monkeypatch.setattr(film, "find_spec", lambda name: None if "ffmpeg" in name else name)
     with pytest.raises(
-        EnvironmentFailure, match=r"needs imageio_ffmpeg: pip install 'genkidama\[video\]'$"
+        EnvironmentFailure, match=r"needs imageio_ffmpeg: pip install 'genkidama-rl\[video\]'$"
     ):
         check_film(tmp_path / "film.mp4")
 

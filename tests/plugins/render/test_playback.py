@@ -26,7 +26,7 @@ from tests.films import decoded
 from tests.helpers import ROOT, small, untrained
 from tests.stories import PLAN, assigned, report
 
-pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama[video]'")
+pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama-rl[video]'")
 
 
 class Blind(gymnasium.Env[Any, Any]):
@@ -127,7 +127,7 @@ def test_a_vectorized_form_is_looked_at_in_the_plain_one() -> None:
 
 @pytest.mark.parametrize("kind", ["wrappers", "vectorized", "envpool"])
 def test_an_atari_game_shows_its_own_colours(kind: str) -> None:
-    pytest.importorskip("ale_py", reason="pip install 'genkidama[atari]'")
+    pytest.importorskip("ale_py", reason="pip install 'genkidama-rl[atari]'")
     if kind == "wrappers":
         settings = Experiment.load(ROOT / "examples/atari/breakout.toml").environment
     else:

@@ -184,7 +184,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
             sink_maker(name)
         assert str(caught.value) == (
             f"sink {name!r}: needs {package}, which is not installed: "
-            f"pip install 'genkidama[{name}]'"
+            f"pip install 'genkidama-rl[{name}]'"
         )
 
 

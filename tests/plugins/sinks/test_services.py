@@ -68,7 +68,7 @@ def test_a_finished_run_is_exported(tmp_path: Path, folder: str | None) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_that_goes_on_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow", reason="genkidama[mlflow] is not installed")
+    pytest.importorskip("mlflow", reason="genkidama-rl[mlflow] is not installed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     from mlflow.tracking import MlflowClient
 
@@ -91,7 +91,7 @@ def test_a_run_that_goes_on_goes_on_there(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_points_are_in_the_offline_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="genkidama[wandb] is not installed")
+    pytest.importorskip("wandb", reason="genkidama-rl[wandb] is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     (tmp_path / "experiment.toml").write_text(small().to_toml())
     sink = WandB(RunInfo(Run(tmp_path)))
@@ -104,7 +104,7 @@ def test_points_are_in_the_offline_file(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_points_are_in_the_projects_database(tmp_path: Path) -> None:
-    pytest.importorskip("trackio", reason="genkidama[trackio] is not installed")
+    pytest.importorskip("trackio", reason="genkidama-rl[trackio] is not installed")
     (tmp_path / "experiment.toml").write_text(small().to_toml())
     sink = Trackio(RunInfo(Run(tmp_path)))
     sink.write(Point(100, 1.5, {"run/mean_return": 21.25}))
