@@ -13,7 +13,15 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
 
-__all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "notify_reply"]
+__all__ = [
+    "Backend",
+    "ChunkBackend",
+    "GradientBackend",
+    "NewsBackend",
+    "Work",
+    "make_backend",
+    "notify_reply",
+]
 
 
 @dataclass
@@ -109,15 +117,17 @@ class Backend(Protocol):
         ...
 
 
-def notify_reply(backend: Backend, steps: int, version: int) -> None:
-    """Calls a backend's `heard(version)` and `answered(steps)`, if it has them: a push is answered.
+def notify_reply(backend: Backend, steps: int, version: int, children: float = 0.0) -> None:
+    """Calls a backend's `heard(version)`, `answered(steps)` and `averaged(children)`, as far as it
+    has them: a push is answered.
 
     Args:
         backend: the child's.
         steps: that the next push should bring; 0 leaves them to the backend.
         version: of θ_P.
+        children: that push lately; 0 if nothing follows their number.
     """
-    for name, value in (("heard", version), ("answered", steps)):
+    for name, value in (("heard", version), ("answered", steps), ("averaged", children)):
         if (method := getattr(backend, name, None)) is not None:
             method(value)
 
@@ -129,6 +139,26 @@ class GradientBackend(Backend, Protocol):
         """The mean of the gradients found since the last call, of all trained numbers.
 
         They belong to the weights that the last exchange left. None if none has been found.
+        """
+        ...
+
+
+class ChunkBackend(Backend, Protocol):
+    """A backend that takes θ_P before it learns: `child.exchange = "chunk"`."""
+
+    #: Whether the exchange that is due is a pull: the next thing is learning, and not acting.
+    pulls: bool
+
+    def weights(self) -> Vector:
+        """θ_C itself, only to be read and at once."""
+        ...
+
+    def take(self, weights: Vector | None, seconds: float) -> None:
+        """θ_C ← θ_P, if the parent has answered.
+
+        Args:
+            weights: θ_P; None if it is no newer.
+            seconds: from the request to the answer.
         """
         ...
 

@@ -30,6 +30,7 @@ import structlog
 
 from genkidama.child.backend import (
     Backend,
+    ChunkBackend,
     GradientBackend,
     NewsBackend,
     make_backend,
@@ -298,7 +299,7 @@ class Child:
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
-        notify_reply(backend, begin.steps, begin.version)
+        notify_reply(backend, begin.steps, begin.version, begin.children)
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
@@ -343,6 +344,9 @@ class Child:
         Raises:
             GenkidamaError: the parent refuses the push for good.
         """
+        if getattr(backend, "pulls", False):
+            await self._pull(backend)  # type: ignore[arg-type]
+            return
         self._gather(backend)
         gradient = self._gradient(backend)
         while not await self._push(backend, gradient):
@@ -359,6 +363,15 @@ class Child:
         if decision is not None:
             self._carry_out(decision, backend)
         return decision is not None
+
+    async def _pull(self, backend: ChunkBackend) -> None:
+        """θ_C ← θ_P before the child learns, if there is a connection and nothing to push first."""
+        asked = time.monotonic()
+        decision = await self._connection.pull(backend.weights())
+        if isinstance(decision, BlendReply):
+            backend.take(decision.vector, time.monotonic() - asked)
+            backend.set_progress(decision.progress)
+            notify_reply(backend, decision.steps, self._session.version, decision.children)
 
     def _carry_out(self, decision: Decision, backend: Backend) -> None:
         version = self._session.version
@@ -378,7 +391,7 @@ class Child:
                 assert self.experiment is not None
                 backend.blend(decision.sent, decision.vector, self.experiment.pull)
             backend.set_progress(decision.progress)
-            notify_reply(backend, decision.steps, version)
+            notify_reply(backend, decision.steps, version, decision.children)
 
     def _gradient(self, backend: Backend) -> Vector | None:
         if self.experiment is None or self.experiment.pushes != "gradient":

@@ -16,6 +16,7 @@ Laws of this file:
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,12 +35,14 @@ from genkidama.learning.model import Model, Spaces
 from genkidama.protocol.diagnostics import Diagnostics
 
 __all__ = [
+    "LOOK_STEPS",
     "ActionSampler",
     "BehaviourNotes",
     "CollectedBatch",
     "Collector",
     "CollectorContext",
     "EnvironmentSlots",
+    "SlidingWindow",
     "check_numbers",
     "make_collector",
     "make_slots",
@@ -50,7 +53,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 #: Newer weights are looked for after this many steps of each environment.
-_LOOK_STEPS = 8
+LOOK_STEPS = 8
 
 
 def may_be_nan(space: Any) -> bool:
@@ -99,13 +102,14 @@ class BehaviourNotes:
         shape = (lanes, length, model.head.outputs)
         self.outputs = np.zeros(shape, np.float32) if wanted else None
 
-    def log_mu(self, rows: ReplayRows, steps: int) -> Array | None:
-        """log μ of the batch's actions, float32 (steps,)."""
+    def log_mu(self, rows: ReplayRows, steps: int, lanes: int = 0) -> Array | None:
+        """log μ of the actions of a batch in all lanes or so many, float32 (steps,)."""
         if self.outputs is None:
             return None
+        lanes = lanes or len(self.outputs)
         actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
         # A batch that was stopped early has shorter trajectories.
-        played = self.outputs[:, : steps // len(self.outputs)]
+        played = self.outputs[:lanes, : steps // lanes]
         outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
         result: Array = self._head.log_probability(outputs, actions).numpy()
         return result
@@ -127,6 +131,58 @@ class CollectedBatch(NamedTuple):
     ended: bool = False
 
 
+class SlidingWindow:
+    """The newest chunks of a core as one batch, in which each lane's trajectory continues.
+
+    Args:
+        chunks: how many.
+    """
+
+    def __init__(self, chunks: int) -> None:
+        self._chunks: deque[tuple[list[Array], dict[tuple[int, int], Array]]] = deque(maxlen=chunks)
+
+    def add(self, chunk: CollectedBatch, lanes: int) -> CollectedBatch:
+        """The newest chunks, this one included. Chunks with fewer lanes than it, and all before
+        them, are left out, and so are lanes that it lacks.
+
+        Args:
+            chunk: of `lanes` trajectories, with log μ.
+        """
+        length = chunk.steps // lanes
+        assert chunk.log_mu is not None
+        columns = [
+            column[: chunk.steps].reshape(lanes, length, *column.shape[1:])
+            for column in (*chunk.rows, chunk.log_mu)
+        ]
+        cuts = {
+            divmod(cut, length): seen for cut, seen in zip(chunk.cuts, chunk.following, strict=True)
+        }
+        # The core writes its next chunk into the same memory.
+        self._chunks.append(([column.copy() for column in columns], cuts))
+        newest: list[tuple[list[Array], dict[tuple[int, int], Array]]] = []
+        for each in reversed(self._chunks):
+            if len(each[0][0]) < lanes:
+                break
+            newest.insert(0, each)
+        joined = [
+            np.concatenate([each[0][column][:lanes] for each in newest], 1)
+            for column in range(len(columns))
+        ]
+        total = joined[0].shape[1]
+        truncated = joined[4]
+        found: dict[int, Array] = {}
+        for number, (_, cut) in enumerate(newest):
+            for (lane, t), seen in cut.items():
+                at = number * length + t
+                # A trajectory that was cut at the end of an older chunk goes on in the next one.
+                if lane < lanes and (at == total - 1 or truncated[lane, at]):
+                    found[lane * total + at] = seen
+        order = sorted(found)
+        *rows, log_mu = (column.reshape(-1, *column.shape[2:]) for column in joined)
+        following = [found[position] for position in order]
+        return CollectedBatch(ReplayRows(*rows), lanes * total, order, following, log_mu)
+
+
 class EnvironmentSlots(Spaces, Protocol):
     """An environment, or several."""
 
@@ -142,6 +198,10 @@ class Collector(Protocol):
 
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """Plays until the batch is full, or `most` steps are made in each lane."""
+        ...
+
+    def play(self, lanes: int) -> int:
+        """Sets the number of lanes of further batches, the others rest; the number that it is."""
         ...
 
 
@@ -220,6 +280,9 @@ class SingleEnvCollector:
     def reset(self, seed: int) -> None:
         self._observation, _ = self._environment.reset(seed=seed)
 
+    def play(self, lanes: int) -> int:
+        return 1
+
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`.
 
@@ -242,7 +305,7 @@ class SingleEnvCollector:
         episode_return, length = self._return, self._length
         t = 0
         while t < n:
-            if renew is not None and not t % _LOOK_STEPS and renew():
+            if renew is not None and not t % LOOK_STEPS and renew():
                 outputs, normalize = self._acting(noted), self._model.normalizer()
             observations[t] = observation
             action = sample(outputs(observation if normalize is None else normalize(observation)))
@@ -308,6 +371,8 @@ class VectorEnvCollector:
     def __init__(self, experiment: Experiment, lanes: Any, context: CollectorContext) -> None:
         count = lanes.count
         model = context.model
+        self._context = context
+        self._epsilon = experiment.algorithm.epsilon
         self._renew = context.renew
         self._lanes = lanes
         self._may_be_nan = may_be_nan(lanes.observation_space)
@@ -316,11 +381,8 @@ class VectorEnvCollector:
         self._sink = context.sink
         self._pipe = context.pipe
         self._diagnostics = context.diagnostics
-        self._sampler = ActionSampler(
-            context.epsilon,
-            experiment.algorithm.epsilon,
-            lambda epsilon: samples_of_lanes(model.head, context.rng, epsilon, count),
-        )
+        self._playing = 0
+        self.play(count)
         self._notes = BehaviourNotes(model, context.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
@@ -333,37 +395,50 @@ class VectorEnvCollector:
     def reset(self, seed: int) -> None:
         self._observations[:] = self._lanes.reset(seed)
 
+    def play(self, lanes: int) -> int:
+        if not self._lanes.may_rest:
+            lanes = self._lanes.count
+        if lanes != self._playing:
+            self._playing, context = lanes, self._context
+            self._sampler = ActionSampler(
+                context.epsilon,
+                self._epsilon,
+                lambda epsilon: samples_of_lanes(context.model.head, context.rng, epsilon, lanes),
+            )
+        return lanes
+
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`."""
         rows = self._sink.begin(False)
-        count, length = self._lanes.count, min(self._length, most)
+        count, length = self._playing, min(self._length, most)
         observations, actions, rewards, was_terminated, was_truncated = (
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
         outputs, normalize = self._model.acting(), self._model.normalizer()
         noted = self._notes.outputs
-        current, step = self._observations, self._lanes.step
+        current, step = self._observations[:count], self._lanes.step
+        returns = self._returns[:count]
         sample = self._sampler.sampler()
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
         for t in range(length):
-            if self._renew is not None and not t % _LOOK_STEPS and self._renew():
+            if self._renew is not None and not t % LOOK_STEPS and self._renew():
                 outputs, normalize = self._model.acting(), self._model.normalizer()
             observations[:, t] = current
             policy = outputs(current if normalize is None else normalize(current))
             if noted is not None:
-                noted[:, t] = policy
+                noted[:count, t] = policy
             actions[:, t], chosen = sample(policy)
             seen, earned, terminated, _, finals = step(chosen)
-            rewards[:, t] = earned = np.asarray(earned, np.float64)
-            self._returns += earned
+            rewards[:, t] = earned = np.asarray(earned[:count], np.float64)
+            returns += earned
             self._unreported += count
             if isinstance(seen, np.ndarray):
                 current[:] = seen
             else:
-                for lane, observation in enumerate(seen):
-                    current[lane] = observation
+                for lane in range(count):
+                    current[lane] = seen[lane]
             for lane, final in finals.items():
                 if terminated[lane]:
                     was_terminated[lane, t] = 1.0
@@ -372,6 +447,8 @@ class VectorEnvCollector:
                     cuts[lane * length + t] = np.array(final, np.float32)
                 self._end_episode(lane, self._made + t + 1)
         self._made += length
+        for lane in range(count, self._lanes.count):
+            self._began[lane] += length
         over = (was_terminated[:, -1] + was_truncated[:, -1]) > 0.0
         for lane in np.flatnonzero(~over).tolist():
             cuts[lane * length + length - 1] = current[lane].copy()
@@ -379,7 +456,7 @@ class VectorEnvCollector:
         following = [cuts[position] for position in order]
         steps = count * length
         check_numbers(rewards, *((observations, *following) if self._may_be_nan else ()))
-        log_mu = self._notes.log_mu(rows, steps)
+        log_mu = self._notes.log_mu(rows, steps, count)
         self._sink.end(steps, order, following, np.nan if log_mu is None else log_mu)
         if self._unreported >= REPORT_STEPS:
             self._report(PROGRESS, 0.0)

@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 
 from genkidama.child.collector import (
+    LOOK_STEPS,
     CollectedBatch,
     Collector,
     CollectorContext,
+    SlidingWindow,
     make_collector,
     make_slots,
 )
@@ -39,6 +41,7 @@ from genkidama.child.shared_memory import (
     core_arrays,
 )
 from genkidama.child.worker import (
+    ASK,
     GONE,
     READY,
     RECYCLED,
@@ -49,7 +52,8 @@ from genkidama.child.worker import (
 )
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
-from genkidama.config.schedules import exploration, learning_rate
+from genkidama.config.schedules import exploration, following, learning_rate
+from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import (
     by_autograd,
@@ -224,6 +228,17 @@ class SingleCore:
             memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
+        #: Whether it exchanges after each chunk; the batch of chunks; steps of a lane in one.
+        self._chunks = experiment.child.exchange == "chunk"
+        self._window = SlidingWindow(CHUNKS)
+        batch = experiment.algorithm.batch_size // experiment.environment.lanes
+        self._chunk_steps = batch // CHUNKS if self._chunks else batch
+        self._lanes = experiment.environment.lanes
+        #: `averaging[0]` when it took θ_O last; whether it has asked for θ_P; looks in this chunk.
+        self._seen, self._asked = 0.0, False
+        self._looks = 0
+        #: Seconds of a chunk, as a running mean.
+        self._seconds = 0.0
         #: Decides what is drawn from a replay.
         self.draws = np.random.default_rng(sequence.spawn(1)[0])
         self._parts = [part(self) for part in core_parts(experiment)]
@@ -240,8 +255,9 @@ class SingleCore:
             pipe,
             np.random.default_rng(sequence),
             self._diagnostics,
-            reads_log_mu(self._learner),
+            reads_log_mu(self._learner) or self._chunks,
             epsilon=self._epsilon,
+            renew=self._look if self._chunks else None,
         )
         collectors = [part.collector(context) for part in self._parts]
         self.collector = next(filter(None, collectors), None) or make_collector(
@@ -277,7 +293,7 @@ class SingleCore:
             self.pull()
             while True:
                 self.pipe.check()
-                batch = self.collector.collect()
+                batch = self._act() if self._chunks else self.collector.collect()
                 if self._learns and not self.learn(batch) and not batch.steps:
                     time.sleep(_REST_SECONDS)
                 if guard.leaks():
@@ -321,6 +337,9 @@ class SingleCore:
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)
+        if self._chunks:
+            follows = following(self.experiment, float(self.memory.averaging[2]))
+            rollout.minibatch_size, rate = follows.minibatch_size, rate * follows.rate
         steps = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
         count = 0
@@ -333,7 +352,43 @@ class SingleCore:
                 self.pipe.pause("update")
             if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
+        if self._chunks:
+            self.pipe.report(UPDATE, self._loss)
+            self.pipe.pause("chunk")
+            self.pull()
         return count
+
+    def _act(self) -> CollectedBatch:
+        """Plays a chunk, and waits for θ_P unless that has come meanwhile."""
+        lanes = following(self.experiment, float(self.memory.averaging[2])).lanes
+        if abs(lanes - self._lanes) > 0.75 and not self.experiment.replay_steps:
+            self._lanes = self.collector.play(round(lanes))
+        began = time.monotonic()
+        self._asked, self._looks = False, 0
+        chunk = self.collector.collect(self._chunk_steps)
+        seconds = time.monotonic() - began
+        self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
+        if self.index == 0:
+            self.memory.averaging[3] = self._seconds
+        if self.memory.averaging[0] == self._seen:
+            self.pipe.pause("chunk")
+        self.pull()
+        return chunk
+
+    def _look(self) -> bool:
+        """Takes a late answer of the parent over in the middle of a chunk, and asks for θ_P as long
+        before its end as the next answer will take; whether the weights are new."""
+        new = not self._asked and self.memory.averaging[0] != self._seen
+        if new:
+            self.pull()
+        left = 1.0 - self._looks * LOOK_STEPS / self._chunk_steps
+        self._looks += 1
+        # The nearest look counts. Where the answer is quick, it is asked for at the end.
+        early = self.memory.averaging[1] + 0.5 * self._seconds * LOOK_STEPS / self._chunk_steps
+        if not self._asked and self._seconds and left * self._seconds <= early:
+            self._asked = True
+            self.pipe.report(ASK)
+        return new
 
     def _gradients(self, rollout: Rollout) -> Iterator[None]:
         if not self._notes_losses:
@@ -355,23 +410,23 @@ class SingleCore:
 
     def pull(self) -> None:
         """θ_L ← θ_O."""
+        self._seen = float(self.memory.averaging[0])
         self.model.vector.copy_(self._shared)
         self._since_pull = 0
 
     def _rollout(self, batch: CollectedBatch) -> Rollout:
+        self._absorb(batch)
+        if self._chunks:
+            batch = self._window.add(batch, self._lanes)
         rows, steps, cuts, following, log_mu, _ = batch
         raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = rows.rewards[:steps]
         ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0
-        self._discount(rewards, ends)
         ends[cuts] = True
         normalize = self.model.normalizer()
         if normalize is not None:
-            shared = self.model.moments("observations", self.memory.weights)
-            assert shared is not None
             observations, cut_observations = normalize(raw), normalize(cut_observations)
-            shared.add(raw.reshape(steps, -1))
         else:
             observations = raw.copy()  # contiguous, and the learner's own
         rollout = Rollout(
@@ -389,14 +444,18 @@ class SingleCore:
             part.prepare(rollout)
         return rollout
 
-    def _discount(self, rewards: Array, ends: Array) -> None:
-        """Takes the discounted returns into the shared statistics, if there are any."""
+    def _absorb(self, batch: CollectedBatch) -> None:
+        """Takes observations and discounted returns into shared statistics, if there are any."""
+        rows, n = batch.rows, batch.steps
+        if (shared := self.model.moments("observations", self.memory.weights)) is not None:
+            shared.add(rows.observations[:n].astype(np.float32, copy=False).reshape(n, -1))
         shared = self.model.moments("returns", self.memory.weights)
         if shared is None:
             return
+        rewards, ends = rows.rewards[:n], (rows.terminated[:n] + rows.truncated[:n]) > 0.0
         returns = np.empty_like(rewards)
-        length = len(rewards) // len(self._discounted)
-        for lane, discounted in enumerate(self._discounted):
+        length = len(rewards) // self._lanes
+        for lane, discounted in enumerate(self._discounted[: self._lanes]):
             part = slice(lane * length, (lane + 1) * length)
             steps = zip(rewards[part].tolist(), ends[part].tolist(), strict=True)
             for t, (reward, end) in enumerate(steps, part.start):

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -38,6 +39,7 @@ from genkidama.child.shared_memory import (
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
+from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
@@ -53,6 +55,11 @@ _REHEARSAL_SECONDS = 5.0
 #: Attempts to have the network described by a process, which may die, and the pause in between.
 _ATTEMPTS = 3
 _RETRY_SECONDS = 0.2
+
+#: `chunk`: the shortest of this many answers is the link's latency, whatever else the CPU had to
+#: do. Up to this part of a chunk, cores wait for it.
+_WAITS = 16
+_SHORT = 1 / 16
 
 #: The entry points of the processes that this module starts.
 _DESCRIBE = "genkidama.child.core_forkserver:describe"
@@ -102,6 +109,8 @@ class CoreOrchestrator(PooledBackend):
         self.name = name
         self._pool = self._make_pool()
         self._memory: SharedMemory | None = None
+        #: `chunk`: seconds from a request of θ_P to its answer, of the newest ones.
+        self._waits: deque[float] = deque(maxlen=_WAITS)
         #: The cores that have made updates since the last exchange.
         self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
@@ -279,12 +288,45 @@ class CoreOrchestrator(PooledBackend):
         await self._pool.due()
 
     def snapshot(self) -> Vector | None:
-        return None if self.experiment.role == "act" else self._weights.snapshot()
+        if self.experiment.role == "act":
+            return None
+        vector = self._weights.snapshot()
+        _, wait, _, chunk = self.memory.averaging
+        if wait > _SHORT * chunk > 0.0:
+            # The link is slow: they act on and take θ_P over when it comes.
+            self._pool.release()
+        return vector
+
+    @property
+    def pulls(self) -> bool:
+        return self._pool.pulls
+
+    def weights(self) -> Vector:
+        return self.memory.weights
+
+    def take(self, weights: Vector | None, seconds: float) -> None:
+        self._waits.append(seconds)
+        if weights is not None:
+            self.memory.weights[:] = weights
+        self._renewed()
+
+    def _renewed(self) -> None:
+        """Lets cores see that the parent has answered."""
+        self._pool.asked = False
+        self.memory.averaging[0] += 1.0
+        self.memory.averaging[1] = min(self._waits, default=0.0)
+
+    def averaged(self, children: float) -> None:
+        """The number of children that push lately, for the cores."""
+        self.memory.averaging[2] = children
 
     def take_work(self) -> Work:
         work = self._pool.take_work()
         memory = self.memory
         work.measures = self._diagnostics.figures(memory.diagnostics, float(memory.progress[0]))
+        if "learning_rate" in work.measures:
+            follows = following(self.experiment, float(memory.averaging[2]))
+            work.measures["learning_rate"] *= follows.rate
         updates, self._pool.updates = self._pool.updates, {}
         self._updated.update(updates)
         if updates:
@@ -299,12 +341,14 @@ class CoreOrchestrator(PooledBackend):
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
         # Free cores have learned since the snapshot.
         self._weights.blend(sent, parent, beta, self.experiment.child.exchange == "free")
+        self._renewed()
 
     def reset(self, weights: Vector) -> None:
         self._weights.reset(weights)
         for name, array in self.memory.layout.arrays.items():
             if array.reset:
                 getattr(self.memory, name)[:] = 0
+        self._renewed()
 
     def heard(self, version: int) -> None:
         """θ_P's last version, for the cores."""

@@ -276,18 +276,33 @@ class ParentConnection:
         connection = self._connection
         if connection is None or not self.joined:
             return None
+        if vector is not None or self.session.pushes != "experience":
+            news = news if news is not None and news.asks else None
+            return await self._ask_or_lose(connection, self.session.push(vector, gradient), news)
+        return await self._ask_or_lose(connection, Pull() if news is None else None, news)
+
+    async def pull(self, own: Vector) -> Decision | None:
+        """θ_P, to learn from; None if θ_C has to be pushed first, or as `push`.
+
+        Args:
+            own: θ_C. Where the parent has several shards, one may be lost.
+        """
+        connection, request = self._connection, self.session.pull()
+        if connection is None or not self.joined or request is None:
+            return None
+        return await self._ask_or_lose(connection, request)
+
+    async def _ask_or_lose(
+        self, connection: ClientConnection, request: Request | None, news: NewsBackend | None = None
+    ) -> Decision | None:
+        """As `push`; without a request, `news` alone is asked for."""
         try:
-            request: Request
-            if vector is not None or self.session.pushes != "experience":
-                request = self.session.push(vector, gradient)
-                news = news if news is not None and news.asks else None
-            elif news is not None:
+            if request is None:
+                assert news is not None
                 await self._read_pull()
                 await connection.send(encode(_PULL))
                 self._await_news(connection, news)
                 return Keep()
-            else:
-                request = Pull()
             decision = await self._ask(connection, request, news)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)

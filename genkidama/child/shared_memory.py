@@ -129,6 +129,7 @@ def core_arrays(
         "semaphore": SharedArray((), "bool"),
         "progress": SharedArray((2,), "float64", per_core=False),
         "stop": SharedArray((1,), "bool", per_core=False),
+        "averaging": SharedArray((4,), "float64", per_core=False),
     }
 
 
@@ -157,6 +158,9 @@ class SharedMemory(Block):
     progress: Array
     #: Whether the cores should end: bool (1,).
     stop: Array
+    #: `chunk`: how often θ_O ← θ_P; seconds until the parent answers; n; seconds of a chunk of core
+    #: 0: float64 (4,).
+    averaging: Array
 
     if TYPE_CHECKING:
 

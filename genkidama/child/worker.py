@@ -27,9 +27,11 @@ from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.machine import available_bytes, limit_growth, own_bytes
+from genkidama.runtime.process import readable
 from genkidama.runtime.user_errors import describe_error, is_user_error
 
 __all__ = [
+    "ASK",
     "EPISODE",
     "FAILED",
     "GONE",
@@ -50,7 +52,9 @@ __all__ = [
 #: loss in the return's place, NaN if it is not known. FAILED is followed by the reason. Plug-ins
 #: use other kinds. An empty message means that the process waits.
 RECORD = struct.Struct("<Bdq")
+#: ASK: the process will soon need θ_P to learn from.
 READY, EPISODE, FAILED, PROGRESS, UPDATE = range(5)
+ASK = 6
 
 #: An episode is reported whenever it has this many further steps: some last minutes.
 REPORT_STEPS = 256
@@ -82,7 +86,7 @@ class WorkerPipe:
         stop: bool, shape (1,), in shared memory: whether this process should end.
         element: bool, shape (1,), in shared memory: its element of the semaphore vector; None for
             a process that never waits.
-        after: the event after which it waits: each `"episode"`, `"update"` or `"block"`.
+        after: the event after which it waits: each `"episode"`, `"update"`, `"chunk"` or `"block"`.
     """
 
     def __init__(
@@ -100,7 +104,7 @@ class WorkerPipe:
     def check(self) -> None:
         """Raises `StopWorker` if this process should end."""
         # Nothing is ever sent to a process that does not wait: what can be read is the pipe's end.
-        if self._stop[0] or self.pipe.poll():
+        if self._stop[0] or readable(self.pipe):
             raise StopWorker
 
     def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
@@ -116,8 +120,8 @@ class WorkerPipe:
         should end.
 
         Args:
-            after: an `"episode"`, an `"update"`, a `"block"`, or the `"start"`, after which every
-                process waits that ever does.
+            after: an `"episode"`, an `"update"`, a `"chunk"`, a `"block"`, or the `"start"`, after
+                which every process waits that ever does.
         """
         if self._element is None or after not in (self._after, "start"):
             return

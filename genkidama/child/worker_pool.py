@@ -7,6 +7,8 @@ Laws of this file:
 - With `"episode"` it is due when every element of the semaphore vector is set and an episode has
   ended since the last exchange. If all wait and none has ended, as at the start, the pool releases
   them by itself. With `"update"` the same holds of updates.
+- With `"chunk"` processes wait twice: for θ_P before they learn, which one of them may ask for
+  early, and for an exchange when all have learned.
 - A process that dies, or hangs and is killed, is replaced; meanwhile its element is set. Each
   further death lengthens the delay. A process that dies repeatedly before it has done any work
   ends the child, with the reason that it gave.
@@ -32,7 +34,7 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.shared_memory import SharedWeights
-from genkidama.child.worker import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
+from genkidama.child.worker import ASK, EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.pacing import RestartPolicy
@@ -145,7 +147,12 @@ class WorkerPool:
         #: `free`: an exchange is due after this many steps, unless the parent says otherwise.
         self.exchange_steps = experiment.child.exchange_steps
         #: The kind of record that makes an exchange due.
-        self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
+        self._counts = EPISODE if experiment.child.exchange == "episode" else UPDATE
+        self._chunks = experiment.child.exchange == "chunk"
+        #: `chunk`: whether what is due is a pull, and whether a process has asked for one.
+        self.pulls = self.asked = False
+        #: Whether it was made since the last exchange.
+        self._pulled = not self._chunks
         self._workers: dict[int, WorkerProcess] = {}
         self._count = 0
         self._starts = 0
@@ -286,6 +293,9 @@ class WorkerPool:
                 self.updates[worker.index] = value
             if self._free and 0 < self.exchange_steps <= self._work.steps:
                 self._wake.set()
+        elif kind == ASK and not self._pulled:
+            self.asked = True
+            self._wake.set()
         elif kind == FAILED:
             worker.failure = record[RECORD.size :].decode(errors="replace")
 
@@ -378,7 +388,13 @@ class WorkerPool:
                 for worker in list(self._workers.values()):
                     worker.read()
                 if self._played:
+                    self.pulls = False
                     return
+            if not self._pulled and (self.asked or self._semaphore.all_lit):
+                self.pulls = self._pulled = True
+                self.asked = False
+                return
+            if self._semaphore.all_lit:
                 self.release()
             self._wake.clear()
             await self._wake.wait()
@@ -388,11 +404,14 @@ class WorkerPool:
         work, self._work = self._work, Work()
         if self._fatal is None:
             self._wake.clear()  # what these steps have made due is this exchange
+        if self._chunks:
+            self._played = self._pulled = False
         return work
 
     def release(self) -> None:
         """Wakes the processes that wait at the semaphore."""
-        self._played = False
+        if not self._chunks:
+            self._played = False
         if not self._free:
             self._release_all()
 

@@ -17,6 +17,8 @@ import tomli_w
 from genkidama.config.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.config.plugin import OWNERS, every, find, load, names, plugins
 from genkidama.config.sections import (
+    ADAPTED,
+    CHUNKS,
     Algorithm,
     ChildSettings,
     Environment,
@@ -64,6 +66,17 @@ _NAMED = (
     ("parent", "rule", "rules"),
     ("child", "backend", "backends"),
 )
+
+#: Defaults with `child.exchange = "chunk"`, for four children or fewer.
+_CHUNK: dict[str, dict[str, Any]] = {
+    "environment": {"lanes": 8},
+    "algorithm": {"epochs": 1, "minibatch_size": 64, "normalize_advantages": True},
+    "optimizer": {"learning_rate": 1.4e-3},
+    "child": {"beta": 1.0},
+}
+
+#: Steps of a lane in such a batch.
+_LANE_STEPS = 128
 
 
 def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
@@ -154,6 +167,15 @@ class Experiment(Section, frozen=True):
         return replay is not None and replay.url != "local"
 
     @property
+    def adapts(self) -> tuple[str, ...]:
+        """The settings that follow the number of children, as `child.adapt` names them."""
+        if self.child.exchange != "chunk":
+            return ()
+        if self.child.adapt != "auto":
+            return self.child.adapt
+        return tuple(key for key, section in ADAPTED.items() if _is_default(self, section, key))
+
+    @property
     def pull(self) -> float:
         """Step of a child towards θ_P at an exchange: β, or 1."""
         return self.child.beta if self.pushes == "weights" else 1.0
@@ -186,7 +208,7 @@ class Experiment(Section, frozen=True):
                     f"{source}: [{table}]: is of the plug-in {owner!r}, which is not there; "
                     "take the table out, or install Genkidama anew"
                 )
-        experiment = convert(settings, cls, source)
+        experiment = convert(_with_chunk(settings), cls, source)
         if experiment.plugins:
             sections = {
                 name: _section_of_plugin(name, table, source)
@@ -212,6 +234,8 @@ class Experiment(Section, frozen=True):
                     key: value for key, value in settings[section].items() if value is not None
                 }
         settings["algorithm"] = applicable_settings(settings["algorithm"], self.algorithm.name)
+        if self.child.exchange == "chunk":
+            settings["child"]["adapt"] = list(self.adapts)
         if not self.plugins:
             del settings["plugins"]
         return {key: value for key, value in settings.items() if value is not None}
@@ -237,6 +261,8 @@ class Experiment(Section, frozen=True):
                 if not isinstance(where, dict):
                     raise ConfigurationError(f"{source}: {key}: {section!r} is no section")
             where[last] = value
+        if "child.adapt" not in changes:
+            _let_follow(settings, self, changes)
         return type(self).from_dict(settings, source=source)
 
 
@@ -310,6 +336,59 @@ def _section_of_plugin(name: str, table: Any, source: str) -> Section:
     return section
 
 
+def _with_chunk(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the defaults of `child.exchange = "chunk"`, if that is set."""
+    child = settings.get("child")
+    if not isinstance(child, dict) or child.get("exchange") != "chunk":
+        return settings
+    result = dict(settings)
+    for name, defaults in _CHUNK.items():
+        given = settings.get(name, {})
+        if not isinstance(given, dict):
+            return settings
+        kind = given.get("name", "ppo") if name == "algorithm" else "ppo"
+        result[name] = {**applicable_settings(defaults, kind), **given}
+    lanes = result["environment"]["lanes"]
+    if isinstance(lanes, int):
+        result["algorithm"].setdefault("batch_size", _LANE_STEPS * lanes)
+    algorithm = result["algorithm"]
+    kind = algorithm.get("name", "ppo")
+    if kind == "a3c" and not algorithm.get("epsilon"):
+        algorithm.setdefault("vtrace", True)  # older policies have played three quarters of a batch
+    if child.get("adapt", "auto") == "auto":
+        result["child"]["adapt"] = [
+            key
+            for key, section in ADAPTED.items()
+            if key not in settings.get(section, {})
+            and (key != "minibatch_size" or kind not in ("a3c", "dqn", "vtrace"))
+        ]
+    return result
+
+
+def _let_follow(settings: dict[str, Any], before: Any, changes: dict[str, Any]) -> None:
+    """Lets nothing follow the number of children that `changes` set, and all else if they turn
+    `child.exchange` to `"chunk"`."""
+    child = settings["child"]
+    if not isinstance(child, dict):
+        return
+    if before.child.exchange == "chunk":
+        child["adapt"] = [key for key in before.adapts if f"{ADAPTED[key]}.{key}" not in changes]
+    elif child["exchange"] == "chunk":
+        child["adapt"] = "auto"
+        defaults = [(name, key) for name, keys in _CHUNK.items() for key in keys]
+        for name, key in (*defaults, ("algorithm", "batch_size"), ("parent", "alpha")):
+            if f"{name}.{key}" not in changes and _is_default(before, name, key):
+                settings[name].pop(key, None)
+
+
+def _is_default(experiment: Any, section: str, key: str) -> bool:
+    settings = getattr(experiment, section)
+    return getattr(settings, key) in (
+        getattr(type(settings)(), key),
+        _CHUNK.get(section, {}).get(key),
+    )
+
+
 def _check_names(experiment: Experiment, source: str) -> None:
     """Checks that the core or a plug-in has the names of rule, backend and algorithm."""
     for section, key, hook in _NAMED:
@@ -347,18 +426,20 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         )
     if environment.lanes > 1 and child.backend != "ga3c":
         _check_lanes(experiment, source)
+    if child.exchange == "chunk":
+        _check_chunk(experiment, source)
     if set(child.roles) != {"bundle"} and experiment.section("replay") is None:
         raise ConfigurationError(
             f"{source}: child.roles = {list(child.roles)}: a replay for all children is of the "
             "plug-in 'gorila', which is not there; take the setting out"
         )
-    on_policy = child.backend == "hogwild" and learns_itself
+    on_policy = child.backend == "hogwild" and learns_itself and child.exchange != "chunk"
     other = algorithm.name in ("ppo", "dqn", "vtrace")
     if algorithm.vtrace and (other or on_policy):
         key, value = ("algorithm.name", algorithm.name) if other else ("child.backend", "hogwild")
         raise ConfigurationError(
-            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c "
-            "or with parent.rule = 'experience', "
+            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            "with child.exchange = 'chunk', or with parent.rule = 'experience', "
             f"but {key} = {value!r}"
         )
     if algorithm.vtrace and algorithm.epsilon:
@@ -384,6 +465,33 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
             "nothing would be saved on the way; set one of them"
+        )
+
+
+def _check_chunk(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose children exchange after each chunk."""
+    algorithm, lanes = experiment.algorithm, experiment.environment.lanes
+    key = f"{source}: child.exchange = 'chunk'"
+    if experiment.pushes not in ("weights", "difference") or experiment.searches:
+        cause = "a [search]" if experiment.searches else f"parent.rule = {experiment.parent.rule!r}"
+        raise ConfigurationError(
+            f"{key}: averages weights, and {cause} does not; take another child.exchange, or "
+            "parent.rule = 'blend'"
+        )
+    if experiment.child.backend == "ga3c" or set(experiment.child.roles) != {"bundle"}:
+        raise ConfigurationError(
+            f"{key}: is for cores that act and learn; set child.backend to 'hogwild' and leave "
+            "child.roles out"
+        )
+    if not algorithm.across_episodes:
+        raise ConfigurationError(
+            f"{key}: a chunk does not end with its episode; set algorithm.across_episodes to true"
+        )
+    if algorithm.batch_size % (CHUNKS * lanes):
+        raise ConfigurationError(
+            f"{source}: algorithm.batch_size = {algorithm.batch_size}: is no multiple of "
+            f"{CHUNKS} chunks in environment.lanes = {lanes}; set it to {_LANE_STEPS * lanes}, "
+            "for instance"
         )
 
 

@@ -21,6 +21,8 @@ from genkidama.config.decoding import (
 )
 
 __all__ = [
+    "ADAPTED",
+    "CHUNKS",
     "Algorithm",
     "ChildSettings",
     "Environment",
@@ -35,6 +37,17 @@ __all__ = [
 
 #: The content of a push: θ_C, θ_C − θ_base, a gradient at θ_base, rows of steps, or no vector.
 Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
+
+#: `child.exchange = "chunk"`: a batch is this many chunks, of which one is new in each exchange.
+CHUNKS = 4
+
+#: Settings that `child.adapt` may name, by section.
+ADAPTED = {
+    "alpha": "parent",
+    "lanes": "environment",
+    "minibatch_size": "algorithm",
+    "learning_rate": "optimizer",
+}
 
 #: A part of a whole that is not nothing.
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -172,7 +185,8 @@ class Algorithm(Section, frozen=True):
     max_gradient_norm: NotNegative = 0.0
     """Longest gradient, by its Euclidean norm; 0 means no limit."""
     vtrace: bool = False
-    """`a3c` with `ga3c`: corrects by V-trace for the updates between acting and learning."""
+    """`a3c` with `ga3c` or `"chunk"`: corrects by V-trace for the updates between acting and
+    learning."""
     vtrace_rho: Positive = 1.0
     """`vtrace`: ρ̄, the largest weight of a step's temporal difference."""
     vtrace_c: Positive = 1.0
@@ -352,9 +366,17 @@ class ChildSettings(Section, frozen=True):
     backend: Annotated[str, plug("hogwild", "ga3c", more=True)] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
-    exchange: Literal["episode", "update", "free"] = "episode"
+    exchange: Literal["episode", "update", "free", "chunk"] = "episode"
     """`"episode"`: once per episode of the whole child, while its cores wait; `"update"`: the same
-    once per update, or per gradient if the child pushes gradients; `"free"`: nobody waits."""
+    once per update, or per gradient if the child pushes gradients; `"free"`: nobody waits;
+    `"chunk"`: each core acts for a quarter of a batch, takes θ_P, learns from its newest batch,
+    and pushes, for averaging that is faster with more children (docs/scaling.md)."""
+    adapt: (
+        Literal["auto"] | tuple[Literal["alpha", "lanes", "minibatch_size", "learning_rate"], ...]
+    ) = "auto"
+    """`chunk`: settings that follow the number of children: `parent.alpha`, `environment.lanes`,
+    `algorithm.minibatch_size` and `optimizer.learning_rate`. `"auto"` means those of them that the
+    experiment does not set."""
     exchange_seconds: NotNegative = 1.0
     """`free`: seconds from one exchange to the next; 0 means by steps only."""
     exchange_steps: Count = 0

@@ -240,6 +240,8 @@ class Lanes(Protocol):
 
     #: Their number.
     count: int
+    #: Whether `step` may be given the actions of the first lanes alone; the others then rest.
+    may_rest: bool
     #: The spaces of a single lane.
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -249,7 +251,7 @@ class Lanes(Protocol):
         ...
 
     def step(self, actions: list[Any]) -> Step:
-        """Takes one action in each lane.
+        """Takes one action in each lane. Of those that rest, the result says nothing.
 
         What it returns is good until the next step, which may overwrite all of it.
         """
@@ -279,6 +281,8 @@ def _first_seed(seed: int, count: int) -> int:
 class _InTurn:
     """Single environments, stepped one after the other."""
 
+    may_rest = True
+
     def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
         self.count = count = len(environments)
         self.observation_space, self.action_space = (
@@ -306,8 +310,8 @@ class _InTurn:
     def step(self, actions: list[Any]) -> Step:
         result = observations, rewards, terminations, truncations, finals = self._result
         finals.clear()
-        for lane, step in self._steps:
-            observation, reward, terminated, truncated, _ = step(actions[lane])
+        for (lane, step), action in zip(self._steps, actions, strict=False):
+            observation, reward, terminated, truncated, _ = step(action)
             rewards[lane] = reward
             terminations[lane] = terminated
             truncations[lane] = truncated
@@ -324,6 +328,8 @@ class _InTurn:
 
 class _Vectorized:
     """Environments in their own vectorized form, which steps them in one call."""
+
+    may_rest = False
 
     def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count

@@ -96,10 +96,11 @@ class PPO:
     def _minibatches(self, rollout: Rollout, rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
         """The columns of `_batch` in minibatches, shuffled anew for each epoch."""
         batch = self._batch(rollout)
+        size = rollout.minibatch_size or self._algorithm.minibatch_size
         for _ in range(self._algorithm.epochs):
             order = torch.randperm(len(batch[0]), generator=rng).to(self._model.device)
             # One shuffled copy an epoch, cut into minibatches: to index each of them costs more.
-            shuffled = (column[order].split(self._algorithm.minibatch_size) for column in batch)
+            shuffled = (column[order].split(size) for column in batch)
             yield from zip(*shuffled, strict=True)
 
     def _note(

@@ -142,6 +142,8 @@ class Rollout:
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
     target: Tensor | None = None
+    #: Steps of each update; 0 leaves it to `algorithm.minibatch_size`.
+    minibatch_size: int = 0
     #: The place for the learner's diagnostics. None: nobody reads them.
     diagnostics: Diagnostics | None = None
 

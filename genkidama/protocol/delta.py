@@ -151,13 +151,14 @@ class ChildDelta:
     _version: int = 0
     #: The weights that wait for their reply, as the parent reads them; None if there are none.
     _read: Vector | None = field(default=None, compare=False, repr=False)
-    #: What the encoding of the push that waits has lost; None if nothing.
+    #: What the encoding of the last push has lost; None if nothing.
     _residual: Vector | None = field(default=None, compare=False, repr=False)
 
     def join(self, weights: Weights, signature: Signature) -> None:
         """Starts with the reply to the join of a network with this signature."""
         self._trainable = signature.size - signature.statistics
         self.parent = None
+        self._residual = None
         self._store(weights)
 
     def write(self, push: Push) -> Push:
@@ -216,7 +217,6 @@ class ChildDelta:
 
     def _store(self, weights: Weights) -> None:
         self._read = None
-        self._residual = None
         if self.encoding and weights.vector is not None:
             self.parent = weights.vector
             self._version = weights.version

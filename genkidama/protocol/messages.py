@@ -212,6 +212,8 @@ class Weights(Message):
     next: bool = False
     #: How many steps the next push should bring; 0 leaves it to the child.
     steps: Count = 0
+    #: n: how many children push lately; 0 if nothing follows it.
+    children: Annotated[float, msgspec.Meta(ge=0, lt=2**31)] = 0.0
     encoding: Encoding = ""
     #: As in `Push`.
     vector: np.ndarray | None = None

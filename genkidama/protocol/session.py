@@ -8,6 +8,9 @@
       |                   join(signature) ---- Join ------------------->  |
       |  receive() <--------------------------- Weights ----------------  |
       |     Begin: start training; after a reconnection Keep or Reset     |
+      |                   pull() ------------- Pull ------------------->  |   in chunks
+      |  receive() <--------------------------- Weights ----------------  |
+      |     BlendReply without `sent`: learn from θ_P                     |
       |                   push(vector) ------- Push ------------------->  |
       |  receive() <--------------------------- Weights ----------------  |
       |     BlendReply: blend; Over: stop; a Join: send it at once        |
@@ -23,6 +26,8 @@ Laws of this file:
 - Work done without a parent is kept, and is part of the next push that has a new number.
 - A difference or a gradient names the version of its base. A child without a base pushes its
   weights.
+- θ_P is pulled only while θ_C has nothing that the parent lacks: after a reply to a push of all of
+  it, and before what is learned next. So work without a parent is pushed before it is replaced.
 - A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other half; `docs/protocol.md` describes the conversation.
@@ -131,6 +136,7 @@ class Begin:
     vector: Vector | None = field(default=None, compare=False)
     #: As in `BlendReply`.
     steps: int = 0
+    children: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ class BlendReply:
     vector: Vector | None = field(default=None, compare=False)
     #: Environment steps that the next push should bring; 0 leaves it to the child.
     steps: int = 0
+    #: n: children that push lately; 0 if nothing follows it.
+    children: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -326,6 +334,8 @@ class Session:
         self._unanswered: PendingWork | None = None
         self._started = False
         self._base = DeltaBase()
+        #: Whether the parent has all of θ_C, or will have it with the reply to the last push.
+        self._settled = True
         #: The reason why NaN or infinite weights were refused, until the parent has sent others.
         self._diverged = ""
         self._named_measures = False
@@ -375,6 +385,7 @@ class Session:
             self._sequence += 1
         assert self.signature is not None
         kind, payload = self._base.payload(vector, gradient, self.signature)
+        self._settled = self._base.pushed is vector
         push = Push(
             version=self.version,
             sequence=self._sequence,
@@ -386,6 +397,10 @@ class Session:
             vector=payload,
         )
         return self._delta.write(push)
+
+    def pull(self) -> Pull | None:
+        """Asks for θ_P, from which the child then learns; None if θ_C has to be pushed first."""
+        return Pull() if self._settled and self._unanswered is None else None
 
     def leave(self, over: str = "", proof: str = "") -> Leave:
         """The last request. For another shard than the first, `over` is the reason why the first
@@ -457,6 +472,7 @@ class Session:
         self._pending = PendingWork()
         self._unanswered = None
         self._started = False
+        self._settled = True
 
     # One method a reply.
 
@@ -509,6 +525,7 @@ class Session:
         else:
             self.version = weights.version
             self._base.set(None if again else weights.vector)
+        self._settled = not again
         assert self.signature is not None
         self._delta.join(weights, self.signature)
         if weights.stop:
@@ -525,7 +542,9 @@ class Session:
         if self._started:
             return Keep()
         self._started = True
-        return Begin(weights.version, weights.progress, weights.vector, weights.steps)
+        return Begin(
+            weights.version, weights.progress, weights.vector, weights.steps, weights.children
+        )
 
     def _after_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
@@ -542,10 +561,12 @@ class Session:
         weights = self._delta.read(weights)
         check_weights(weights, self.signature)
         self.version = weights.version
-        self._base.set(weights.vector)
+        if sent is not None or weights.vector is not None:  # a pull may bring nothing new
+            self._base.set(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        return BlendReply(weights.progress, sent, self._delta.settle(weights), weights.steps)
+        vector = self._delta.settle(weights)
+        return BlendReply(weights.progress, sent, vector, weights.steps, weights.children)
 
     def _end(self, reason: str, next: bool = False) -> Over:
         """Keeps the first reason. The last call decides whether there may be another trial."""

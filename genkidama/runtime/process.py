@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -41,6 +42,7 @@ __all__ = [
     "end_all",
     "failure",
     "losses",
+    "readable",
     "start_program",
 ]
 
@@ -313,7 +315,7 @@ class WorkerProcess(OwnedProcess):
     def read(self) -> None:
         """Hands the messages that have come, and its end, to the owner."""
         try:
-            while self.pipe.poll():
+            while readable(self.pipe):
                 self._owner.heard(self, self._receive(self.pipe))
         except (EOFError, OSError):
             self.hang_up()
@@ -377,6 +379,17 @@ class WorkerProcess(OwnedProcess):
             except OSError:  # it is gone, and has left something unread
                 pass
         return False
+
+
+def readable(pipe: Connection) -> bool:
+    """As `pipe.poll()`, which takes 70 µs for its selector.
+
+    Raises:
+        OSError: it is closed.
+    """
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 
 __all__ = [
     "KINDS",
+    "AveragingChosen",
     "CheckpointWritten",
     "Event",
     "Evaluated",
@@ -141,6 +142,24 @@ class Measures(Event, kw_only=True):
     """Search: the trial that it trained then."""
     figures: dict[str, float] = {}
     """In a line they are beside the other fields: name and value."""
+
+
+class AveragingChosen(Event, kw_only=True):
+    """Settings that follow the number of children (`child.exchange = "chunk"`) have changed."""
+
+    event: Literal["averaging"] = "averaging"
+    children: float
+    """Children that push lately; one that pushes less often than others counts as a part."""
+    staleness: float
+    """Mean staleness of the newest pushes, in versions."""
+    alpha: float | UnsetType = UNSET
+    """α of a push of usual staleness; absent, as the others, if the experiment sets it."""
+    lanes: int | UnsetType = UNSET
+    """Environments that each core plays at once."""
+    minibatch_size: int | UnsetType = UNSET
+    """Steps of a minibatch."""
+    learning_rate: float | UnsetType = UNSET
+    """The children's rate before its schedule."""
 
 
 class PushesRefused(Event, kw_only=True):

@@ -298,10 +298,11 @@ class ParameterServer:
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             children = self.roles.pushing(self.joined)
+            staleness, averaging = trial.version - message.version, self.trials.averaging
             update = Update(
                 vector,
                 message.version,
-                trial.version - message.version,
+                staleness,
                 message.steps,
                 child,
                 children,
@@ -310,6 +311,7 @@ class ParameterServer:
                 message.measures.get("loss"),
                 statistics,
                 norm,
+                None if averaging is None else averaging.push(child, children, staleness, now),
             )
             if now >= self._sampling.after:
                 self._sampling.sample(record, message, now)
@@ -381,6 +383,7 @@ class ParameterServer:
             proof=self._proof(self.stop) if self.stop else "",
             next=bool(trial.stop) and not self.stop,
             steps=self.trials.share(child, len(self.joined)),
+            children=0.0 if self.trials.averaging is None else self.trials.averaging.children,
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 

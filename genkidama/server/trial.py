@@ -22,6 +22,7 @@ from genkidama.config.sections import Stop
 from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, blend, is_finite, length
+from genkidama.server.averaging import Averaging
 from genkidama.server.events import Event, Exchange
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.registry import make_rule
@@ -392,6 +393,8 @@ class Trials(Protocol):
     tally: ProgressCounter
     #: What happened, oldest first. The `ParameterServer` adds its own events, and hands all out.
     events: list[Event]
+    #: What follows the number of children; None if nothing does.
+    averaging: Averaging | None
 
     @property
     def wait(self) -> float:
@@ -501,6 +504,8 @@ class SingleTrialRun:
         self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
         self.tally = ProgressCounter()
         self.events: list[Event] = []
+        chunks = experiment.child.exchange == "chunk"
+        self.averaging = Averaging(experiment, self.events) if chunks else None
         self._stop = experiment.stop
         child = experiment.child
         steps = child.exchange_steps if child.exchange == "free" else 0

@@ -27,6 +27,25 @@ _BLEND = {
     "optimizer.learning_rate": 5e-4,
 }
 
+#: The rate falls with the steps of all machines, and so at the same step for any number of them.
+_AVERAGE = {"optimizer.schedule": "linear", "stop.steps": 450_000}
+
+#: The best settings that are known for one machine that learns by itself.
+_ALONE = {
+    **_AVERAGE,
+    "environment.lanes": 8,
+    "algorithm.batch_size": 1024,
+    "algorithm.epochs": 4,
+    "algorithm.minibatch_size": 64,
+    "algorithm.normalize_advantages": True,
+    "optimizer.learning_rate": 7e-4,
+    "parent.rule": "blend",
+    "parent.alpha": 1.0,
+    "child.beta": 0.0,
+    "child.exchange": "free",
+    "child.exchange_seconds": 0.5,
+}
+
 _CUT_SECONDS = 20.0
 
 
@@ -63,6 +82,23 @@ CONTENDERS: dict[str, Contender] = {
         settings={**_LEARNS, "parent.alpha": 1.0, "child.beta": 0.0},
         machines=(1,),
         title="Genkidama, one machine that learns by itself",
+    ),
+    "average": Contender(
+        "ours", "lunarlander/averaging.toml", _AVERAGE, title="Genkidama, averaging in chunks"
+    ),
+    "average-blend": Contender(
+        "ours",
+        "lunarlander/averaging.toml",
+        {**_AVERAGE, "parent.rule": "blend"},
+        machines=(8,),
+        title="Genkidama, averaging in chunks by a blend",
+    ),
+    "alone-tuned": Contender(
+        "ours",
+        "lunarlander/averaging.toml",
+        _ALONE,
+        machines=(1,),
+        title="Genkidama, one machine with its best settings",
     ),
     "blend": Contender("ours", settings=_BLEND, machines=(1, 8), title="Genkidama, blend"),
     "difference": Contender(

@@ -12,7 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.collector import ActionSampler, BehaviourNotes, check_numbers, may_be_nan
+from genkidama.child.collector import (
+    ActionSampler,
+    BehaviourNotes,
+    CollectedBatch,
+    SlidingWindow,
+    check_numbers,
+    may_be_nan,
+)
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS
@@ -397,3 +404,51 @@ def test_spaces_of_whole_numbers_are_not_looked_at() -> None:
     assert may_be_nan(gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32))
     assert not may_be_nan(gymnasium.spaces.Box(0, 255, (2,), np.uint8))
     assert not may_be_nan(gymnasium.spaces.Discrete(3))
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=9),
+    st.integers(1, 3),
+    st.integers(0, 2**32 - 1),
+)
+def test_a_window_is_the_end_of_each_lanes_trajectory(
+    played: list[int], length: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    window = SlidingWindow(3)
+    memory = ReplayRows(*(np.zeros((9, width), np.float32).squeeze() for width in (2, 1, 1, 1, 1)))
+    #: Of each lane: rows of all its steps, with what follows them, and the chunk that they were in.
+    trajectories: list[list[tuple[list[float], float, int]]] = [[] for _ in range(3)]
+    for number, lanes in enumerate(played):
+        cuts, following, log_mu = [], [], rng.normal(size=lanes * length).astype(np.float32)
+        for at in range(lanes * length):
+            ends = rng.integers(4)
+            row = [*rng.normal(size=4).astype(np.float32), float(ends == 1), float(ends == 2)]
+            for column, value in zip(memory, (row[:2], row[2:3], *row[3:]), strict=True):
+                column[at] = np.reshape(value, column[at].shape)
+            after = float(rng.normal())
+            if ends == 2 or ((at + 1) % length == 0 and ends != 1):
+                cuts.append(at)
+                following.append(np.full(2, after))
+            trajectories[at // length].append(([*row, float(log_mu[at])], after, number))
+        chunk = CollectedBatch(memory, lanes * length, cuts, following, log_mu)
+        found = window.add(chunk, lanes)
+    first = max(0, len(played) - 3)
+    while min(played[first:]) < played[-1]:
+        first += 1
+    expected = [
+        [(row, after) for row, after, number in trajectory if number >= first]
+        for trajectory in trajectories[: played[-1]]
+    ]
+    rows = [row for trajectory in expected for row, _ in trajectory]
+    columns = [column.reshape(len(rows), -1) for column in (*found.rows, found.log_mu)]
+    assert found.steps == len(rows)
+    np.testing.assert_array_equal(np.concatenate(columns, 1), np.array(rows, np.float32))
+    ends = [
+        (number * len(trajectory) + t, after)
+        for number, trajectory in enumerate(expected)
+        for t, (row, after) in enumerate(trajectory)
+        if row[5] or (t == len(trajectory) - 1 and not row[4])
+    ]
+    assert found.cuts == [position for position, _ in ends]
+    assert [seen[0] for seen in found.following] == [after for _, after in ends]

@@ -145,6 +145,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "child.push": st.sampled_from(["auto", "weights"]),
     "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
+    "child.adapt": st.just("auto") | st.just(["lanes", "alpha"]),
     "child.exchange_seconds": positive,
     "child.exchange_steps": st.integers(0, 10**6),
     "child.hang_seconds": not_negative,
@@ -233,6 +234,24 @@ def test_every_setting_is_tried_here() -> None:
 
 def test_an_empty_file_is_an_experiment() -> None:
     assert Experiment.from_dict({}) == Experiment()
+
+
+def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
+    plain = Experiment.from_dict({"child": {"exchange": "chunk"}})
+    known = (plain.environment.lanes, plain.algorithm.batch_size, plain.algorithm.epochs)
+    assert (*known, plain.child.beta) == (8, 1024, 1, 1.0)
+    assert plain.adapts == ("alpha", "lanes", "minibatch_size", "learning_rate")
+    assert Experiment.from_dict(plain.to_dict()) == plain
+    assert Experiment().with_settings({"child.exchange": "chunk"}) == plain
+    assert Experiment().adapts == ()
+    given = {"parent.alpha": 0.5, "environment.lanes": 4}
+    some = plain.with_settings(given)
+    assert some.adapts == ("minibatch_size", "learning_rate")
+    both = Experiment().with_settings({**given, "child.exchange": "chunk"})
+    assert (both.adapts, both.algorithm.batch_size) == (some.adapts, 512)
+    assert plain.with_settings({**given, "child.adapt": ["alpha"]}).adapts == ("alpha",)
+    a3c = Experiment.from_dict({"child": {"exchange": "chunk"}, "algorithm": {"name": "a3c"}})
+    assert a3c.algorithm.vtrace and a3c.adapts == ("alpha", "lanes", "learning_rate")
 
 
 def test_a_file_by_values(tmp_path: Path) -> None:
@@ -376,7 +395,8 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 CHILD = (
-    "backend, beta, cores, exchange, exchange_seconds, exchange_steps, hang_seconds, push, roles"
+    "adapt, backend, beta, cores, exchange, exchange_seconds, exchange_steps, hang_seconds, push, "
+    "roles"
 )
 PLUG = "or an import string 'module:Name'"
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
@@ -459,7 +479,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         # words
         (
             {"child": {"exchange": "never"}},
-            "child.exchange = 'never': expected one of 'episode', 'update', 'free'",
+            "child.exchange = 'never': expected one of 'episode', 'update', 'free', 'chunk'",
         ),
         (
             {"network": {"activation": "gelu"}},
@@ -533,15 +553,45 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "a free child would never exchange; set one of them",
         ),
         (
+            {"child": {"exchange": "chunk"}, "parent": {"rule": "experience"}},
+            "child.exchange = 'chunk': averages weights, and parent.rule = 'experience' does not; "
+            "take another child.exchange, or parent.rule = 'blend'",
+        ),
+        (
+            {"child": {"exchange": "chunk"}, "search": {}},
+            "child.exchange = 'chunk': averages weights, and a [search] does not; "
+            "take another child.exchange, or parent.rule = 'blend'",
+        ),
+        (
+            {"child": {"exchange": "chunk", "backend": "ga3c"}},
+            "child.exchange = 'chunk': is for cores that act and learn; set child.backend to "
+            "'hogwild' and leave child.roles out",
+        ),
+        (
+            {"child": {"exchange": "chunk"}, "algorithm": {"batch_size": 72}},
+            "algorithm.batch_size = 72: is no multiple of 4 chunks in environment.lanes = 8; set "
+            "it to 1024, for instance",
+        ),
+        (
+            {
+                "child": {"exchange": "chunk"},
+                "algorithm": {"across_episodes": False},
+                "environment": {"lanes": 1},
+            },
+            "child.exchange = 'chunk': a chunk does not end with its episode; set "
+            "algorithm.across_episodes to true",
+        ),
+        (
             {"algorithm": {"name": "a3c", "vtrace": True}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
-            "parent.rule = 'experience', "
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, with "
+            "child.exchange = 'chunk', or with parent.rule = 'experience', "
             "but child.backend = 'hogwild'",
         ),
         (
             {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
-            "parent.rule = 'experience', but algorithm.name = 'ppo'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, with "
+            "child.exchange = 'chunk', or with parent.rule = 'experience', but "
+            "algorithm.name = 'ppo'",
         ),
         (
             {
@@ -763,8 +813,9 @@ def test_settings_of_others_are_left_out() -> None:
         ),
         (
             {"algorithm": {"name": "dqn", "vtrace": True}, **KEPT},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c or with parent.rule = "
-            "'experience', but algorithm.name = 'dqn'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, with "
+            "child.exchange = 'chunk', or with parent.rule = 'experience', but "
+            "algorithm.name = 'dqn'",
         ),
     ],
 )

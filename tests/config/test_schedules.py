@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.config.schedules import SCHEDULES, constant, exploration, learning_rate, linear
+from genkidama.config.experiment import Experiment
+from genkidama.config.schedules import (
+    SCHEDULES,
+    constant,
+    exploration,
+    following,
+    learning_rate,
+    linear,
+)
 from genkidama.config.sections import Algorithm, Optimizer
 
 rates = st.floats(0.0, 1e30)
@@ -76,3 +84,16 @@ def test_exploration_is_annealed_and_may_differ_from_core_to_core(
     )
     assert exploration(settings, progress, part) == pytest.approx(value)
     assert exploration(Algorithm(epsilon=0.3), progress, part) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("children", "lanes", "minibatch", "rate"),
+    [(0, 8, 64, 1), (1, 8, 64, 1), (4, 8, 64, 1), (8, 4, 32, 2**0.5), (16, 4, 32, 8**0.5)],
+)
+def test_lanes_minibatch_and_rate_of_children(
+    children: float, lanes: float, minibatch: int, rate: float
+) -> None:
+    experiment = Experiment.from_dict({"child": {"exchange": "chunk"}})
+    assert following(experiment, children) == (lanes, minibatch, pytest.approx(rate))
+    alone = experiment.with_settings({"child.adapt": []})
+    assert following(alone, children) == (8, 64, 1)

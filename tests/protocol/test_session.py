@@ -248,6 +248,56 @@ def test_what_was_pulled_is_taken_over_whole() -> None:
     assert session.over == Over("over")
 
 
+def answered(session: Session, push: Push, *, version: int = 9) -> Decision:
+    return session.receive(push, Weights(version=version, vector=THEIRS))
+
+
+def test_a_pull_comes_only_while_the_parent_has_all_of_the_childs_weights() -> None:
+    session = joined()
+    assert session.pull() == Pull()
+    push = session.push(OURS)
+    assert session.pull() is None  # its reply may still come
+    answered(session, push)
+    assert session.pull() == Pull()
+
+
+def test_work_without_a_parent_is_pushed_before_anything_is_pulled_and_counted_once() -> None:
+    session = joined()
+    session.add_work(7, [], {})
+    lost = session.push(OURS)
+    session.add_work(5, [], {})
+    session.receive(session.hello(), welcome())
+    assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
+    assert session.pull() is None
+    again = session.push(OURS + 1)
+    assert (again.sequence, again.steps) == (lost.sequence, 7)
+    answered(session, again)
+    assert session.pull() == Pull()
+    assert session.push(OURS).steps == 5
+
+
+def test_progress_behind_a_difference_that_is_sent_again_is_pushed_before_a_pull() -> None:
+    session = differing(0)
+    lost = session.push(OURS)
+    session.receive(session.hello(), welcome(DIFFERENCES))
+    session.receive(JOIN, Weights(version=8, vector=THEIRS))
+    again = session.push(OURS + 1)
+    assert again.vector is lost.vector
+    answered(session, again)
+    assert session.pull() is None
+    answered(session, session.push(OURS))
+    assert session.pull() == Pull()
+
+
+def test_differences_start_from_what_was_pulled_unless_that_is_nothing_new() -> None:
+    session = differing(0)
+    session.receive(Pull(), Weights(version=5, vector=THEIRS))
+    session.receive(Pull(), Weights(version=5, children=7.5))
+    push = session.push(OURS)
+    assert (push.version, push.kind) == (5, "difference")
+    np.testing.assert_array_equal(push.vector, OURS - THEIRS)
+
+
 def test_what_only_concerns_the_parent_may_change() -> None:
     session = joined()
     changed = EXPERIMENT.with_settings({"parent.alpha": 0.1, "stop.updates": 9, "name": "other"})

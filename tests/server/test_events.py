@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from genkidama.server import events
 from genkidama.server.events import (
     KINDS,
+    AveragingChosen,
     CheckpointWritten,
     Evaluated,
     Event,
@@ -104,6 +105,19 @@ LINES: list[tuple[Event, str]] = [
         ),
         '{"time":1.5,"event":"exchange","child":"pi","version":8,"update":4.0,"staleness":0,'
         '"episodes":0,"steps":950,"mean_return":null,"trial":3}',
+    ),
+    (
+        AveragingChosen(
+            time=1.5,
+            children=7.6,
+            staleness=1.9,
+            alpha=0.25,
+            lanes=4,
+            minibatch_size=32,
+            learning_rate=0.002,
+        ),
+        '{"time":1.5,"event":"averaging","children":7.6,"staleness":1.9,"alpha":0.25,"lanes":4,'
+        '"minibatch_size":32,"learning_rate":0.002}',
     ),
     (
         PushesRefused(time=1.5, child="", code="silent", reason="no hello within 10 s"),

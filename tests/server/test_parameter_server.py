@@ -346,7 +346,7 @@ def test_a_rule_is_told_what_a_push_brings() -> None:
     server.handle("b", push(1, 0, 0, 0), 2)
     reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
     assert heard(reply) == (Weights(version=2), [0, 1, 2])
-    assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0, math.sqrt(3))
+    assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0, math.sqrt(3), None)
 
 
 def test_a_pull_gives_the_weights_and_counts_nothing() -> None:

@@ -237,7 +237,9 @@ def test_what_a_child_pulls_is_a_difference_and_its_next_push_goes_on_from_it() 
     assert decision.vector is not None and near(server, decision.vector, 0.04)
     line = server.children["a"].delta
     assert line is not None and line.parent is not None
-    assert decision.vector.tobytes() == line.parent.tobytes()
+    # It keeps what the encoding of its last push has lost, for the next one.
+    lost = decision.vector - line.parent
+    assert 0.0 < np.abs(lost).max() < 0.04
     push, _ = exchange(server, one, numbers(3))
     assert (push.version, push.encoding) == (3, "int8")
     exchange(server, two, numbers(3))

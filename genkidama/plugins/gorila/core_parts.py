@@ -143,6 +143,9 @@ class LearnerOnly:
     def reset(self, seed: int) -> None:
         pass
 
+    def play(self, lanes: int) -> int:
+        return lanes
+
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """An empty batch."""
         self._batches += 1

@@ -14,6 +14,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -170,13 +171,20 @@ class ShardedConnection:
         )
         return self._combined(decisions, vector)
 
+    async def pull(self, own: Vector) -> Decision | None:
+        """θ_P of all shards, or of none; where one has nothing new or is lost, the slice stays."""
+        if not all(shard.joined and shard.session.pull() is not None for shard in self._shards):
+            return None
+        decisions = await gather_all(_named(shard, shard.pull(own)) for shard in self._shards)
+        vectors = [each.vector if isinstance(each, BlendReply) else None for each in decisions]
+        self._note(decisions)
+        return replace(self._reply, sent=None, vector=self._whole(vectors, own))
+
     def _combined(
         self, decisions: Sequence[Decision | None], vector: Vector | None
     ) -> Decision | None:
         """The shards' decisions about a push of `vector`, as one."""
-        first = decisions[0]
-        if isinstance(first, BlendReply):
-            self._reply = first
+        self._note(decisions)
         vectors = [
             each.vector if isinstance(each, BlendReply | Reset) else None for each in decisions
         ]
@@ -188,9 +196,14 @@ class ShardedConnection:
             # A push that was sent again is older than the child's vector.
             parts = [each.sent if isinstance(each, BlendReply) else None for each in decisions]
             sent = self._whole(parts, vector)
-            progress, steps = self._reply.progress, self._reply.steps
-            return BlendReply(progress, sent, self._whole(vectors, sent), steps)
+            whole = self._whole(vectors, sent)
+            return replace(self._reply, sent=sent, vector=whole)
         return next((each for each in decisions if each is not None), None)
+
+    def _note(self, decisions: Sequence[Decision | None]) -> None:
+        """Keeps the first shard's reply."""
+        if isinstance(decisions[0], BlendReply):
+            self._reply = decisions[0]
 
     async def wait_joined(self) -> None:
         await wait_any(shard.wait_joined() for shard in self._shards)

@@ -31,6 +31,7 @@ from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
 from genkidama.protocol.vector import Vector
+from genkidama.server.averaging import Averaging
 from genkidama.server.events import (
     Event,
     PhaseReported,
@@ -132,6 +133,7 @@ class Search:
         #: A trial of no node, by which nodes learn that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = ProgressCounter()
+        self.averaging: Averaging | None = None
         self.events: list[Event] = []
         #: All trials that were begun, by number.
         self.trials: dict[int, SearchTrial] = {}

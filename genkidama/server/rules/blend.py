@@ -47,6 +47,8 @@ class Update(msgspec.Struct, gc=False):
     statistics: int = 0
     #: The Euclidean norm of the numbers before them, at most `LARGEST`; None if not measured.
     length: float | None = None
+    #: α of this push; None means the rule's own.
+    alpha: float | None = None
 
 
 @runtime_checkable
@@ -173,7 +175,7 @@ class Blend(Rule):
         self.alpha = alpha
 
     def apply(self, parent: Vector, push: Update) -> None:
-        blend(parent, push.vector, self.alpha)
+        blend(parent, push.vector, self.alpha if push.alpha is None else push.alpha)
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         return diagnose(self.alpha, beta, children)

@@ -97,10 +97,11 @@ class Difference(Rule):
         part = shortening(push, size, self._options.max_difference * self._length)
         batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
         self._moved = 0.0
-        if batch is None or not self._alpha:
+        alpha = self._alpha if push.alpha is None else push.alpha
+        if batch is None or not alpha:
             return
         factor = batch.factor / batch.count / self._options.delay
-        rate = self._alpha * self._pace.factor(push)
+        rate = alpha * self._pace.factor(push)
         change = batch.total
         bound = batch.length / batch.count / self._options.delay
         if self._options.momentum:

@@ -226,7 +226,8 @@ class Weighted(Rule):
             return
         if batch.count > 1:
             batch.total /= batch.weight
-        blend(parent, batch.total, min(1.0, self._alpha * batch.weight / batch.count))
+        alpha = self._alpha if push.alpha is None else push.alpha
+        blend(parent, batch.total, min(1.0, alpha * batch.weight / batch.count))
 
     def state(self) -> RuleState:
         return {**self._weigh.state(), **self._buffer.state()}
