@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import genkidama
+from genkidama.config.experiment import Experiment
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
 from tests.helpers import (
@@ -37,6 +38,44 @@ Start = Callable[..., Started]
 def start(tmp_path: Path) -> Iterator[Start]:
     with starting(tmp_path) as start:
         yield start
+
+
+def test_children_average_in_chunks(tmp_path: Path) -> None:
+    for rule in ("difference", "weighted"):
+        experiment = Experiment.from_dict(
+            {
+                "environment": {"id": "CartPole-v1"},
+                "network": {"hidden": [8]},
+                "algorithm": {"name": "a3c" if rule == "weighted" else "ppo"},
+                "parent": {"rule": rule, "linger_seconds": 1},
+                "child": {"exchange": "chunk"},
+                "stop": {"updates": 12},
+            }
+        )
+        file = tmp_path / f"{rule}.toml"
+        file.write_text(experiment.to_toml())
+        said = command(
+            tmp_path,
+            "genkidama",
+            "train",
+            file.name,
+            "--children",
+            2,
+            "--cores",
+            2,
+            "--out",
+            rule,
+            "--episodes",
+            1,
+        )
+        assert said.code == 0, said
+        exchanges = history(tmp_path / rule, "exchange")
+        assert exchanges[-1]["version"] == len(exchanges) >= 24
+        # Each push has a chunk of both cores, and θ_P was taken just before it was learned from.
+        assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 256
+        assert max(line["staleness"] for line in exchanges) <= 3
+        chosen = history(tmp_path / rule, "averaging")
+        assert 1.0 <= chosen[0]["children"] <= 2.1 and chosen[-1]["lanes"] == 8
 
 
 # A run from its beginning to its end.

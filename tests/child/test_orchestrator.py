@@ -766,3 +766,71 @@ def test_cores_see_no_gpu_and_give_large_blocks_back(network: str, threshold: st
     variables = CORES.variables(Experiment.from_dict({"network": {"name": network}}))
     assert variables["CUDA_VISIBLE_DEVICES"] == ""
     assert variables.get("MALLOC_MMAP_THRESHOLD_") == threshold
+
+
+# Chunks.
+
+
+def chunks(**sections: Any) -> Experiment:
+    """Four chunks of four steps in each of two lanes."""
+    algorithm = {"name": "ppo", "batch_size": 32, "minibatch_size": 8}
+    return small(
+        environment={"lanes": 2},
+        algorithm={**algorithm, **sections.pop("algorithm", {})},
+        child={"exchange": "chunk"},
+        **sections,
+    )
+
+
+async def test_cores_take_the_parents_weights_before_they_learn_and_push_afterwards() -> None:
+    async with begun(chunks(), cores=2) as orchestrator, asyncio.timeout(60):
+        given = orchestrator.weights() + np.float32(0.5)
+        steps = 0
+        for turn in range(6):
+            await orchestrator.due()
+            assert orchestrator.pulls
+            orchestrator.take(given, 0.001)
+            orchestrator.release()
+            await orchestrator.due()
+            assert not orchestrator.pulls
+            work = orchestrator.take_work()
+            steps += work.steps
+            pushed = orchestrator.snapshot()
+            assert pushed is not None
+            assert 0.0 < np.abs(pushed - given).max() < 0.2, turn  # it has learned from there
+            given = given + np.float32(0.5)
+            orchestrator.blend(pushed, given, 1.0)
+            np.testing.assert_array_equal(orchestrator.weights(), given)
+            orchestrator.release()
+        assert steps <= 6 * 2 * 8 + 2 * 8
+
+
+async def test_without_a_parent_cores_learn_on_from_their_own_weights() -> None:
+    async with begun(chunks(), cores=2) as orchestrator, asyncio.timeout(60):
+        before = orchestrator.weights().copy()
+        for turn in range(8):
+            await orchestrator.due()
+            assert orchestrator.pulls == (not turn % 2)
+            if not orchestrator.pulls:
+                orchestrator.take_work()
+            orchestrator.release()  # nobody has answered
+        assert (orchestrator.weights() != before).any()
+
+
+async def test_over_a_slow_link_cores_ask_early_and_act_on_until_the_answer_is_there() -> None:
+    async with begun(chunks(), cores=1) as orchestrator, asyncio.timeout(60):
+        orchestrator._waits.extend([10.0] * 16)  # longer than any chunk
+        for _ in range(4):
+            while True:
+                await orchestrator.due()
+                if not orchestrator.pulls:
+                    break
+                orchestrator.take(orchestrator.weights().copy(), 10.0)
+                orchestrator.release()
+            pushed = orchestrator.snapshot()
+            assert pushed is not None
+            orchestrator.take_work()
+            await eventually(lambda: orchestrator._pool.asked)  # it acts before the answer
+            orchestrator.blend(pushed, pushed + np.float32(1.0), 1.0)
+            assert not orchestrator._pool.asked  # the answer is the one that was asked for
+            orchestrator.release()
