@@ -117,7 +117,16 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     experiment = cart(folder, trials=4, phases=2, phase_steps=300)
     said = command(
         folder,
-        "genkidama search cart.toml --nodes 2 --cores 1 --out run --no-figures",
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
         seconds=LONG,
     )
     return Searched(said, folder, experiment)
@@ -202,12 +211,23 @@ def test_a_trial_can_be_evaluated_and_trained_on(
 
 
 @pytest.mark.slow
-def test_who_is_killed_is_started_again_and_nothing_is_repeated(
+def test_a_parent_that_is_killed_is_started_again_and_nothing_is_repeated(
     tmp_path: Path, start: Start
 ) -> None:
     experiment = cart(tmp_path)
     run = tmp_path / "run"
-    process = start("genkidama search cart.toml --nodes 2 --cores 1 --out run --no-figures")
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
+    )
     for restarts, reports in enumerate((2, 6)):
         until(
             lambda goal=reports: (
@@ -220,7 +240,6 @@ def test_who_is_killed_is_started_again_and_nothing_is_repeated(
         parent = part(process, "parent")
         parent.kill()
         until(lambda old=parent: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE)
-        part(process, "node-1").kill()  # which comes back to its trial
         before = trials_of(run)
         assert sum(len(trial.user_attrs.get("phases", [])) for trial in before) >= reports - 2
         until(lambda count=restarts: len(history(run, "resume")) > count, "the next parent", LONG)
@@ -265,6 +284,35 @@ def test_everything_is_killed_and_resumed(tmp_path: Path, start: Start) -> None:
     assert said.code == 0 and "Trials      6 of 6 started" in said.out
 
 
+@pytest.mark.slow
+def test_a_node_that_is_killed_comes_back_to_its_trial(tmp_path: Path, start: Start) -> None:
+    experiment = cart(tmp_path, trials=2)
+    run = tmp_path / "run"
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
+    )
+    until(
+        lambda: (
+            {line["child"] for line in history(run, "join")} == {"node-1", "node-2"}
+            or process.popen.poll() is not None
+        ),
+        "nodes",
+        LONG,
+    )
+    part(process, "node-1").kill()
+    assert process.wait(LONG) == 0, process.err
+    check(run, trials_of(run), experiment)
+
+
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
@@ -274,8 +322,17 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
     cart(tmp_path, phase_steps=1_000_000, phases=100)
     run = tmp_path / "run"
     process = start(
-        "genkidama search cart.toml --nodes 2 --cores 1 --out run --set"
-        " parent.checkpoint_seconds=0.2"
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--set",
+        "parent.checkpoint_seconds=0.2",
     )
 
     def learning() -> bool:
@@ -311,7 +368,16 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     process = start(
-        f"genkidama search cart.toml --nodes 0 --listen {address} --out run --no-figures"
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        0,
+        "--listen",
+        address,
+        "--out",
+        "run",
+        "--no-figures",
     )
     nodes = [
         start("genkidama.child", "--parent", f"ws://{address}", "--name", name, "--cores", 1)
@@ -338,7 +404,16 @@ def test_local_nodes_find_a_parent_on_any_address_of_the_machine(
 ) -> None:
     cart(tmp_path, trials=1, phases=1, phase_steps=300)
     process = start(
-        "genkidama search cart.toml --nodes 1 --listen 127.0.0.2:0 --out run --no-figures"
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        1,
+        "--listen",
+        "127.0.0.2:0",
+        "--out",
+        "run",
+        "--no-figures",
     )
     assert process.wait(LONG) == 0, process.err
     assert len(trials_of(tmp_path / "run")) == 1

@@ -276,7 +276,8 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
 
 def torch() -> list[Check]:
     """Checks whether torch can be imported and take a gradient."""
-    required = next((item for item in _requirements() or [] if item.name == "torch"), None)
+    extra = _requirements(("torch",)) or []
+    required = next((item for item in extra if item.name == "torch"), None)
     specifiers, version = required.specifiers if required else "", _installed("torch")
     return [checks.judge_torch(specifiers, version, _try(_TORCH), platform.machine())]
 

@@ -33,6 +33,7 @@ from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, chan
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.forms import check_torch
 from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
 from genkidama.plugins.ga3c.slots import (
     Count,
@@ -124,6 +125,7 @@ class GA3C(PooledBackend):
         return self._pool.pids
 
     async def startup(self) -> Signature:
+        check_torch("child.backend = 'ga3c'")
         # The forkserver imports the environment while the engine imports torch.
         forkserver, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
         self._engine = self._launch()
