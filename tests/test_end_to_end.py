@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,8 @@ import genkidama
 from genkidama.config.experiment import Experiment
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
+from studies.scaling.links import Network
+from studies.scaling.matrix import Link
 from tests.helpers import (
     ROOT,
     Ended,
@@ -518,3 +525,84 @@ def test_any_machine_may_be_lost(tmp_path: Path, start: Start) -> None:
         child.vanish(5.0)
         assert child.wait() == 0
         assert "Traceback" not in child.err
+
+
+COUNTED = """
+import os
+import gymnasium
+
+class Counted(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.made = os.open("steps", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 10
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        os.write(self.made, b".")
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+def test_packets_get_lost_and_the_line_is_cut_for_twenty_seconds(tmp_path: Path) -> None:
+    """Round trips of 100 ms, and 5 % of the packets lost in each direction."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    settings = small(
+        environment={"id": "counted:Counted"},
+        parent={"open": True, "encoding": "int8"},
+        stop={"updates": 60},
+    )
+    (tmp_path / "line.toml").write_text(settings.to_toml())
+    link = Link(megabits=20.0, delay_ms=100.0, loss=0.05)
+    with Network(2, link, seed=1) as network, ExitStack() as stack:
+
+        def start(command: list[str], name: str) -> subprocess.Popen[bytes]:
+            output = stack.enter_context((tmp_path / name).open("wb"))
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(
+                command, cwd=tmp_path, env=environment, stdout=output, stderr=output
+            )
+            stack.callback(process.kill)
+            return process
+
+        python = [sys.executable, "-m"]
+        serve = [*python, "genkidama.parent", "line.toml", "--out", "run"]
+        parent = start(network.at_parent([*serve, "--listen", "0.0.0.0:8765"]), "parent")
+        until(lambda: (tmp_path / "run/history.jsonl").exists(), seconds=90)
+        children = []
+        for number in range(2):
+            address = f"ws://{network.parents_address(number)}:8765"
+            child = [*python, "genkidama.child", "--parent", address, "--name", f"pi-{number}"]
+            child += ["--cores", "1", "--allow", "counted"]
+            children.append(start(network.at(number, child), f"pi-{number}"))
+
+        def exchanges(child: str) -> int:
+            return sum(one["child"] == child for one in history(tmp_path / "run", "exchange"))
+
+        until(lambda: min(exchanges("pi-0"), exchanges("pi-1")) >= 5, seconds=90)
+        network.cut([0, 1])
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 1.0)  # what is in the line arrives
+        before = history(tmp_path / "run", "exchange")
+        until(lambda: time.monotonic() - began > 20.0)
+        assert history(tmp_path / "run", "exchange") == before
+        assert parent.poll() is None and not any(child.poll() for child in children)
+        network.cut([])
+        assert [process.wait(120) for process in (parent, *children)] == [0, 0, 0]
+    said = "".join((tmp_path / name).read_text() for name in ("parent", "pi-0", "pi-1"))
+    assert "Traceback" not in said
+    counted = history(tmp_path / "run", "exchange")
+    assert [one["version"] for one in counted] == list(range(1, len(counted) + 1))
+    assert counted[-1]["update"] == pytest.approx(60, abs=1)
+    # Nothing is counted twice, and what was done without a parent is not lost.
+    made = (tmp_path / "steps").stat().st_size
+    assert 0.9 * made < counted[-1]["steps"] <= made
+    assert before[-1]["steps"] < 0.5 * made
