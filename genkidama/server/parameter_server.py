@@ -464,7 +464,7 @@ class RoleAssignment:
         if self.replay:
             sent["replay"].update(self.replay)
         sent["child"]["roles"] = [role]
-        if role == hello.role:
+        if hello.role:
             try:
                 Experiment.from_dict(sent, source=f"child {name!r} with role = {role!r}")
             except ConfigurationError as error:

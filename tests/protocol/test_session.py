@@ -189,7 +189,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
     ("trial", "reply", "decision"),
     [
         (None, welcome(), JOIN),
-        (7, welcome(trial=7), JOIN),
+        (700, welcome(trial=int("700")), JOIN),
         # A plain run that is over says so again in the reply to the join.
         (None, welcome(stop="3 updates done"), JOIN),
         (7, welcome(stop="all trials are done"), Over("all trials are done")),
