@@ -45,11 +45,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from numbers import Integral, Real
 from typing import TypeAlias
+
+import msgspec
 
 from genkidama.errors import ConfigurationError
 
@@ -205,8 +206,7 @@ class Mode(StrEnum):
     FAILURE = "failure"
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A report and the decision on it."""
 
     trial: int
