@@ -19,6 +19,7 @@ from typing import Any
 from genkidama._version import __version__, pip_install
 from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -88,14 +89,8 @@ def launch(
             alive on it.
     """
     begin("launch")
-    for name, value, least in (
-        ("children", children, 1),
-        ("cores", cores, 1),
-        ("gpus", gpus, 0),
-        ("episodes", episodes, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigurationError(f"{name} = {value:g}: at least {least} is needed")
+    check_least(1, children=children, cores=cores)
+    check_least(0, gpus=gpus, episodes=episodes)
     if resume is not None:
         Run.open(resume)
     ray = find_ray()
