@@ -133,20 +133,27 @@ def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
 
 def running_bytes(root: Path = Path("/")) -> int:
     """Bytes that this user's running children take, with all their processes; 0 if unknown."""
-    parents: dict[int, int] = {}
     children: set[int] = set()
+    for folder in (root / "proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"\0-m\0genkidama.child\0" in (folder / "cmdline").read_bytes():
+                children.add(int(folder.name))
+    return proportional_bytes(children, root)
+
+
+def proportional_bytes(roots: set[int], root: Path = Path("/")) -> int:
+    """Bytes that these processes and all that they started take, by PSS; 0 if unknown."""
+    parents: dict[int, int] = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(fields[1])
-            if b"\0-m\0genkidama.child\0" in (folder / "cmdline").read_bytes():
-                children.add(int(folder.name))
     taken = 0
     for process in parents:
         line = [process]
         while (above := parents.get(line[-1], 0)) and above not in line:
             line.append(above)
-        if children.intersection(line):
+        if roots.intersection(line):
             with suppress(OSError):
                 rows = (root / f"proc/{process}/smaps_rollup").read_text().splitlines()
                 taken += sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
