@@ -313,7 +313,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: is a directory, expected a TOML file") from None
     except RecursionError:
         raise ConfigurationError(f"{path}: not settings: it is nested too deeply") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of text that is not UTF-8, and of a number of 5,000 digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None

@@ -715,6 +715,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         tmp_path / "binary.toml",
     )
     broken.write_text("seed = \n")
+    hostile = tmp_path / "hostile.toml"
+    deep = "not settings: it is nested too deeply"
+    for text, words in (
+        (f"[{'.'.join('a' * 5000)}]", deep),
+        (f"{'.'.join('a' * 5000)} = 1", deep),
+        ("x = " + "[" * 5000 + "]" * 5000, deep),
+        ("[environment.options]\nx = " + "[" * 300 + "]" * 300, deep),
+        ("seed = " + "9" * 5000, "not valid TOML: Exceeds the limit (4300 digits) for integer"),
+        ("#" * (1 << 20) + "\n", "not settings: more than 1 MiB; name another file"),
+    ):
+        hostile.write_text(text)
+        assert error(hostile, ConfigurationError).startswith(f"{hostile}: {words}")
+    hostile.write_text("#" * ((1 << 20) - 1) + "\n")
+    assert Experiment.load(hostile).seed == 0
     binary.write_bytes(b"\xff\xfe")
     assert error(absent, ConfigurationError) == f"{absent}: no such file"
     assert (
