@@ -839,3 +839,16 @@ def test_what_nothing_could_be_learned_with_is_refused(
     with pytest.raises(ConfigurationError) as caught:
         Experiment.from_dict(settings, source="x.toml")
     assert str(caught.value) == f"x.toml: {sentence}"
+
+
+def test_a_wrong_value_fails_where_it_is_written() -> None:
+    for make, said in (
+        (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
+        (lambda: Network(hidden=[64, 0]), r"^Network: hidden\[1\] = 0: expected int >= 1$"),
+        (lambda: Experiment(stop=3), r"^Experiment: stop = 3: expected"),  # type: ignore[arg-type]
+        (lambda: Stop(steps=0), r"^Stop: steps = 0: expected int >= 1$"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            make()
+    assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
+    assert isinstance(Algorithm(gamma=1).gamma, float)

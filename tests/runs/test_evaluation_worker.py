@@ -37,12 +37,6 @@ def test_an_episode_depends_on_the_seed_and_its_number_alone(name: str, greedy: 
     assert returns(name, [0, 1, 2, 3], seed=6, greedy=greedy) != together
 
 
-def test_greedy_play_is_not_sampled_play() -> None:
-    assert returns("CartPole-v1", list(range(8)), greedy=True) != returns(
-        "CartPole-v1", list(range(8)), greedy=False
-    )
-
-
 def bandit(certainty: float, **settings: Any) -> tuple[Model, gymnasium.Env[Any, Any]]:
     """A model that gives the best action e^certainty times the probability of each other one."""
     experiment = Experiment(

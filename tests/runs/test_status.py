@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line, short
+from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line
 from genkidama.server.events import (
     Evaluated,
     Event,
@@ -260,10 +260,6 @@ def test_a_million_points_are_few_and_the_last_one_counts_in_the_end() -> None:
     curve.add(10_000.2, 7.1234567)
     curve.finish()
     assert curve.rows[-1] == (10_000.2, 7.12346)
-
-
-def test_six_digits_are_kept() -> None:
-    assert short(1234567.891) == 1234570.0 and short(-0.000123456789) == -0.000123457
 
 
 # How much is done.
