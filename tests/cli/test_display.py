@@ -312,25 +312,19 @@ def test_what_only_a_parent_knows_is_shown_too() -> None:
     assert "return" in printed(frame(found, 80, 24), 80, 24)[6]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 24), (200, 60)], ids=str)
-@pytest.mark.parametrize("status", [run(60, loss=1.0), search(60)], ids=["run", "search"])
-def test_a_frame_fits(status: RunStatus, size: tuple[int, int]) -> None:
-    rows = drawn(status, 90.0, *size)
-    assert max(map(cell_len, rows)) <= size[0] and len(rows) < size[1]
-
-
 @settings(max_examples=40)
 @given(
     width=st.integers(8, 220),
     height=st.integers(2, 60),
     children=st.integers(1, 70),
+    searches=st.booleans(),
     name=st.text("a漢-é", min_size=1, max_size=30),
     value=st.floats(allow_nan=True),
 )
 def test_a_frame_fits_whatever_the_terminal(
-    width: int, height: int, children: int, name: str, value: float
+    width: int, height: int, children: int, searches: bool, name: str, value: float
 ) -> None:
-    status = run(children, name, odd_measure=value, pps=1e9)
+    status = search(children) if searches else run(children, name, odd_measure=value, pps=1e9)
     rows = drawn(status, 1e6, width, height)
     assert max(map(cell_len, rows)) <= width
     assert len(rows) <= max(1, height - 1)
