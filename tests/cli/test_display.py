@@ -24,8 +24,7 @@ from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.status import Facts, RunStatus
 from genkidama.server.events import Left, PushesRefused, Started, Stopped
 from tests.helpers import ROOT, small
-from tests.plugins.dashboard.stories import as_json
-from tests.stories import PLAN, assigned, exchange, join, leave, lines, measures, report
+from tests.stories import PLAN, as_json, assigned, exchange, join, leave, lines, measures, report
 from tests.terminals import Terminal, in_terminal
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)

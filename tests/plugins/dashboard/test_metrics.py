@@ -14,7 +14,7 @@ from genkidama.plugins.dashboard.metrics import MOST_CHILDREN, MOST_FIGURES, exp
 from genkidama.runs.status import Facts
 from genkidama.server.events import PushesRefused
 from tests.helpers import ROOT
-from tests.plugins.dashboard.stories import BEGAN, as_json, began, exchange, measures, told
+from tests.stories import BEGAN, as_json, began, measured, pushed, told
 
 
 def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -28,8 +28,8 @@ def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
 
 
 def shown() -> dict[str, Any]:
-    status = told([*began("a", "b"), exchange(1, "a"), exchange(2, "b")], steps=100)
-    status.take([measures("a", 3, pps=120.0)])
+    status = told([*began("a", "b"), pushed(1, "a"), pushed(2, "b")], steps=100)
+    status.take([measured("a", 3, pps=120.0)])
     status.page = {"viewers": 3, "seconds": 0.5}
     status.take([PushesRefused(time=BEGAN, child="x", code="token", reason="-", count=3)])
     return as_json(status.document(BEGAN + 3, lambda _: Facts(bytes_in=7, round_trip=0.002)))
@@ -51,7 +51,7 @@ def test_values_are_those_of_the_document() -> None:
 def test_series_stay_few_whatever_children_are_called_and_measure() -> None:
     status = told(began(*(f"c{number}" for number in range(1000))))
     for number in range(100):
-        status.take([measures("c1", number, **{f"f{number}_{each}": 1.0 for each in range(30)})])
+        status.take([measured("c1", number, **{f"f{number}_{each}": 1.0 for each in range(30)})])
     found = samples(as_json(status.document(BEGAN + 200)))
     assert sum(name == "genkidama_child_steps" for name, *_ in found) == MOST_CHILDREN
     assert sum(name == "genkidama_figure" for name, *_ in found) <= MOST_FIGURES

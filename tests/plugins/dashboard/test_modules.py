@@ -14,7 +14,7 @@ from genkidama.runs.status import fold
 from genkidama.server.events import Event, Joined, Left
 from tests.plugins.dashboard.browser import browsing
 from tests.plugins.dashboard.made_up import STATIC, document, made_up
-from tests.plugins.dashboard.stories import BEGAN, as_json, began, exchange, measures, told
+from tests.stories import BEGAN, as_json, began, measured, pushed, told
 
 TEXTS = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".css", ".html"))
 
@@ -98,9 +98,9 @@ HAPPENED = st.lists(
 def event(kind: str, name: str, second: int) -> Event:
     match kind:
         case "exchange":
-            return exchange(second, name)
+            return pushed(second, name)
         case "measures":
-            return measures(name, second, kl=0.5 * second)
+            return measured(name, second, kl=0.5 * second)
         case "leave":
             return Left(time=BEGAN + 1 + second, child=name, reason="gone")
     return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)

@@ -10,8 +10,7 @@ from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import Event, Joined, Left, Resumed, Stopped, TrialEnded
 from tests.helpers import small
-from tests.plugins.dashboard.stories import as_json
-from tests.stories import PLAN, assigned, exchange, join, leave, measures, report
+from tests.stories import PLAN, as_json, assigned, exchange, join, leave, measures, report
 
 
 def searched(*events: Event, **plan: Any) -> RunStatus:
