@@ -283,6 +283,14 @@ def test_the_strictest_condition_says_how_much_is_done(
     assert told([*began("a"), pushed(2)], **stop).share(BEGAN + 3) == share
 
 
+def test_a_run_that_has_reached_its_goal_is_all_done_and_one_that_was_stopped_is_not() -> None:
+    for mean, share in ((195.0, 1.0), (100.0, 0.02)):
+        status = told([*began("a"), pushed(2, mean_return=mean)], updates=100, mean_return=195.0)
+        assert status.share(BEGAN + 3) == 0.02
+        status.take([Stopped(time=BEGAN + 3, reason="so")])
+        assert status.share(BEGAN + 3) == share
+
+
 def test_what_was_done_before_a_restart_counts_as_done_and_not_in_the_pace() -> None:
     resumed = Resumed(time=BEGAN, run="r", software="1", version=7, seconds=90.0)
     status = told([resumed, *began("a")[1:]], updates=100)

@@ -93,6 +93,12 @@ def test_the_share_is_that_of_the_reports_to_expect(plan: dict[str, Any], share:
     assert f"{status.share(30.0):.0%}" == share
 
 
+def test_a_search_whose_trials_have_all_ended_is_all_done() -> None:
+    for trials, share in ((1, True), (2, False)):
+        ends = (assigned(0.0, 0), report(1.0, 0, 7.0), ended(2.0, 0, "stopped"))
+        assert (searched(*ends, trials=trials).share(2.0) == 1.0) == share
+
+
 @pytest.mark.parametrize(
     ("plan", "share"),
     [
