@@ -391,9 +391,7 @@ def check_film(path: Path) -> Path:
     if path.suffix.lower() not in _CODECS:
         raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_CODECS)}")
     if find_spec("imageio_ffmpeg") is None:
-        raise EnvironmentFailure(
-            f"--video {path}: needs imageio_ffmpeg: {pip_install('video')}"
-        )
+        raise EnvironmentFailure(f"--video {path}: needs imageio_ffmpeg: {pip_install('video')}")
     if not path.absolute().parent.is_dir():
         raise EnvironmentFailure(f"--video {path}: there is no folder {path.parent}; make it first")
     if path.exists() and not path.is_file():  # a pipe would wait for its reader
