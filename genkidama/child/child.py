@@ -39,7 +39,7 @@ from genkidama.child.backend import (
 from genkidama.child.local_checkpoint import LocalCheckpoint
 from genkidama.child.parent_connection import connect
 from genkidama.child.transport import FAILURES, read_token
-from genkidama.config.allowlist import ANYTHING, check_imports
+from genkidama.config.allowlist import ANYTHING
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -117,9 +117,9 @@ class Child:
             token=token,
             ca_file=ca_file,
             fingerprint=fingerprint,
+            allow=tuple(allow),
         )
         self._session = self._connection.session
-        self._allow = tuple(allow)
         self._checkpoint = LocalCheckpoint(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
@@ -273,7 +273,6 @@ class Child:
 
     async def _build(self) -> None:
         assert self.experiment is not None
-        check_imports(self.experiment.to_dict(), self._allow)
         experiment = self._with_cores(self.experiment)
         cores = experiment.child.cores
         self._using = available_cores() if cores == "auto" else cores

@@ -226,8 +226,15 @@ class Experiment(Section, frozen=True):
         return experiment
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values that `from_dict` accepts, without the absent settings."""
+        """Nested plain values that `from_dict` accepts, without the absent settings.
+
+        A table of a plug-in that has its defaults is left out, so that a reader may lack it.
+        """
         settings: dict[str, Any] = msgspec.to_builtins(self)
+        for name in names("sections"):
+            table = getattr(self, name)
+            if table is not None and not table.optional and table == type(table)():
+                del settings[name]
         for section in ("stop", "search"):
             if settings.get(section) is not None:
                 settings[section] = {
