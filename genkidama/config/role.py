@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from genkidama.config.address import PARENT
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
 
@@ -19,7 +20,7 @@ class Role(Section, frozen=True):
     parent: Annotated[
         str,
         Meta(
-            pattern=r"^wss?://[^\s/,]+[^,]*(,\s*wss?://[^\s/,]+[^,]*)*\Z",
+            pattern=rf"^{PARENT}\Z",
             extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
         ),
     ] = "ws://127.0.0.1:8765"

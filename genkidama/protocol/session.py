@@ -39,12 +39,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from genkidama._version import __version__
+from genkidama.config.address import parse_url
 from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
@@ -648,8 +648,8 @@ def resolve_host(experiment: Experiment, parent: str) -> Experiment:
     user, at, place = rest.rpartition("@")
     if not separator or not (place.startswith((":", "/")) or not place):
         return experiment
-    host = urlsplit(parent).hostname or "127.0.0.1"
-    named = f"[{host}]" if ":" in host else host
+    ours = parse_url(parent)
+    named = "127.0.0.1" if ours is None else ours._replace(port=None, path="").place
     replay = msgspec.structs.replace(replay, url=f"{scheme}://{user}{at}{named}{place}")
     return msgspec.structs.replace(experiment, replay=replay)
 

@@ -30,9 +30,9 @@ from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from genkidama._version import DISTRIBUTION, __version__, pip_install
+from genkidama.config.address import parent_url
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
 from genkidama.plugins.doctor.checks import Check, Ended, Requirement
@@ -413,18 +413,8 @@ def parse_target(url: str) -> Target:
     Raises:
         ConfigurationError: it is neither.
     """
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise ValueError("no host" if parts.scheme in ("ws", "wss") else "another scheme")
-        if parts.username is not None:
-            raise ValueError("that is a join string, which `genkidama join` takes")
-        tls = parts.scheme == "wss"
-        return Target(parts.hostname, parts.port or (443 if tls else 80), tls)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"parent = {url!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}"
-        ) from None
+    parts = parent_url(url)
+    return Target(parts.host, parts.port or (443 if parts.secure else 80), parts.secure)
 
 
 def examine(role: Role | None) -> Iterator[Check]:

@@ -19,6 +19,7 @@ from typing import Any
 from genkidama._version import __version__, pip_install
 from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.address import host_and_port
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
@@ -42,8 +43,6 @@ _POLL_SECONDS = 1.0
 
 #: A child without a node after this many seconds is reported as waiting.
 _ROOM_SECONDS = 20.0
-
-_HOST_PORT = re.compile(r"([^/:\[\]]+):(\d{1,5})\Z")
 
 
 def launch(
@@ -420,8 +419,8 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
-        if (found := _HOST_PORT.match(address)) is not None:  # Ray itself would try for a minute
-            socket.create_connection((found[1], int(found[2])), timeout=_REACH_SECONDS).close()
+        if (found := host_and_port(address)) is not None:  # Ray itself would try for a minute
+            socket.create_connection(found, timeout=_REACH_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         where = "this machine" if address == "auto" else address

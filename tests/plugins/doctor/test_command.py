@@ -255,8 +255,8 @@ def test_the_machine_of_a_searchs_parent_needs_optuna(tmp_path: Path) -> None:
             "wss://HOST:PORT",
         ),
         (
-            ["--parent", "ws://pi:876543"],
-            "error: parent = 'ws://pi:876543': expected ws://HOST:PORT or wss://HOST:PORT: ",
+            ["--parent", "ws://pi:87654"],
+            "error: parent = 'ws://pi:87654': expected ws://HOST:PORT or wss://HOST:PORT, with a ",
         ),
         (["nowhere.toml"], "error: nowhere.toml: no such file"),
         (["nowhere.toml", "--parent-role"], "error: nowhere.toml: no such file"),
