@@ -43,6 +43,7 @@ def test_all_readers_of_an_address_read_the_same(host: str, port: int, tls: bool
 @example("::1:8765")
 @example("pi:1\n")
 @example("[10.0.0.1]")
+@example("pi:1 x")
 def test_what_one_reader_refuses_none_takes(there: str) -> None:
     url = f"ws://{there}"
     if parse_url(url) is None:
@@ -53,6 +54,8 @@ def test_what_one_reader_refuses_none_takes(there: str) -> None:
                 read(url)
         with pytest.raises(ConfigurationError):
             Role.from_dict({"parent": url})
+    else:
+        assert Role.from_dict({"parent": url}).parent == url
     if host_and_port(there) is None:
         with pytest.raises(ConfigurationError):
             parse_listen(there)
