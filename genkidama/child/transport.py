@@ -25,7 +25,7 @@ import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.config.address import parent_url
+from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.messages import (

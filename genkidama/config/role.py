@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from genkidama.config.address import PARENT
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
+from genkidama.config.parent_address import PARENT
 
 if TYPE_CHECKING:
     from pathlib import Path

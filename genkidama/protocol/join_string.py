@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from genkidama.config.address import parse_url
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, is_name, is_token
 

@@ -44,9 +44,9 @@ import msgspec
 import numpy as np
 
 from genkidama._version import __version__
-from genkidama.config.address import parse_url
 from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.protocol.delta import ENCODINGS, ChildDelta, check_weights
 from genkidama.protocol.messages import (

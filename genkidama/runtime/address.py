@@ -8,7 +8,7 @@ import re
 import socket
 from typing import TypedDict
 
-from genkidama.config.address import host_and_port
+from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from genkidama.cli.progress import LiveDisplay
-from genkidama.config.address import parse_url
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once

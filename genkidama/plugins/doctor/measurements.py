@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from genkidama._version import DISTRIBUTION, __version__, pip_install
-from genkidama.config.address import parent_url
+from genkidama.config.parent_address import parent_url
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
 from genkidama.plugins.doctor.checks import Check, Ended, Requirement

@@ -19,10 +19,10 @@ from typing import Any
 from genkidama._version import __version__, pip_install
 from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
-from genkidama.config.address import host_and_port
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
+from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.runs.evaluation import evaluate

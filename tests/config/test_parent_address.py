@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkidama.child.transport import Transport
-from genkidama.config.address import host_and_port, parse_url
+from genkidama.config.parent_address import host_and_port, parse_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, redacted
 from genkidama.plugins.dashboard.top import _uplink
