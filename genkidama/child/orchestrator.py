@@ -22,10 +22,10 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
-    CHILD_BYTES,
     CORE_BYTES,
     GROWTH_BYTES,
     RESERVE_BYTES,
+    child_bytes,
     cores_that_fit,
     replay_refusal,
 )
@@ -41,6 +41,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkServer
@@ -69,6 +70,8 @@ log = structlog.get_logger()
 
 
 def _variables(experiment: Experiment) -> dict[str, str]:
+    if not tensor_setting(experiment):
+        return ONE_THREAD
     # Cores never use a GPU. If torch saw one, the backward pass in the forkserver would start
     # CUDA's autograd threads there, and a process with threads must not be forked.
     variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
@@ -82,7 +85,7 @@ def _variables(experiment: Experiment) -> dict[str, str]:
     return variables
 
 
-#: Forks cores, with torch in memory.
+#: Forks cores, with all that they import in memory.
 CORES = ForkServer("genkidama.child.core_forkserver", _variables)
 
 
@@ -134,8 +137,8 @@ class CoreOrchestrator(PooledBackend):
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
-            # A small machine imports torch for half a minute. A child that should stop does not
-            # wait for that.
+            # A small machine imports for seconds, with torch for half a minute. A child that should
+            # stop does not wait for that.
             self._stopping = True
             while not describing.done():
                 self._abandon(forkserver)
@@ -188,8 +191,9 @@ class CoreOrchestrator(PooledBackend):
                 kind = EnvironmentFailure if tight else _DescriberDied
                 raise kind(
                     f"the process that builds the network died{code}{tight}; "
-                    f"try `python -c 'import torch'` on this machine, "
-                    f"and the environment {self.experiment.environment.id!r} by itself"
+                    f"try the environment {self.experiment.environment.id!r} by itself"
+                    + ", and `python -c 'import torch'`"
+                    * bool(tensor_setting(self.experiment))
                 ) from None
             if answer[0] == "ok":
                 # An environment that kills it will kill cores, too.
@@ -212,9 +216,10 @@ class CoreOrchestrator(PooledBackend):
             The reason to give if the forkserver then dies; empty if there is enough.
         """
         available = None if CORES.running else available_bytes()
-        if available is None or available >= CHILD_BYTES:
+        takes = child_bytes(bool(tensor_setting(self.experiment)))
+        if available is None or available >= takes:
             return ""
-        needs, free = megabytes(CHILD_BYTES), megabytes(available)
+        needs, free = megabytes(takes), megabytes(available)
         reason = f"a child needs {needs} before its first core, {free} are free"
         log.warning(reason, child=self.name)
         return f": {reason}"
@@ -360,7 +365,7 @@ class CoreOrchestrator(PooledBackend):
         ending = asyncio.ensure_future(self._pool.shutdown())
         await asyncio.wait((ending,), timeout=0.1)
         while not ending.done():
-            # If the forkserver was killed just before, a core waits for a new one to import torch.
+            # If the forkserver was killed just before, a core waits for a new one's imports.
             self._abandon(self._forkserver)
             await asyncio.wait((ending,), timeout=0.1)
         await ending
