@@ -34,7 +34,6 @@ const COLUMNS = [
   },
   {
     name: "state",
-    label: "state",
     hint: "whether it is here, and why it is not",
     value: state,
     title: plain("why"),
@@ -51,7 +50,6 @@ const COLUMNS = [
   },
   {
     name: "return",
-    label: "return",
     hint: "of its last episode",
     value: plain("last_return"),
     text: words.score,
@@ -73,17 +71,13 @@ const COLUMNS = [
   },
   {
     name: "distance",
-    label: "distance",
     hint: "how far its weights lay from the parent's at a push, as a share of these",
-    value: plain("distance"),
     text: (value) => words.fixed(value, 4),
     from: "l",
   },
   {
     name: "updates",
-    label: "updates",
     hint: "exchanges made",
-    value: plain("updates"),
     text: words.count,
     from: "l",
   },
@@ -98,15 +92,12 @@ const COLUMNS = [
   },
   {
     name: "steps",
-    label: "steps",
     hint: "environment steps made",
-    value: plain("steps"),
     text: words.brief,
     from: "xl",
   },
   {
     name: "lag",
-    label: "lag",
     hint: "updates between acting and learning",
     value: alive(plain("lag")),
     text: (value) => words.fixed(value, 1),
@@ -130,17 +121,13 @@ const COLUMNS = [
   },
   {
     name: "cores",
-    label: "cores",
     hint: "core processes that it trains with",
-    value: plain("cores"),
     text: words.count,
     from: "xl",
   },
   {
     name: "software",
-    label: "software",
     hint: "version of Genkidama that it runs",
-    value: plain("software"),
     from: "xl",
   },
 ];

@@ -19,38 +19,33 @@ const plain = (name) => (run) => run[name];
 const WORDY = { left: true, from: "l" };
 
 const COLUMNS = [
-  { name: "name", label: "run", value: plain("name"), left: true, wide: "name" },
+  { name: "name", label: "run", left: true, wide: "name" },
   {
     name: "return",
-    label: "return",
     hint: "mean return at the end, or now",
     value: plain("mean_return"),
     text: words.score,
   },
-  { name: "time", label: "time", value: plain("elapsed"), text: words.duration },
-  { name: "steps", label: "steps", value: plain("steps"), text: words.brief },
+  { name: "time", value: plain("elapsed"), text: words.duration },
+  { name: "steps", text: words.brief },
   {
     name: "state",
-    label: "state",
-    value: plain("state"),
     title: plain("reason"),
     left: true,
     from: "m",
   },
   {
     name: "environment",
-    label: "environment",
-    value: plain("environment"),
     left: true,
     wide: "text",
     from: "m",
   },
-  { name: "algorithm", label: "algorithm", value: plain("algorithm"), ...WORDY },
-  { name: "backend", label: "backend", value: plain("backend"), ...WORDY },
-  { name: "rule", label: "rule", value: plain("rule"), ...WORDY },
-  { name: "alpha", label: "α", value: plain("alpha"), text: words.figure, from: "l" },
-  { name: "beta", label: "β", value: plain("beta"), text: words.figure, from: "l" },
-  { name: "seed", label: "seed", value: plain("seed"), text: words.figure, from: "xl" },
+  { name: "algorithm", ...WORDY },
+  { name: "backend", ...WORDY },
+  { name: "rule", ...WORDY },
+  { name: "alpha", label: "α", text: words.figure, from: "l" },
+  { name: "beta", label: "β", text: words.figure, from: "l" },
+  { name: "seed", text: words.figure, from: "xl" },
 ];
 
 export function begin() {

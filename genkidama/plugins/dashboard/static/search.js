@@ -35,15 +35,13 @@ function columns(settings) {
       spoken: (trial) => `trial ${trial.number}, ${trial.state}`,
       left: true,
     },
-    { name: "state", label: "state", value: (trial) => trial.state, left: true },
+    { name: "state", left: true },
     {
       name: "score",
-      label: "score",
       hint: "at its newest phase",
-      value: (trial) => trial.score,
       text: words.score,
     },
-    { name: "phases", label: "phases", value: (trial) => trial.phases.length, from: "m" },
+    { name: "phases", value: (trial) => trial.phases.length, from: "m" },
     ...settings.map((name) => ({
       name,
       label: short(name),
@@ -54,7 +52,6 @@ function columns(settings) {
     })),
     {
       name: "nodes",
-      label: "nodes",
       value: nodes,
       title: nodes,
       left: true,

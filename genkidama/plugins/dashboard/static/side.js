@@ -16,15 +16,11 @@ const PART_STATES = {
 const PARTS = [
   {
     name: "part",
-    label: "part",
-    value: (part) => part.part,
     kind: (part) => part.state,
     left: true,
   },
   {
     name: "state",
-    label: "state",
-    value: (part) => part.state,
     title: (part) => PART_STATES[part.state],
     left: true,
   },
@@ -32,7 +28,6 @@ const PARTS = [
     name: "numbers",
     label: "size",
     hint: "numbers of the vector that it holds",
-    value: (part) => part.numbers,
     text: words.brief,
   },
 ];

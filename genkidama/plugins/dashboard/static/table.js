@@ -40,12 +40,17 @@ export class Table {
   #table = element("table", { class: "rows" });
   node;
 
-  // A column has a `name`, a `label`, a `hint`, and `value(row, now)`, by which it sorts. It may
-  // have `text(value, row)`, which is seen; `title(row)`; `kind(row)`, a mark; and `spoken(row)`.
+  // A column has a `name`, which is its `label` and its `value(row, now)`'s, by which it sorts, unless
+  // it has others. It may have a `hint`; `text(value, row)`, which is seen; `title(row)`; `kind(row)`,
+  // a mark; and `spoken(row)`.
   // `from` is the width from which on there is room for it. The first column is the row's head,
   // and `open(row)` makes it a button. `order(a, b)` sorts while nobody has chosen a column.
   constructor({ columns, key, open = null, order, label }) {
-    this.#columns = columns;
+    this.#columns = columns.map((column) => ({
+      label: column.name,
+      value: (row) => row[column.name],
+      ...column,
+    }));
     this.#key = key;
     this.#open = open;
     this.#order = order;
@@ -53,12 +58,12 @@ export class Table {
       element(
         "colgroup",
         {},
-        ...columns.map((column) => element("col", { class: this.#look(column) })),
+        ...this.#columns.map((column) => element("col", { class: this.#look(column) })),
       ),
       element(
         "thead",
         {},
-        element("tr", { "aria-rowindex": 1 }, ...columns.map((column) => this.#head(column))),
+        element("tr", { "aria-rowindex": 1 }, ...this.#columns.map((column) => this.#head(column))),
       ),
       this.#body,
     );
