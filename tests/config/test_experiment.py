@@ -385,6 +385,7 @@ def test_a_child_moves_by_beta_only_if_it_pushes_weights(
         {"parent.rule": rule, "child.exchange": exchange, "child.beta": 0.25}
     )
     assert (experiment.pushes, experiment.pull) == (pushes, pull)
+    assert experiment.sends_experience == (pushes == "experience")
 
 
 def test_an_experiment_is_frozen() -> None:
@@ -484,6 +485,10 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         (
             {"network": {"activation": "gelu"}},
             "network.activation = 'gelu': expected one of 'tanh', 'relu', 'elu', 'silu'",
+        ),
+        (
+            {"parent": {"rule": "mine:Rule"}, "child": {"backend": "none"}},
+            f"child.backend = 'none': expected one of 'hogwild', 'ga3c', {PLUG}",
         ),
         ({"child": {"cores": "all"}}, "child.cores = 'all': expected one of 'auto', or int >= 1"),
         ({"child": {"cores": 1.5}}, "child.cores = 1.5: expected one of 'auto', or int >= 1"),

@@ -68,7 +68,8 @@ def test_an_error_is_one_line_of_bounded_length(text: str, length: int) -> None:
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
-    assert shortened("short") == "short"
+    assert (shortened("short"), shortened("12345", 5)) == ("short", "12345")
+    assert shortened("123456", 4) == "12 … 56"
     long = shortened("begin" + "x" * 100_000 + "end")
     assert long.startswith("begin") and long.endswith("end")
     assert len(long) <= 403

@@ -364,9 +364,9 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
         (oracle_encode(PUSH) + bytes(8), "length", None),
         (oracle_encode(PUSH, [1.0])[:-1], "length", None),
         (
-            oracle_encode({"type": "leave"}, [1.0]),
+            oracle_encode({"type": "leave"}, [1.0] * 30),
             "malformed",
-            "4 bytes behind a 'leave', which carries no vector",
+            "120 bytes behind a 'leave', which carries no vector",
         ),
         (oracle_encode({"type": "join", "signature": [["w", [-1]]]}), "malformed", None),
         (oracle_encode({"type": "join", "signature": [["w", [1] * 33]]}), "malformed", None),

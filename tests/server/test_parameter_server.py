@@ -574,6 +574,10 @@ def test_refusals_of_one_code_within_a_second_are_one_event_with_their_count() -
             "count": 2,
         }
     ]
+    server.refuse("d", ProtocolError("malformed", "noise of d"), 6.5)
+    server.settle(7.5)
+    (alone,) = lines(server)
+    assert (alone["child"], "count" in alone) == ("d", False)
 
 
 def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:

@@ -139,5 +139,9 @@ def test_a_pace_that_sums_noise_is_mentioned() -> None:
         "alpha = 1: 9 children's differences add up to 3.0 times one child's pace; about 0.33 keeps"
     )
     assert Difference(1.0, children_power=-0.5).diagnose(0.5, 9) == []
+    assert Difference(1.0, momentum=0.4).diagnose(0.5, 1) == []
+    (sentence,) = Difference(1.0, momentum=0.6).diagnose(0.5, 1)
+    assert "1 children's differences add up to 2.5 times" in sentence
+    assert Difference(1.0, momentum=0.6).diagnose(0.5, 0) == [sentence]
     assert Difference(1.0, buffer="children").diagnose(0.5, 9) == []
     assert "nothing is learned" in Difference(0.0).diagnose(0.5, 0)[0]

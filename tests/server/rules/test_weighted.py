@@ -120,11 +120,11 @@ def test_by_speed_relative_to_the_mean_of_the_children() -> None:
     def push(child: str, second: float) -> float:
         return weigh(contribution(ONE, steps=60, child=child, seconds=second))
 
-    # The fast child makes 60 steps a second, the slow one 20.
+    # The fast child makes 60 steps a second, the slow one 15.
     assert [push("fast", 0.0), push("slow", 0.0)] == [1.0, 1.0]  # nothing is known yet
     assert push("fast", 1.0) == 1.0
-    assert push("slow", 3.0) == pytest.approx(20 / 40)
-    assert push("fast", 2.0) == pytest.approx(60 / 40)
+    assert push("slow", 4.0) == pytest.approx(15 / 37.5)
+    assert push("fast", 2.0) == pytest.approx(60 / 37.5)
 
 
 def test_a_new_one_goes_on_with_what_the_old_one_knew() -> None:
