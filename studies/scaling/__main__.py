@@ -66,8 +66,6 @@ _GOAL, _MARGIN = 200.0, 30.0
 #: Seconds between snapshots, by the number of machines.
 _EVERY = 8.0
 
-PICTURE = ROOT / "docs/results/scaling.svg"
-
 
 def measure(condition: Condition, options: argparse.Namespace) -> Row:
     """One row: the run, and its snapshots judged."""
@@ -193,11 +191,11 @@ def main() -> int:
         case "run":
             well = run(wanted, rows, options)
             report(rows)
-            picture.save(PICTURE, figures.scaling(rows))
+            picture.save(options.results.with_suffix(".svg"), figures.scaling(rows))
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
             report(rows)
-            picture.save(PICTURE, figures.scaling(rows))
+            picture.save(options.results.with_suffix(".svg"), figures.scaling(rows))
     return 0
 
 
