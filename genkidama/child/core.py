@@ -224,9 +224,11 @@ class SingleCore:
         batch = experiment.algorithm.batch_size // experiment.environment.lanes
         self._chunk_steps = batch // CHUNKS if self._chunks else batch
         self._lanes = experiment.environment.lanes
-        #: `averaging[0]` when it took θ_O last; whether it has asked for θ_P; looks in this chunk.
+        #: `averaging[0]` when it took θ_O last; whether it has asked for θ_P; looks in this chunk;
+        #: and the child's pushes before it.
         self._seen, self._asked = 0.0, False
         self._looks = 0
+        self._pushes = 0.0
         #: Seconds of a chunk, as a running mean.
         self._seconds = 0.0
         #: Decides what is drawn from a replay.
@@ -280,6 +282,7 @@ class SingleCore:
             self.collector.reset(self._first_seed)
             self.pipe.report(READY)
             self.pipe.pause("start")
+            self._pushes = float(self.memory.averaging[4])
             self.pull()
             while True:
                 self.pipe.check()
@@ -347,6 +350,7 @@ class SingleCore:
         if self._chunks:
             self.pipe.report(UPDATE, self._loss)
             self.pipe.pause("chunk")
+            self._pushes = float(self.memory.averaging[4])
             self.pull()
         return count
 
@@ -362,7 +366,7 @@ class SingleCore:
         self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
         if self.index == 0:
             self.memory.averaging[3] = self._seconds
-        if self.memory.averaging[0] == self._seen:
+        if self.memory.averaging[5] < self._pushes:
             self.pipe.pause("chunk")
         self.pull()
         return chunk

@@ -114,6 +114,8 @@ class CoreOrchestrator(PooledBackend):
         self._memory: SharedMemory | None = None
         #: `chunk`: seconds from a request of θ_P to its answer, of the newest ones.
         self._waits: deque[float] = deque(maxlen=_WAITS)
+        #: Whether the cores did not wait for the answer that is under way.
+        self._acting_on = False
         #: The cores that have made updates since the last exchange.
         self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
@@ -296,11 +298,23 @@ class CoreOrchestrator(PooledBackend):
         if self.experiment.role == "act":
             return None
         vector = self._weights.snapshot()
-        _, wait, _, chunk = self.memory.averaging
-        if wait > _SHORT * chunk > 0.0:
+        averaging = self.memory.averaging
+        if averaging[1] > _SHORT * averaging[3] > 0.0:
             # The link is slow: they act on and take θ_P over when it comes.
+            averaging[4] += 1.0
+            self._acting_on = True
             self._pool.release()
         return vector
+
+    def release(self) -> None:
+        averaging = self.memory.averaging
+        if self._pool.pulls:
+            self._pool.opened()
+            averaging[5] = averaging[4]
+        elif not self._acting_on:
+            averaging[4] += 1.0
+        self._acting_on = False
+        self._pool.release()
 
     @property
     def pulls(self) -> bool:
@@ -317,9 +331,12 @@ class CoreOrchestrator(PooledBackend):
 
     def _renewed(self) -> None:
         """Lets cores see that the parent has answered."""
-        self._pool.asked = False
-        self.memory.averaging[0] += 1.0
-        self.memory.averaging[1] = min(self._waits, default=0.0)
+        averaging = self.memory.averaging
+        averaging[0] += 1.0
+        averaging[1] = min(self._waits, default=0.0)
+        if self._pool.asked:  # while a push was under way, whose answer is as new
+            self._pool.opened()
+            averaging[5] = averaging[4]
 
     def averaged(self, children: float) -> None:
         """The number of children that push lately, for the cores."""

@@ -129,7 +129,7 @@ def core_arrays(
         "semaphore": SharedArray((), "bool"),
         "progress": SharedArray((2,), "float64", per_core=False),
         "stop": SharedArray((1,), "bool", per_core=False),
-        "averaging": SharedArray((4,), "float64", per_core=False),
+        "averaging": SharedArray((6,), "float64", per_core=False),
     }
 
 
@@ -159,7 +159,7 @@ class SharedMemory(Block):
     #: Whether the cores should end: bool (1,).
     stop: Array
     #: `chunk`: how often θ_O ← θ_P; seconds until the parent answers; n; seconds of a chunk of core
-    #: 0: float64 (4,).
+    #: 0; pushes so far; and after how many of them θ_O is ready to learn from: float64 (6,).
     averaging: Array
 
     if TYPE_CHECKING:

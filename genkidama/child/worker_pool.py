@@ -119,12 +119,12 @@ class SemaphoreVector:
         # NumPy's `all` takes 5 µs for these few bytes, and each record asks.
         return b"\0" not in self._elements.tobytes() and b"\0" in self._absent.tobytes()
 
-    def release(self) -> list[int]:
-        """Darkens the elements of those that wait, and returns their indices: the caller wakes
-        them."""
-        waiting = np.flatnonzero(self._elements & ~self._absent)
+    def release(self, only: list[int] | None = None) -> list[int]:
+        """Darkens the elements of those that wait, or only of these, and returns their indices:
+        the caller wakes them."""
+        waiting = np.flatnonzero(self._elements & ~self._absent).tolist() if only is None else only
         self._elements[waiting] = False
-        return [int(index) for index in waiting]
+        return waiting
 
 
 class WorkerPool:
@@ -152,8 +152,10 @@ class WorkerPool:
         self._chunks = experiment.child.exchange == "chunk"
         #: `chunk`: whether what is due is a pull, and whether a process has asked for one.
         self.pulls = self.asked = False
-        #: Whether it was made since the last exchange.
+        #: Since the last exchange: whether a pull was made, and is over; who has learned.
         self._pulled = not self._chunks
+        self._open = False
+        self._learned: set[int] = set()
         self._workers: dict[int, WorkerProcess] = {}
         self._count = 0
         self._starts = 0
@@ -280,7 +282,9 @@ class WorkerPool:
     def _record(self, worker: WorkerProcess, record: bytes) -> None:
         if not record:
             self._semaphore.enter(worker.index)
-            if self._semaphore.all_lit:
+            if self._open and worker.index not in self._learned:
+                self._release_all([worker.index])  # it waits for what has just come
+            elif self._semaphore.all_lit:
                 self._wake.set()
             return
         kind, value, steps = RECORD.unpack_from(record)
@@ -292,6 +296,7 @@ class WorkerPool:
                 self._work.returns.append(value)
             elif kind == UPDATE:
                 self.updates[worker.index] = value
+                self._learned.add(worker.index)
             if self._free and 0 < self.exchange_steps <= self._work.steps:
                 self._wake.set()
         elif kind == ASK and not self._pulled:
@@ -406,8 +411,14 @@ class WorkerPool:
         if self._fatal is None:
             self._wake.clear()  # what these steps have made due is this exchange
         if self._chunks:
-            self._played = self._pulled = False
+            self._played = self._pulled = self._open = False
+            self._learned.clear()
         return work
+
+    def opened(self) -> None:
+        """`chunk`: θ_P is there, or nobody answers: until they have learned, none waits."""
+        self.asked = False
+        self._pulled = self._open = True
 
     def release(self) -> None:
         """Wakes the processes that wait at the semaphore."""
@@ -416,8 +427,8 @@ class WorkerPool:
         if not self._free:
             self._release_all()
 
-    def _release_all(self) -> None:
-        for index in self._semaphore.release():
+    def _release_all(self, only: list[int] | None = None) -> None:
+        for index in self._semaphore.release(only):
             self._watchdog.ages.wake(index)
             # One that has just died needs no waking: the reader of its pipe lights its element.
             with suppress(OSError, KeyError):

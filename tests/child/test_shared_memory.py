@@ -45,7 +45,7 @@ def test_every_array_has_its_shape_and_type_and_starts_as_zeros(shared_state: bo
         "semaphore": ((3,), "bool"),
         "progress": ((2,), "float64"),
         "stop": ((1,), "bool"),
-        "averaging": ((4,), "float64"),
+        "averaging": ((6,), "float64"),
         "own": ((3, 2), "uint8"),
         "common": ((4,), "int64"),
     }
