@@ -411,7 +411,8 @@ class WorkerPool:
         if self._fatal is None:
             self._wake.clear()  # what these steps have made due is this exchange
         if self._chunks:
-            self._played = self._pulled = self._open = False
+            self._played = self._pulled = False
+            self._open = False
             self._learned.clear()
         return work
 
