@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from genkidama.runtime import signals  # isort: skip  # before all else
 
+import os  # isort: skip
+
+# NumPy starts no threads with this, so a forkserver can be forked from this process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
 import difflib
 import os

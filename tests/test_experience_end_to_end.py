@@ -63,7 +63,7 @@ def learners(cluster: Started, run: Path) -> list[psutil.Process]:
     found = []
     for process in cluster.family():
         with suppress(psutil.Error):  # it has just ended
-            if "genkidama.runtime.forkserver_main" in process.cmdline():
+            if "genkidama.plugins.actors" in " ".join(process.cmdline()):
                 found += [process] if log in [file.path for file in process.open_files()] else []
     return found
 

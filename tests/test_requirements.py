@@ -40,17 +40,11 @@ def lines_for(target: Target) -> list[Requirement]:
 
 
 def dependencies(target: Target) -> list[Requirement]:
-    """What pyproject.toml asks for on the target, with the event loop, a parent's searches, and a
-    child's tensors."""
+    """What pyproject.toml asks for on the target, with the event loop and a parent's searches."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = ["uvloop", "torch"] if target.role == "child" else ["uvloop"]
     asked = [
         Requirement(line)
-        for lines in (
-            project["dependencies"],
-            *(project["optional-dependencies"][extra] for extra in extras),
-        )
-        for line in lines
+        for line in [*project["dependencies"], *project["optional-dependencies"]["uvloop"]]
     ]
     if target.role == "parent":
         asked += [

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
+import os  # isort: skip
+
+# NumPy starts no threads with this, so a forkserver can be forked from this process.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
 import sys
 
 import msgspec
 
 from genkidama.child.child import Child
-from genkidama.child.orchestrator import CORES
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.runtime.forkserver import disable_resource_tracker
+from genkidama.runtime.forkserver import prefork
 from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
+from genkidama.runtime.machine import loop_factory
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,7 +73,6 @@ def main(argv: list[str] | None = None) -> int:
         "'*' for all (default: none)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--forkserver", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
         keys = (
@@ -86,9 +90,6 @@ def main(argv: list[str] | None = None) -> int:
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
         if options.until_eof:
             stop_at_eof()
-        disable_resource_tracker()
-        if options.forkserver:
-            CORES.join(options.forkserver)
         configure_logging(named=True)
         child.run()
     except GenkidamaError as error:
@@ -97,4 +98,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    loop_factory()  # imports uvloop
+    prefork()
     sys.exit(main())

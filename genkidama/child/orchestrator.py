@@ -8,24 +8,23 @@ describes the network to it.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
-import signal
+import socket
 import time
 from collections import deque
 from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
+    CHILD_BYTES,
     CORE_BYTES,
     GROWTH_BYTES,
     RESERVE_BYTES,
-    child_bytes,
     cores_that_fit,
     replay_refusal,
 )
@@ -41,10 +40,9 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
 from genkidama.runtime.shared_block import size_of
 
@@ -69,24 +67,11 @@ _CORE = "genkidama.child.core:run_core"
 log = structlog.get_logger()
 
 
-def _variables(experiment: Experiment) -> dict[str, str]:
-    if not tensor_setting(experiment):
-        return ONE_THREAD
-    # Cores never use a GPU. If torch saw one, the backward pass in the forkserver would start
-    # CUDA's autograd threads there, and a process with threads must not be forked.
-    variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
-    if experiment.network.name != "convolutional":
-        # With this, glibc takes large blocks from the kernel and gives them back. On its heap,
-        # torch's batches between an environment's small leftovers would fragment it by megabytes a
-        # second. With images it would cost a quarter of the speed: nearly all of their blocks are
-        # large, and each would be given back every time. (A3C's batch of 240 × 64 numbers is 61 KB:
-        # with a threshold of 64 KiB a core grew by 42 MB in 60,000 steps, with this one by 2.)
-        variables["MALLOC_MMAP_THRESHOLD_"] = "32768"
-    return variables
-
-
-#: Forks cores, with all that they import in memory.
-CORES = ForkServer("genkidama.child.core_forkserver", _variables)
+#: Forks cores. They never use a GPU. If torch saw one, the backward pass in the forkserver would
+#: start CUDA's autograd threads there, and a process with threads must not be forked.
+CORES = ForkServer(
+    "genkidama.child.core_forkserver", lambda _: {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
+)
 
 
 class _DescriberDied(EnvironmentFailure):
@@ -118,10 +103,11 @@ class CoreOrchestrator(PooledBackend):
         self._acting_on = False
         #: The cores that have made updates since the last exchange.
         self._updated: set[int] = set()
-        self._describer: ForkServerProcess | None = None
+        #: The pipe to the process that describes the network, while it does.
+        self._describing: Connection | None = None
         self._stopping = False
-        #: The forkserver that this backend began with; None if it is another program's.
-        self._forkserver: int | None = None
+        #: The core that was started last.
+        self._newest: ForkedProcess | None = None
 
     @property
     def memory(self) -> SharedMemory:
@@ -134,20 +120,20 @@ class CoreOrchestrator(PooledBackend):
         return self._pool.pids
 
     async def startup(self) -> Signature:
-        forkserver = CORES.pid
         describing = asyncio.ensure_future(asyncio.to_thread(self._describe_patiently))
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
-            # A small machine imports for seconds, with torch for half a minute. A child that should
-            # stop does not wait for that.
+            # A small machine imports torch for half a minute. A child that should stop does not
+            # wait for that.
             self._stopping = True
             while not describing.done():
-                self._abandon(forkserver)
+                if self._describing is not None:
+                    with socket.socket(fileno=os.dup(self._describing.fileno())) as line:
+                        line.shutdown(socket.SHUT_RDWR)
                 await asyncio.wait((describing,), timeout=0.1)
             describing.exception()
             raise
-        self._forkserver = CORES.pid
         self.signature = Signature.of(entries)
         self.cores = self._fitting(cost, size_of(layout.for_cores(0)))
         layout = layout.for_cores(self.cores)
@@ -171,41 +157,38 @@ class CoreOrchestrator(PooledBackend):
         raise AssertionError
 
     def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
-        ours, theirs = multiprocessing.Pipe()
-        code = ""
+        ours, theirs = Pipe()
+        describer: ForkedProcess | None = None
         cost = None
         tight = self._tight()
         with ours:
             try:
                 with theirs:
-                    self._describer = CORES.start(
-                        _DESCRIBE,
-                        (self.experiment, theirs),
-                        self.experiment,
-                    )
+                    arguments = (self.experiment, theirs)
+                    describer = CORES.start(_DESCRIBE, arguments, self.experiment)
+                self._describing = ours
                 answer = ours.recv()
+                if answer[0] == "ok":
+                    # An environment that kills it will kill cores, too.
+                    with suppress(EOFError, OSError):
+                        if ours.poll(_REHEARSAL_SECONDS):
+                            cost = ours.recv()
+                        else:
+                            describer.kill()
             except (EOFError, OSError):
-                # If start() raises it, the forkserver itself died of its imports or of the network.
-                if self._describer is not None:
-                    self._describer.join()
-                    code = f" with exit code {self._describer.exitcode}"
-                self._describer = None
+                if self._stopping and describer is not None and describer.poll() is None:
+                    describer.kill()
+                    CORES.close()  # it may be busy for long
+                code = "" if describer is None else f" with exit code {describer.wait()}"
                 kind = EnvironmentFailure if tight else _DescriberDied
                 raise kind(
                     f"the process that builds the network died{code}{tight}; "
-                    f"try the environment {self.experiment.environment.id!r} by itself"
-                    + ", and `python -c 'import torch'`"
-                    * bool(tensor_setting(self.experiment))
+                    f"try `python -c 'import torch'` on this machine, "
+                    f"and the environment {self.experiment.environment.id!r} by itself"
                 ) from None
-            if answer[0] == "ok":
-                # An environment that kills it will kill cores, too.
-                with suppress(EOFError, OSError):
-                    if ours.poll(_REHEARSAL_SECONDS):
-                        cost = ours.recv()
-                    else:
-                        self._describer.kill()
-        self._describer.join()
-        describer, self._describer = self._describer, None
+            finally:
+                self._describing = None
+        describer.wait()
         describer.close()
         if answer[0] == "error":
             raise ConfigurationError(answer[1])
@@ -218,10 +201,9 @@ class CoreOrchestrator(PooledBackend):
             The reason to give if the forkserver then dies; empty if there is enough.
         """
         available = None if CORES.running else available_bytes()
-        takes = child_bytes(bool(tensor_setting(self.experiment)))
-        if available is None or available >= takes:
+        if available is None or available >= CHILD_BYTES:
             return ""
-        needs, free = megabytes(takes), megabytes(available)
+        needs, free = megabytes(CHILD_BYTES), megabytes(available)
         reason = f"a child needs {needs} before its first core, {free} are free"
         log.warning(reason, child=self.name)
         return f": {reason}"
@@ -261,18 +243,6 @@ class CoreOrchestrator(PooledBackend):
         if why := replay_refusal(available_bytes(), layout.replay_shape, size, steps, batch):
             raise ConfigurationError(why)
 
-    def _abandon(self, forkserver: int | None) -> None:
-        """Kills the processes that `startup` has started, which ends all waiting for them.
-
-        A forkserver that was there before lives on.
-        """
-        if (started := CORES.pid) is not None and started != forkserver:
-            with suppress(ProcessLookupError):
-                os.kill(started, signal.SIGKILL)
-        if (describer := self._describer) is not None:
-            with suppress(ValueError):  # `_describe` has just closed it
-                describer.kill()
-
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
         await self._pool.begin(self.cores, version, self.memory.semaphore)
@@ -280,12 +250,11 @@ class CoreOrchestrator(PooledBackend):
     def _make_pool(self) -> WorkerPool:
         return WorkerPool(self.experiment, "core", self.name, self)
 
-    def start_worker(
-        self, index: int, pipe: Connection, seed: tuple[int, ...]
-    ) -> ForkServerProcess:
+    def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """As `WorkerStarter.start_worker`."""
         arguments = (index, self.experiment, self.memory, pipe, seed)
-        return CORES.start(_CORE, arguments, self.experiment)
+        self._newest = CORES.start(_CORE, arguments, self.experiment)
+        return self._newest
 
     def trace(self, index: int) -> int:
         """As `WorkerStarter.trace`."""
@@ -379,12 +348,8 @@ class CoreOrchestrator(PooledBackend):
     async def shutdown(self) -> None:
         if self._memory is not None:
             self._memory.stop[0] = True
-        ending = asyncio.ensure_future(self._pool.shutdown())
-        await asyncio.wait((ending,), timeout=0.1)
-        while not ending.done():
-            # If the forkserver was killed just before, a core waits for a new one's imports.
-            self._abandon(self._forkserver)
-            await asyncio.wait((ending,), timeout=0.1)
-        await ending
+        if self._newest is not None and not self._newest.lives:
+            CORES.close()  # it hangs in the environment, or imports torch for long
+        await self._pool.shutdown()
         if self._memory is not None:
             self._memory.close()

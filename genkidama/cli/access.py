@@ -93,7 +93,7 @@ def token(options: argparse.Namespace) -> int:
 def join(options: argparse.Namespace) -> int:
     """Trains on this machine for the parent of a join string."""
     from genkidama.child.child import Child
-    from genkidama.runtime.forkserver import disable_resource_tracker
+    from genkidama.runtime.forkserver import prefork
     from genkidama.runtime.log import configure_logging
 
     text = options.string or os.environ.get(JOIN_VARIABLE, "")
@@ -115,7 +115,7 @@ def join(options: argparse.Namespace) -> int:
         allow=options.allow,
         fingerprint=invitation.fingerprint,
     )
-    disable_resource_tracker()
+    prefork()
     configure_logging(named=True)
     child.run()
     return 0

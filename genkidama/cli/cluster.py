@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,22 @@ from genkidama.child.orchestrator import CORES
 from genkidama.cli.parents import ParentProcess, end_all, finish
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import prepare
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
-from genkidama.runtime.files import remove_scratch, scratch_folder
-from genkidama.runtime.forkserver import FOLDER_VARIABLE
-from genkidama.runtime.machine import available_bytes, available_cores
+from genkidama.runtime import forkserver
+from genkidama.runtime.import_strings import is_import_string
+from genkidama.runtime.machine import ONE_THREAD, available_bytes, available_cores, loop_factory
 from genkidama.runtime.pacing import RestartPolicy, Throttle
 from genkidama.runtime.process import Process, failure
 from genkidama.runtime.script import begin
 from genkidama.runtime.signals import deferred
-from genkidama.server.rules.registry import check_parts
+from genkidama.server.rules.registry import check_parts, make_rule
 
 __all__ = ["Cluster", "cores_of_each", "train"]
 
@@ -54,8 +54,7 @@ def cores_of_each(experiment: Experiment, cores: int | None, children: int) -> i
     available = available_bytes()
     # A learner beside the parent takes a core, too.
     free = available_cores() - experiment.sends_experience
-    fair = None if available is None else available // share
-    return expected_cores(fair, max(1, free // share), bool(tensor_setting(experiment)))
+    return expected_cores(None if available is None else available // share, max(1, free // share))
 
 
 #: How often this process looks at the others. It sleeps in between.
@@ -156,6 +155,18 @@ def train(
     return run
 
 
+def warm_up(experiment: Experiment) -> None:
+    """Imports all that a parent and its children need, in the process that they are forked from."""
+    from genkidama.child import __main__ as child  # noqa: F401
+    from genkidama.parent import __main__ as parent  # noqa: F401
+
+    loop_factory()
+    if not is_import_string(name := experiment.child.backend):
+        find("backends", "experience" if experiment.sends_experience else name)
+    if not is_import_string(experiment.parent.rule):
+        make_rule(experiment)
+
+
 class Cluster:
     """One parent and its children, as processes. Entering starts them, leaving ends them.
 
@@ -184,7 +195,7 @@ class Cluster:
         self._alone = listen is None
         self._steps = 0
         self._children: list[Process] = []
-        self._forkserver: SharedForkServer | None = None
+        self._forkserver: forkserver.Server | None = None
         #: The parent's processes, one for each shard.
         secret = secrets.token_hex(32) if shards > 1 else ""
         self._parents = [
@@ -202,34 +213,24 @@ class Cluster:
         return self
 
     def _start(self) -> None:
-        if self._names and self._experiment.child.backend == "hogwild":
-            self._forkserver = SharedForkServer(
-                self._experiment, self._path / LOGS / "forkserver.log"
-            )
+        logs = self._path / LOGS
+        server = self._forkserver = forkserver.begin(logs / "forkserver.log")
+        server.warm_up(__name__, self._experiment, ONE_THREAD)
         for parent in self._parents:
-            parent.start(self._parent_options())
+            parent.start(_OPEN if self._alone else (), server)
         for name in self._names:
-            log = self._path / LOGS / f"{name}.log"
-            self._children.append(Process(name, self._child_command(name), log))
-
-    def _parent_options(self) -> list[str]:
-        options = self._forkserver_option() if self._experiment.sends_experience else []
-        return options + (_OPEN if self._alone else [])
+            command = self._child_command(name)
+            self._children.append(Process(name, command, logs / f"{name}.log", forkserver=server))
+        # Those are forked before, and start meanwhile. They do not carry what cores need.
+        if self._names and self._experiment.child.backend == "hogwild":
+            with suppress(OSError):  # it has died, and they do without it
+                CORES.warm_up(self._experiment, server)
 
     def _child_command(self, name: str) -> list[str]:
         url = ",".join(f"ws://{parent.address}" for parent in self._parents)
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += [
-            "--allow",
-            "*",
-            "--state",
-            str(self._path / CHILDREN),
-            *self._forkserver_option(),
-        ]
+        command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
-
-    def _forkserver_option(self) -> list[str]:
-        return [] if self._forkserver is None else ["--forkserver", self._forkserver.address]
 
     def wait(
         self,
@@ -301,14 +302,14 @@ class Cluster:
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:
             child.terminate()
-        if self._forkserver is not None:
-            self._forkserver.terminate()
         deadline = time.monotonic() + _CHILD_GRACE
         for child in self._children:
-            child.end(deadline - time.monotonic())
-            child.close()
+            child.wait(deadline - time.monotonic())
         if self._forkserver is not None:
-            self._forkserver.close()
+            self._forkserver.close()  # it may be busy, and know of no end that it has not seen
+        for child in self._children:
+            child.end(0.0)
+            child.close()
         end_all(self._parents, _PARENT_GRACE, error)
 
 
@@ -383,49 +384,6 @@ class SupervisedChild:
     def _leave_out(self, error: GenkidamaError) -> None:
         self.failure = error
         self._say(f"{self.name} is left out: {error}")
-
-
-class SharedForkServer:
-    """The process, from which the cores of several children and the learner are forked.
-
-    If it is killed, each child gets one of its own, and the next learner begins from nothing.
-
-    Args:
-        experiment: what it warms up with.
-        log: where its standard output and error go. What cores write goes to their child's, and
-            what the learner writes to the parent's.
-    """
-
-    def __init__(self, experiment: Experiment, log: Path) -> None:
-        self._folder = scratch_folder()  # nobody else may enter it
-        #: Where it listens.
-        self.address = str(self._folder / "forkserver")
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
-            listener.listen()  # so children may ask before it is there
-            descriptor = listener.fileno()
-            command = ["genkidama.runtime.forkserver_main", str(descriptor)]
-            variables = {**CORES.variables(experiment), FOLDER_VARIABLE: str(self._folder)}
-            self._process = Process("forkserver", command, log, (descriptor,), variables)
-
-    @property
-    def pid(self) -> int:
-        """The process number."""
-        return self._process.pid
-
-    @property
-    def log(self) -> Path:
-        return self._process.log
-
-    def terminate(self) -> None:
-        """Asks it to end. Waiting children notice the end of their connection."""
-        self._process.terminate()
-
-    def close(self) -> None:
-        """Ends it, and leaves nothing behind."""
-        self._process.end(0.0)
-        self._process.close()
-        remove_scratch(self._folder)
 
 
 #: A repeated complaint is printed again after this many seconds.

@@ -20,6 +20,7 @@ from genkidama.runs.history import FallbackReader, HistoryTail
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runtime.address import listening_socket, local_address
+from genkidama.runtime.forkserver import Server
 from genkidama.runtime.process import Process, failure
 
 __all__ = ["ParentProcess", "end_all", "finish"]
@@ -62,7 +63,7 @@ class ParentProcess:
         """`HOST:PORT`, as this machine's children reach it."""
         return local_address(self._socket)
 
-    def start(self, options: Sequence[str]) -> None:
+    def start(self, options: Sequence[str], forkserver: Server | None = None) -> None:
         """Starts it with these options beside its own."""
         socket_fd, pipe_fd = self._socket.fileno(), self._reader.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--out", str(self._run)]
@@ -71,7 +72,7 @@ class ParentProcess:
             command += ["--shard", str(self._part)]
         log = self._run / LOGS / f"{self._name}.log"
         self._process = Process(
-            self._name, command, log, (socket_fd, pipe_fd), {SECRET: self._secret}
+            self._name, command, log, (socket_fd, pipe_fd), {SECRET: self._secret}, forkserver
         )
         self._process.fallback_reason = self._reader.last_reason
 

@@ -24,6 +24,7 @@ from genkidama.runs.goal import prepare
 from genkidama.runs.resume import finished, go_on
 from genkidama.runs.run import CHECKPOINTS, TRIALS, Run
 from genkidama.runtime.examples import experiment_file
+from genkidama.runtime.forkserver import prefork
 from genkidama.server.trial import Snapshot
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
 
 def run_train(options: argparse.Namespace) -> int:
     experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
+    prefork()
     before = counters_before(options)
     check_least(0, episodes=options.episodes)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):

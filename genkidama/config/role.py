@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
-from genkidama.config.parent_address import PARENT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,7 @@ class Role(Section, frozen=True):
     parent: Annotated[
         str,
         Meta(
-            pattern=rf"^{PARENT}\Z",
+            pattern=r"^wss?://[^\s/,]+[^,]*(,\s*wss?://[^\s/,]+[^,]*)*\Z",
             extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
         ),
     ] = "ws://127.0.0.1:8765"

@@ -21,7 +21,6 @@ from genkidama.protocol.shard import SECRET, WHOLE, Shard
 from genkidama.runs.goal import prepare, with_default_stop
 from genkidama.runs.history import write_fallback
 from genkidama.runtime.examples import experiment_file
-from genkidama.runtime.forkserver import disable_resource_tracker
 from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
 
@@ -57,9 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
-        if options.forkserver:
-            disable_resource_tracker()
-            parent.forkserver = options.forkserver
         configure_logging(named=True)
         # Each push brings a vector, which is freed with its reply. If the system gave and took its
         # memory each time, that would take longer than the blend.
@@ -121,7 +117,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--fallback", type=int, help=argparse.SUPPRESS)  # a descriptor
     parser.add_argument("--own-children", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--forkserver", help=argparse.SUPPRESS)  # where one listens
     return parser
 
 

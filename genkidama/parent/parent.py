@@ -90,8 +90,6 @@ class Parent:
         #: Whether only the launcher's own children come. The launcher answers for the network
         #: between them, and starts those again that are cut off: nobody waits for them in the end.
         self.own_children = False
-        #: The address of a forkserver for companions; empty without one.
-        self.forkserver = ""
         #: Receives lines of a history that cannot be written.
         self.fallback: Callable[[bytes], None] = lambda _: None
         self._store = _store_of(experiment)
@@ -149,18 +147,19 @@ class Parent:
                 await self._websockets.start_serving()
             except OSError as error:
                 raise explain(self.listen, error) from None
-            links: dict[str, str] = {}
-            for observer in self.observers:
-                links |= observer.links(*self.address)
         except BaseException:
             if self._websockets is not None:
                 self._websockets.close()
                 await self._websockets.wait_closed()
             if self._writer is not None:
                 self._writer.close()
-            await self._stop_companions()
+            for companion in self.companions:
+                await companion.stop()
             self._websockets = self._writer = None
             raise
+        links: dict[str, str] = {}
+        for observer in self.observers:
+            links |= observer.links(*self.address)
         log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
 
     async def serve(self) -> None:
@@ -240,25 +239,14 @@ class Parent:
         websockets.close(code=code, reason=words)
         self.connections.abort_unopened()
         try:
-            failure = await self._stop_companions()
+            for companion in self.companions:
+                await companion.stop()
             # Python waits for TLS handshakes that never end, and websockets does not know them.
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS + 1.0):
                     await websockets.wait_closed()
-        finally:
+        finally:  # a companion may be anybody's; the final checkpoint does not depend on it
             await writer.finish()
-        if failure is not None:
-            raise failure
-
-    async def _stop_companions(self) -> Exception | None:
-        """Stops all, even if one of them raises; the first error."""
-        failure = None
-        for companion in self.companions:
-            try:
-                await companion.stop()
-            except Exception as error:  # it may be anybody's
-                failure = failure or error
-        return failure
 
     def run(self) -> None:
         """Starts, serves and shuts down in an event loop of its own: uvloop's if it is installed.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import Model
@@ -38,9 +39,10 @@ def explain(model: Model, observation: Array) -> Explanation:
     Rewards may be scaled, clipped or normalized for learning. V and Q are given without the scale
     and the normalization, but clipped rewards stay clipped.
     """
-    outputs, values = model.evaluate(model.native(model.seen(np.asarray(observation)[None])))
+    with torch.inference_mode():
+        outputs, values = model.network(torch.from_numpy(model.seen(np.asarray(observation)[None])))
     unit = _unit(model)
-    said = outputs[0]
+    said = outputs[0].numpy()
     value = float(values[0])
     if getattr(model.head, "greedy", False):
         q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said

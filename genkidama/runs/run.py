@@ -287,9 +287,14 @@ class Run:
         return Policy(weights_of(self, best=best).checkpoint, seed, (*self.allow, *allow))
 
     def video(self, path: str | Path, **options: Any) -> Path:
-        """Films the policy while it plays, and returns the file, MP4 or GIF.
+        """Films the policy while it plays, and returns the file.
 
-        Options and errors are those of `genkidama.play`.
+        Args:
+            path: the film, MP4 or GIF.
+            options: those of `genkidama.play`.
+
+        Raises:
+            GenkidamaError: as `genkidama.play`.
         """
         _method("video")(self, video=path, **options)
         return Path(path)

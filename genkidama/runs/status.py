@@ -38,7 +38,6 @@ from genkidama.server.events import (
     TrialAssigned,
     Warned,
 )
-from genkidama.server.trial import reached
 
 __all__ = ["SCHEMA", "ChildStatus", "Curve", "Facts", "FactsOf", "RunStatus", "fold", "line"]
 
@@ -491,12 +490,8 @@ class RunStatus:
         if self.search is not None:
             return self.search.share(self.elapsed(now))
         stop, last = self.experiment.stop, self.last
-        seconds = self.elapsed(now)
-        used = [(seconds, stop.seconds)]
+        used = [(self.elapsed(now), stop.seconds)]
         if last is not None:
-            done = (last.update, last.episodes, last.steps, seconds)
-            if self.reason and reached(stop, last.mean_return, *done):
-                return 1.0
             used += [
                 (last.update, stop.updates),
                 (last.episodes, stop.episodes),

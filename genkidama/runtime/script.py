@@ -29,14 +29,23 @@ from genkidama.config.decoding import name_of_script
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 
-__all__ = ["MARK", "begin", "cells", "import_module", "mark", "source_of", "where", "with_notebook"]
+__all__ = [
+    "MARK",
+    "begin",
+    "cells",
+    "import_module",
+    "inherit",
+    "mark",
+    "source_of",
+    "where",
+    "with_notebook",
+]
 
 #: The environment variable of each process that we start, and of all that it starts: the script's
 #: module, folders to import from, and its arguments, as JSON; no module is "".
 MARK = "GENKIDAMA_SCRIPT"
 
-#: Its value in a process of ours. This program has it in its own environment for a moment, too,
-#: while it starts a forkserver in another thread.
+#: Its value in a process of ours.
 _inherited = os.environ.get(MARK, "")
 
 _GUARD = 'if __name__ == "__main__":'
@@ -86,6 +95,12 @@ def mark() -> dict[str, str]:
         else:
             folders.append(str(path.parent))
     return {MARK: json.dumps([name, folders, *(sys.argv if name else [])])}
+
+
+def inherit() -> None:
+    """Has this process, which a forkserver has forked, be one of ours, as its environment says."""
+    global _inherited
+    _inherited = os.environ.get(MARK, "")
 
 
 def begin(what: str) -> None:

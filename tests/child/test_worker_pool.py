@@ -10,7 +10,6 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from genkidama.child.worker_pool import SemaphoreVector, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime import watchdog
+from genkidama.runtime.forkserver import ForkedProcess
 from tests.child.memory import shared_memory
 from tests.child.workers import LIGHT
 from tests.helpers import PATIENCE, eventually, small, until
@@ -51,9 +51,7 @@ class Yard:
     def trace(self, index: int) -> int | None:
         return self.traced
 
-    def start_worker(
-        self, index: int, line: Connection, seed: tuple[int, ...]
-    ) -> ForkServerProcess:
+    def start_worker(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         self.asked += 1
         assert self.gate.wait(PATIENCE)
         if any(other == index for other, _, _ in self.living()):

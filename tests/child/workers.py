@@ -14,7 +14,7 @@ from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import EPISODE, PROGRESS, RECORD, UPDATE
 from genkidama.runtime.forkserver import ForkServer
 
-__all__ = ["LIGHT", "light", "look", "run_watched_core", "work"]
+__all__ = ["LIGHT", "leave", "light", "look", "run_watched_core", "work"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +37,12 @@ def look(line: Connection) -> None:
     Its nursery, whether this module was warm, whether torch is imported, its variables.
     """
     line.send((os.getppid(), os.getpid() != _IMPORTED_IN, "torch" in sys.modules, dict(os.environ)))
+
+
+def leave(line: Connection) -> None:
+    """Waits for a message, and leaves with code 5."""
+    line.recv_bytes()
+    sys.exit(5)
 
 
 def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:

@@ -1,12 +1,14 @@
-"""What hangs: in a nursery while it is born, or in a process that it forks."""
+"""Code that hangs: in a forkserver while it warms up, or in a process that it forks."""
 
 from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-__all__ = ["hang", "warm_up"]
+__all__ = ["HANGING", "hang", "warm_up"]
+
+#: If it is set, warming up hangs.
+HANGING = "GENKIDAMA_TEST_HANG"
 
 
 def hang() -> None:
@@ -15,6 +17,5 @@ def hang() -> None:
 
 
 def warm_up(_: object) -> None:
-    if os.environ["GENKIDAMA_TEST_HANG"]:
-        Path(f"/tmp/genkidama-test-hanging-{os.getpid()}").touch()
+    if os.environ.get(HANGING):
         hang()

@@ -1,105 +1,260 @@
-"""Nurseries: what is warm where, and what they rely on in multiprocessing."""
+"""Forkservers: what is warm where, and how a forked process begins and ends."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from genkidama.child.orchestrator import CORES
-from genkidama.runtime.forkserver import ForkServer
-from tests.child.workers import LIGHT
-from tests.helpers import PATIENCE, small, until
-from tests.runtime import multiprocessing_parts
-
-# What a new Python may change.
-
-WAY_OUT = """
-
-genkidama/runtime/forkserver.py runs several forkservers in one program. Python offers only one, so
-that module uses parts of multiprocessing that have no documentation, and this Python has changed
-the parts above. Read what Python's Lib/multiprocessing/forkserver.py, popen_forkserver.py,
-spawn.py and resource_tracker.py do instead, mend genkidama/runtime/forkserver.py and
-then the list in tests/runtime/multiprocessing_parts.py.
-"""
+from genkidama.config.decoding import name_of_script
+from genkidama.runtime import forkserver
+from genkidama.runtime.forkserver import ForkServer, Server, begin
+from tests.child.workers import LIGHT, light
+from tests.helpers import PATIENCE, ROOT, small, until
+from tests.runtime.hanging import HANGING
 
 
-def test_multiprocessing_has_all_parts_that_nurseries_rely_on() -> None:
-    missing = multiprocessing_parts.missing()
-    assert not missing, "\n".join(["this Python lacks:", *missing]) + WAY_OUT
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """One for several programs, with a log."""
+    found = begin(tmp_path / "forkserver.log")
+    yield found
+    found.close()
 
 
-@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13", "python3.14"])
-def test_other_pythons_of_this_machine_have_them_too(python: str) -> None:
-    program = shutil.which(python)
-    if program is None or subprocess.run([program, "-V"], capture_output=True).returncode:
-        pytest.skip(f"there is no {python} on this machine")
-    script = [program, multiprocessing_parts.__file__]
-    missing = subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip()
-    assert not missing, f"{python} lacks:\n{missing}{WAY_OUT}"
+@pytest.fixture
+def child(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    """That of a child that was forked from it."""
+    shared = Server(server._control.dup(), pid=server.pid)
+    monkeypatch.setattr(forkserver, "_shared", shared)
+    yield light()
+    shared.close()
+
+
+def born(starter: ForkServer) -> tuple[int, bool, bool, dict[str, str]]:
+    """What a new process finds; see `look`."""
+    ours, theirs = Pipe()
+    with ours:
+        with theirs:
+            process = starter.start("tests.child.workers:look", (theirs,), small())
+        assert ours.poll(PATIENCE)
+        found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
+        assert process.wait(PATIENCE) == 0
+    return found
 
 
 # What is warm where.
 
 
-def born(nursery: ForkServer) -> tuple[int, bool, bool, dict[str, str]]:
-    """What a process of this nursery finds; see `look`."""
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        process = nursery.start("tests.child.workers:look", (theirs,), small())
-        assert ours.poll(PATIENCE)
-        found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
-        process.join()
-        process.close()
-    return found
-
-
-def test_a_program_may_have_two_nurseries_that_are_warm_for_different_things() -> None:
+def test_a_program_may_have_one_with_torch_and_one_without() -> None:
     parent, warm, torch, variables = born(CORES)
-    assert (parent, warm, torch) == (CORES.pid, False, False)
-    assert variables["OMP_NUM_THREADS"] == "1" and "GENKIDAMA_TEST_LIGHT" not in variables
-    parent, warm, torch, light = born(LIGHT)
+    assert (parent, warm, torch) == (CORES.pid, False, True)
+    assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
+    parent, warm, torch, variables = born(LIGHT)
     assert (parent, warm, torch) == (LIGHT.pid, True, False)
-    assert light["GENKIDAMA_TEST_LIGHT"] == "1"
+    assert variables["GENKIDAMA_TEST_LIGHT"] == "1"
+    assert variables.get("CUDA_VISIBLE_DEVICES") == os.environ.get("CUDA_VISIBLE_DEVICES")
     assert CORES.pid != LIGHT.pid and born(CORES)[0] == CORES.pid
 
 
 def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
     def state() -> tuple[Any, ...]:
-        return (
-            dict(os.environ),
-            sys.modules["__main__"],
-            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        )
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return dict(os.environ), sys.modules["__main__"], name_of_script(), mask
 
-    before, asked = state(), [CORES, LIGHT] * 8
+    before, asked, seen = state(), [CORES, LIGHT] * 8, set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.add((state()[2], frozenset(os.environ)))
+
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # the threads take turns in the middle of everything
+    looking = threading.Thread(target=look)
+    looking.start()
     try:
         with ThreadPoolExecutor(len(asked)) as threads:
             assert [found[0] for found in threads.map(born, asked)] == [
-                nursery.pid for nursery in asked
+                starter.pid for starter in asked
             ]
     finally:
+        over.set()
+        looking.join()
         sys.setswitchinterval(interval)
     assert state() == before
-    assert forkserver.connect_to_new_process == forkserver._forkserver.connect_to_new_process
+    assert seen == {(before[2], frozenset(before[0]))}
 
 
-def test_a_nursery_that_was_killed_is_born_again() -> None:
+def test_one_that_was_killed_is_replaced() -> None:
     first = born(LIGHT)[0]
     os.kill(first, signal.SIGKILL)
-    until(
-        lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE
-    )  # a start before the system has noted its end would fail
+    until(lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
     parent, warm, *_ = born(LIGHT)
-    assert parent == LIGHT.pid != first and warm
+    assert parent == LIGHT.pid != first and warm and not psutil.pid_exists(first)
+
+
+def test_a_module_that_cannot_be_warmed_up_is_no_end() -> None:
+    starter = ForkServer("tests.no_such_module")
+    assert born(starter)[0] == starter.pid
+    starter.close()
+
+
+# Several programs.
+
+
+def test_children_have_their_processes_forked_from_a_shared_one(
+    child: ForkServer, server: Server
+) -> None:
+    assert {born(each)[:2] for each in (child, light(), child)} == {(server.pid, True)}
+    assert child.running and child.pid is None
+
+
+def test_without_a_module_there_is_only_a_shared_one(child: ForkServer, server: Server) -> None:
+    guest = ForkServer()
+    assert guest.running and born(guest)[0] == server.pid
+    server.close()
+    for _ in range(2):
+        with pytest.raises(OSError, match="the forkserver is gone"):
+            guest.start("time:sleep", (PATIENCE,), small())
+    assert not guest.running
+
+
+def test_where_it_was_killed_each_child_gets_one_of_its_own(
+    child: ForkServer, server: Server
+) -> None:
+    assert born(child)[0] == server.pid
+    server.close()
+    assert born(child)[:2] == (child.pid, True)
+    child.close()
+
+
+def test_a_worker_writes_where_its_requester_does_and_has_a_session(
+    child: ForkServer, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for args in ((1, b"said\n"), (2, b"sighed\n")):
+        assert child.start("posix:write", args, small()).wait() == 0
+    assert capfd.readouterr() == ("said\n", "sighed\n")
+    assert (tmp_path / "forkserver.log").read_text() == ""
+    process = child.start("time:sleep", (PATIENCE,), small())
+    until(lambda: os.getsid(process.pid) == process.pid)
+    process.kill()
+    assert process.wait() == -9
+
+
+# How a process ends.
+
+
+@pytest.mark.parametrize(
+    ("entry", "args", "code"),
+    [("sys:exit", (3,), 3), ("os:_exit", (4,), 4), ("os:abort", (), -6), ("math:sqrt", (-1,), 1)],
+)
+def test_the_exit_code_arrives(entry: str, args: tuple[Any, ...], code: int) -> None:
+    process = LIGHT.start(entry, args, small())
+    assert process.wait(PATIENCE) == process.poll() == code
+
+
+def test_exit_codes_are_known_without_a_forkserver(child: ForkServer, server: Server) -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        waiting = [child.start("tests.child.workers:leave", (theirs,), small()) for _ in "ab"]
+        pids = [process.pid for process in waiting]
+        server.close()
+        assert [process.poll() for process in waiting] == [None, None]
+        ours.send_bytes(b"")
+        until(lambda: any(process.poll() is not None for process in waiting))
+        for pid in pids:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+    assert sorted(process.wait(PATIENCE) for process in waiting) == [-9, 5]
+
+
+def test_who_waits_for_a_busy_forkserver_need_not() -> None:
+    hanging = ForkServer("tests.runtime.hanging", lambda _: {HANGING: "1"})
+    process = hanging.start("time:sleep", (PATIENCE,), small())
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.1)
+    process.kill()
+    assert process.wait(0.0) == -9 and process.pid == 0
+    hanging.close()
+
+
+PROGRAM = """
+import sys, time
+from genkidama.runtime.forkserver import ForkServer
+from tests.helpers import small
+starter = ForkServer("tests.runtime.hanging", lambda _: {"GENKIDAMA_TEST_HANG": sys.argv[1]})
+process = starter.start("tests.runtime.hanging:hang", (), small())
+print(starter.pid, 0 if sys.argv[1] else process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("hangs", ["", "1"], ids=["warm", "while it warms up"])
+def test_all_end_with_their_program(hangs: str) -> None:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, hangs]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as program:
+        assert program.stdout is not None
+        numbers = [int(number) for number in program.stdout.readline().split() if number != "0"]
+        processes = [psutil.Process(number) for number in numbers]
+        program.kill()
+    until(lambda: not any(lives(each) for each in processes))
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+# Programs.
+
+
+def test_a_program_is_as_a_new_interpreter(server: Server) -> None:
+    read, write = os.pipe()
+    command = ["tests.runtime.program", "--word", "x" * 3000, str(write)]
+    environment = {**os.environ, "TEST_WORD": "hello"}
+    with open(os.devnull) as null, os.fdopen(read) as output:
+        process = server.run(command, environment, (null.fileno(), write, write), (write,))
+        os.close(write)
+        said = output.read().splitlines()
+    assert process.wait(PATIENCE) == 7
+    assert said[0] == f"{command[1:]} hello tests.runtime.program.__main__"
+    assert "-m tests.runtime.program --word xxx" in said[1]
+    assert said[2:] == ["signals True True", "session True", "inherited", "at exit"]
+
+
+def test_a_command_with_one_thread_forks_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, threading\n"
+        "from genkidama.runtime import forkserver\n"
+        "if sys.argv[1]: threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "file = open('/dev/zero')\n"
+        "forkserver.prefork()\n"
+        "print(forkserver._shared is not None)\n"
+        "if forkserver._shared:\n"
+        "    forkserver._shared.fork('time:sleep', (0,), {}).wait()\n"  # then it is ready
+        "    folder = f'/proc/{forkserver._shared.pid}/fd/'\n"
+        "    print('/dev/zero' in map(os.readlink, [folder + n for n in os.listdir(folder)]))\n"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    for threads, words in (("", ["True", "False"]), ("1", ["False"])):
+        done = subprocess.run(
+            [sys.executable, "-c", code, threads],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        assert done.stdout.split() == words

@@ -14,19 +14,6 @@ import pytest
 from genkidama.runtime import lifeline
 from tests.helpers import ROOT, until
 
-#: A program that starts something and says the numbers of its processes, then its folder.
-NURSERY = """
-import multiprocessing.util, sys, time
-from genkidama.runtime.forkserver import ForkServer
-from tests.helpers import small
-nursery = ForkServer("tests.runtime.hanging", lambda _: {"GENKIDAMA_TEST_HANG": sys.argv[1]})
-if sys.argv[1]:
-    print(multiprocessing.util.get_temp_dir(), flush=True)
-process = nursery.start("tests.runtime.hanging:hang", (), small())
-print(process.pid, nursery.pid, multiprocessing.util.get_temp_dir(), flush=True)
-time.sleep(60)
-"""
-
 PARENT = """
 import os, subprocess, sys, time
 begin, end = "import os, time; from genkidama.runtime import lifeline", "time.sleep(60)"
@@ -57,45 +44,6 @@ def killed(program: subprocess.Popen[str]) -> None:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def test_what_a_nursery_forked_and_the_nursery_end_with_their_program_and_leave_no_folder() -> None:
-    program, (process, nursery, folder) = started(NURSERY, "")
-    assert not gone(int(process)) and not gone(int(nursery)) and Path(folder).exists()
-    killed(program)
-    until(lambda: gone(int(process)) and gone(int(nursery)), "processes that end", 10.0)
-    until(lambda: not Path(folder).exists(), "the folder's end", 10.0)
-
-
-def test_where_all_of_them_are_killed_the_next_program_removes_the_folder(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The path of a socket is short: that of a test may not be.
-    tmp_path = tmp_path_factory.mktemp("t")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    program, (_, nursery, folder) = started(NURSERY, "")
-    assert Path(folder).parent == tmp_path
-    os.kill(int(nursery), signal.SIGKILL)
-    killed(program)
-    assert Path(folder).exists()
-    program, (_, _, another) = started(NURSERY, "")
-    assert not Path(folder).exists() and Path(another).exists()
-    killed(program)
-
-
-@pytest.mark.slow
-def test_a_nursery_that_hangs_while_it_is_born_ends_with_its_program() -> None:
-    program, _ = started(NURSERY, "hang")
-
-    def nurseries() -> list[psutil.Process]:
-        children = psutil.Process(program.pid).children()
-        return [each for each in children if "forkserver" in " ".join(each.cmdline())]
-
-    (nursery,) = until(nurseries, "a nursery", 20.0)
-    until(lambda: Path(f"/tmp/genkidama-test-hanging-{nursery.pid}").exists(), "its birth", 20.0)
-    killed(program)
-    Path(f"/tmp/genkidama-test-hanging-{nursery.pid}").unlink()
-    until(lambda: gone(nursery.pid), "its end", 10.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 import genkidama
-from genkidama.child.orchestrator import CORES
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.ray.start import launch
@@ -119,13 +118,6 @@ def test_nothing_begins_in_a_process_of_a_run(
         f"{what}: would begin within a process of another run; if a module does that when it is "
         'imported, put it under `if __name__ == "__main__":`'
     )
-
-
-def test_a_program_begins_a_second_child_while_the_first_starts_its_forkserver() -> None:
-    """Until that lives, in a thread, this program's own environment has the mark."""
-    with CORES._starting(Experiment()):
-        assert MARK in os.environ
-        genkidama.Child("ws://localhost:1")
 
 
 def test_a_command_of_such_a_process_does_not_begin_either(tmp_path: Path) -> None:

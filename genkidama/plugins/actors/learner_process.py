@@ -26,7 +26,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
-from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.shared_block import Block
@@ -54,7 +53,7 @@ __all__ = ["FORKSERVER", "LearnerLayout", "LearnerMemory", "LearnerProcess", "co
 
 Array = npt.NDArray[Any]
 
-#: Another program's, with torch warm. It is joined before it is used.
+#: The one that this program was forked from, with torch warm.
 FORKSERVER = ForkServer()
 
 #: The first function of a learner that is forked from it.
@@ -110,8 +109,6 @@ def companion(parent: Parent) -> LearnerProcess | None:
     rule = parent.server.trials.rule
     if not isinstance(rule, Experience):
         return None
-    if parent.forkserver:
-        FORKSERVER.join(parent.forkserver)
     return LearnerProcess(parent, rule)
 
 
@@ -196,7 +193,7 @@ class LearnerProcess(Companion):
         self._columns: Columns = columns
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
 
-    def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkServerProcess:
+    def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkedProcess:
         """Starts a learner. Waits while its forkserver is warming up."""
         if FORKSERVER.running:
             with suppress(EOFError, OSError):  # it is gone

@@ -15,13 +15,11 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +31,6 @@ from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, chan
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.forms import check_torch
 from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
 from genkidama.plugins.ga3c.slots import (
     Count,
@@ -47,7 +44,7 @@ from genkidama.plugins.ga3c.slots import (
     waiting,
 )
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
@@ -125,20 +122,11 @@ class GA3C(PooledBackend):
         return self._pool.pids
 
     async def startup(self) -> Signature:
-        check_torch("child.backend = 'ga3c'")
         # The forkserver imports the environment while the engine imports torch.
-        forkserver, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
+        with suppress(OSError):  # if it dies of the environment, agents will, too, and say so
+            AGENTS.warm_up(self.experiment)
         self._engine = self._launch()
-        try:
-            entries, vector, facts, device = await self._engine.build(self.experiment)
-            await asyncio.shield(warming)
-        finally:
-            # A child that must stop, or cannot continue, does not wait for the forkserver.
-            while not warming.done():
-                with suppress(ProcessLookupError):
-                    if (started := AGENTS.pid) is not None and started != forkserver:
-                        os.kill(started, signal.SIGKILL)
-                await asyncio.wait((warming,), timeout=0.1)
+        entries, vector, facts, device = await self._engine.build(self.experiment)
         self.signature = Signature.of(entries)
         self._on_device = device != "cpu"
         settings = self._settings
@@ -161,13 +149,6 @@ class GA3C(PooledBackend):
         self._weights = SharedWeights(self._slots, vector)
         self._engine.attach(self.slots)
         return self.signature
-
-    def _warm_up(self) -> None:
-        # If it dies of the environment, agents will, too, and say so.
-        with suppress(EOFError, OSError):
-            process = AGENTS.start("os:getpid", (), self.experiment)
-            process.join()
-            process.close()
 
     def _launch(self) -> EngineProcess:
         ends = (*self._predictions, *self._training, *(bell for _, bell in self._bells))
@@ -200,9 +181,7 @@ class GA3C(PooledBackend):
         """As `WorkerStarter.trace`."""
         return self.slots.mark_of(index)
 
-    def start_worker(
-        self, index: int, line: Connection, seed: tuple[int, ...]
-    ) -> ForkServerProcess:
+    def start_worker(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """As `WorkerStarter.start_worker`."""
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])

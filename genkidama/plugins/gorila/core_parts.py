@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
+import torch
 
 from genkidama.child.collector import CollectedBatch, CollectorContext
 from genkidama.child.core import CorePart, SingleCore
@@ -163,7 +164,7 @@ class TargetNetwork(CorePart):
         self._every_updates = algorithm.target_updates
         self._every_versions = algorithm.target_versions
         self._learned = self._memory.weights[: len(self._memory.target)]
-        self._target = core.model.native(self._memory.target)
+        self._tensor = torch.from_numpy(self._memory.target)
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
@@ -178,7 +179,7 @@ class TargetNetwork(CorePart):
 
     def prepare(self, rollout: Rollout) -> None:
         self.renew()
-        rollout.target = self._target
+        rollout.target = self._tensor
 
     def updated(self) -> None:
         self._memory.updates[self._index] += 1

@@ -63,11 +63,13 @@ def run_search(options: argparse.Namespace) -> int:
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
     from genkidama.plugins.hypertrick.local_search import check_search, search
+    from genkidama.runtime.forkserver import prefork
     from genkidama.runtime.import_strings import check_environment
 
     experiment = experiment_of(options, "what is searched?")
     check_search(experiment)
     check_environment(experiment)
+    prefork()
     progress = Progress(experiment)
     with closing_display(progress):
         run = search(

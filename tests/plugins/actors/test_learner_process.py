@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from genkidama.cli.cluster import SharedForkServer
+from genkidama.child.orchestrator import CORES
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
@@ -22,9 +21,9 @@ from genkidama.plugins.actors import learner_process as module
 from genkidama.plugins.actors.rule import Columns, Experience
 from genkidama.protocol.messages import Goodbye, Leave, Pull, Refusal, Weights, encode
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runtime import watchdog
-from genkidama.runtime.forkserver import ForkServer
-from tests.helpers import ROOT, Started, eventually, running, starting, until
+from genkidama.runtime import forkserver, watchdog
+from genkidama.runtime.forkserver import Server, begin
+from tests.helpers import Started, eventually, running, starting, until
 from tests.helpers import history as history_of
 from tests.learning.blocks import GOES_ON, block
 from tests.parent.fake_child import FakeChild
@@ -273,44 +272,36 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
         assert after.clock[0] == 2 * learned.clock[0]
 
 
-@contextmanager
-def another(log: Path) -> Iterator[SharedForkServer]:
-    """Another program's nursery."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        found = SharedForkServer(experiment(), log)
-    try:
-        yield found
-    finally:
-        found.close()
-
-
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedForkServer]:
-    """The nursery of most learners here: torch is imported once."""
-    with another(tmp_path_factory.mktemp("nursery") / "log") as found:
-        yield found
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The forkserver of most learners here: torch is imported once."""
+    found = begin(tmp_path_factory.mktemp("forkserver") / "log")
+    CORES.warm_up(experiment(), found)
+    yield found
+    found.close()
 
 
 @pytest.fixture(autouse=True)
-def _joined(shared: SharedForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FORKSERVER", ForkServer())
-    module.FORKSERVER.join(shared.address)
+def _shared(shared: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    joined = Server(shared._control.dup(), pid=shared.pid)
+    monkeypatch.setattr(forkserver, "_shared", joined)
+    yield
+    joined.close()
 
 
 @pytest.fixture
-def nursery(
-    _joined: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[psutil.Process]:
-    """One that a test may kill, which its parents have joined."""
-    with another(tmp_path / "nursery.log") as mine:
-        monkeypatch.setattr(module, "FORKSERVER", ForkServer())
-        module.FORKSERVER.join(mine.address)
-        yield psutil.Process(mine.pid)
+def nursery(_shared: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """One that a test may kill."""
+    monkeypatch.setattr(forkserver, "_shared", None)
+    mine = begin(tmp_path / "forkserver.log")
+    CORES.warm_up(experiment(), mine)
+    monkeypatch.setattr(forkserver, "_shared", mine)
+    yield mine
+    mine.close()
 
 
 async def test_where_there_is_a_nursery_learners_are_forked_from_it(
-    tmp_path: Path, nursery: psutil.Process
+    tmp_path: Path, nursery: Server
 ) -> None:
     async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
         await child.enter()
@@ -326,7 +317,7 @@ async def test_where_there_is_a_nursery_learners_are_forked_from_it(
         await eventually(lambda: pid_of(parent) not in (0, first.pid), "another learner")
         second = learner_of(parent)
         assert second.ppid() == nursery.pid
-        nursery.kill()
+        os.kill(nursery.pid, signal.SIGKILL)
         await eventually(lambda: second.ppid() != nursery.pid, "the nursery's end")
         await child.pushed(rows())
         await batches(parent, 3)
@@ -340,12 +331,12 @@ async def test_where_there_is_a_nursery_learners_are_forked_from_it(
 
 
 async def test_nothing_is_left_of_a_learner_that_outlives_its_nursery_and_is_deaf(
-    tmp_path: Path, nursery: psutil.Process
+    tmp_path: Path, nursery: Server
 ) -> None:
     async with running(experiment(), tmp_path) as parent:
         learner = learner_of(parent)
         learner.suspend()
-        nursery.kill()
+        os.kill(nursery.pid, signal.SIGKILL)
         await eventually(lambda: learner.ppid() != nursery.pid, "the nursery's end")
     await eventually(
         lambda: not learner.is_running() or learner.status() == psutil.STATUS_ZOMBIE,

@@ -365,7 +365,7 @@ async def test_nothing_is_left_behind() -> None:
     await asyncio.sleep(0)  # a cancelled task goes in the next turn of the loop
     before = left()  # with the forkserver, which stays
     assert not any(process.is_running() for process in await life(killed=True))
-    await eventually(lambda: left() == before)  # a thread that has waited for a process goes later
+    await eventually(lambda: left() <= before)  # a thread that has waited for a process goes later
 
 
 @pytest.mark.alone
