@@ -130,17 +130,14 @@ def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int
         episodes: their numbers, each of which has a seed of its own.
         seed: of all episodes.
     """
-    import torch
-
     from genkidama.learning.environments import make_environment
     from genkidama.learning.model import Model
     from genkidama.runs.evaluation_worker import play
 
-    torch.set_num_threads(1)
     experiment = Experiment.from_dict(settings)
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
-    model.vector.copy_(torch.from_numpy(vector))
+    model.numbers[:] = vector
     returns = play(model, environment, episodes, seed, greedy=False)
     environment.close()
     return returns

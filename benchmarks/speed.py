@@ -134,16 +134,19 @@ LANES = 16
 
 def parts() -> None:
     """Microseconds a step of each part of a core's work, one after another on one core."""
+    from dataclasses import replace
+
     import numpy as np
     import torch
 
     from genkidama.config.experiment import Experiment
     from genkidama.learning.environments import make_environment
     from genkidama.learning.heads import samples_of_lanes
-    from genkidama.learning.learners import gradients, make_learner, updates
+    from genkidama.learning.learners import make_learner, updates
     from genkidama.learning.model import Model
     from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
     from genkidama.learning.rollout import Rollout
+    from genkidama.learning.tensors.tensor_model import TensorModel
 
     torch.set_num_threads(1)
     for file in ("a3c.toml", "lunarlander.toml"):
@@ -179,35 +182,40 @@ def parts() -> None:
         optimizer = make_optimizer(
             experiment.optimizer,
             model.vector[: model.trainable],
-            torch.zeros(STATE_ROWS[experiment.optimizer.name], model.trainable),
+            np.zeros((STATE_ROWS[experiment.optimizer.name], model.trainable), np.float32),
             np.zeros(1),
         )
-        together, samples = model.acting(), samples_of_lanes(model.head, rng, 0.0, LANES)
+        together, samples = (
+            model.network.acting_together(),
+            samples_of_lanes(model.head, rng, 0.0, LANES),
+        )
         rows = np.array(seen[:LANES])
         clock = time.process_time  # another process may be busy, too
         start = clock()
         for _ in range(2_000):
             samples(together(rows))
         result[f"act in {LANES} lanes"] = (clock() - start) / 2_000 / LANES * 1e6
-        learner, generator = make_learner(experiment.algorithm, model), torch.Generator()
         rollout = Rollout(
-            torch.from_numpy(np.array(seen[:n])),
-            torch.from_numpy(np.array(taken[:n], model.head.dtype)[:, None]),
+            np.array(seen[:n]),
+            np.array(taken[:n], model.head.dtype)[:, None],
             rng.normal(size=n).astype(np.float32),
             np.arange(n) == n - 1,
             np.array([n - 1]),
-            torch.from_numpy(np.array(seen[n - 1 : n])),
+            np.array(seen[n - 1 : n]),
         )
-
-        by_hand = model.by_hand
+        other = TensorModel(experiment, environment, vector=model.numbers)
+        names = ("observations", "actions", "cut_observations")
+        tensors = {name: torch.from_numpy(getattr(rollout, name)) for name in names}
         limit = experiment.algorithm.max_gradient_norm
         measured: dict[str, list[float]] = {"learn": [], "learn by torch": []}
         for _ in range(max(5, 10_000 // n)):
-            for name, way in zip(measured, (by_hand, None), strict=True):
-                model.by_hand = way
+            for name, each, data in zip(
+                measured, (model, other), (rollout, replace(rollout, **tensors)), strict=True
+            ):
+                learner = make_learner(experiment.algorithm, each)
                 start = clock()
-                found = gradients(learner, model, rollout, generator)
-                for _ in updates(found, model, optimizer, 0.0, limit):
+                found = each.gradients(learner, data, each.generator(0))
+                for _ in updates(found, each, optimizer, 0.0, limit):
                     pass
                 measured[name].append((clock() - start) / n * 1e6)
         result |= {name: median(values) for name, values in measured.items()}

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from genkidama.learning.a3c import A3C
     from genkidama.learning.heads import Categorical, head_for
     from genkidama.learning.learners import Learner
-    from genkidama.learning.networks import ActorCritic, Convolutional, Network
     from genkidama.learning.ppo import PPO
+    from genkidama.learning.tensors.networks import ActorCritic, Convolutional, Network
     from genkidama.parent.parent import Parent
     from genkidama.plugins.ga3c.backend import GA3C
     from genkidama.plugins.hypertrick.local_search import search
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 #: pay for torch, and a core must not pay for websockets.
 _HOMES = {
     "A3C": "genkidama.learning.a3c",
-    "ActorCritic": "genkidama.learning.networks",
+    "ActorCritic": "genkidama.learning.tensors.networks",
     "Algorithm": "genkidama.config.experiment",
     "Backend": "genkidama.child.backend",
     "Blend": "genkidama.server.rules.blend",
@@ -61,7 +61,7 @@ _HOMES = {
     "Checkpoint": "genkidama.runs.checkpoint",
     "Child": "genkidama.child.child",
     "ConfigurationError": "genkidama.errors",
-    "Convolutional": "genkidama.learning.networks",
+    "Convolutional": "genkidama.learning.tensors.networks",
     "CoreOrchestrator": "genkidama.child.orchestrator",
     "Environment": "genkidama.config.experiment",
     "EnvironmentFailure": "genkidama.errors",
@@ -72,7 +72,7 @@ _HOMES = {
     "HyperTrick": "genkidama.plugins.hypertrick.rule",
     "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner",
     "Learner": "genkidama.learning.learners",
-    "Network": "genkidama.learning.networks",
+    "Network": "genkidama.learning.tensors.networks",
     "PPO": "genkidama.learning.ppo",
     "ParameterServer": "genkidama.server.parameter_server",
     "Parent": "genkidama.parent.parent",

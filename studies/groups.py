@@ -1,7 +1,8 @@
-"""Control groups: what runs in one has a share of the CPU cores, enforced by the kernel.
+"""Control groups: what runs in one has a share of the CPU cores, and of memory, enforced by the
+kernel.
 
-Both versions of Linux' control groups do: version 1 with its controllers `cpu`, `cpuacct` and
-`freezer`, version 2 with `cpu`. It takes root.
+Both versions of Linux' control groups do: version 1 with its controllers `cpu`, `cpuacct`,
+`freezer` and `memory`, version 2 with `cpu` and `memory`. It takes root.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
@@ -47,24 +49,28 @@ class Group:
 
     Args:
         name: unique on this machine.
+        memory: bytes that it may take, without swap; 0 if the group does not limit them.
 
     Raises:
         EnvironmentFailure: there are no control groups that this user may make.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, memory: int = 0) -> None:
         self._second = (_ROOT / "cgroup.controllers").exists()
-        controllers = ("",) if self._second else ("cpu", "cpuacct", "freezer")
+        limited = ("memory",) if memory else ()
+        controllers = ("",) if self._second else ("cpu", "cpuacct", "freezer", *limited)
         self._folders = {controller: _ROOT / controller / name for controller in controllers}
         try:
             if self._second:
-                (_ROOT / "cgroup.subtree_control").write_text("+cpu")
+                (_ROOT / "cgroup.subtree_control").write_text("+cpu" + " +memory" * bool(memory))
             for folder in self._folders.values():
                 folder.mkdir(exist_ok=True)
             if self._second:
                 self._write("", "cpu.weight", _WEIGHT[1])
             else:
                 self._write("cpu", "cpu.shares", _WEIGHT[0])
+            if memory:
+                self._limit(memory)
         except OSError as error:
             raise EnvironmentFailure(
                 f"{error.filename}: no control group: {error.strerror}; run it as root on Linux "
@@ -110,6 +116,17 @@ class Group:
         """Periods in which the group wanted more than it may have."""
         return self._statistics("" if self._second else "cpu")["nr_throttled"]
 
+    def peak(self) -> int:
+        """The most bytes that the group was charged with, pages of files included."""
+        return int(self._memory("memory.peak", "memory.max_usage_in_bytes").read_text())
+
+    def killed(self) -> int:
+        """Processes that the kernel has killed for want of memory."""
+        text = self._memory("memory.events", "memory.oom_control").read_text()
+        return next(
+            int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")
+        )
+
     def close(self) -> None:
         """Kills what is left in the group and removes it."""
         self.thaw()
@@ -127,6 +144,15 @@ class Group:
             time.sleep(0.05)
         for folder in self._folders.values():
             folder.rmdir()
+
+    def _limit(self, memory: int) -> None:
+        self._memory("memory.max", "memory.limit_in_bytes").write_text(str(memory))
+        with suppress(OSError):  # a kernel without swap has no such file
+            swap = self._memory("memory.swap.max", "memory.memsw.limit_in_bytes")
+            swap.write_text("0" if self._second else str(memory))
+
+    def _memory(self, second: str, first: str) -> Path:
+        return self._folders[""] / second if self._second else self._folders["memory"] / first
 
     def _statistics(self, controller: str) -> dict[str, int]:
         text = (self._folders[controller] / "cpu.stat").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -192,11 +193,15 @@ class Started:
 
 @contextmanager
 def starting(folder: Path) -> Iterator[Callable[..., Started]]:
-    """A function that starts `python -m ARGUMENTS…` in `folder`; the end kills what is left."""
+    """A function that starts `python -m ARGUMENTS…` in `folder`; the end kills what is left.
+
+    A single argument is a whole command line.
+    """
     all_started: list[Started] = []
 
     def start(*arguments: object) -> Started:
-        all_started.append(Started(folder, tuple(map(str, arguments))))
+        words = [*map(str, arguments)] if len(arguments) > 1 else shlex.split(str(arguments[0]))
+        all_started.append(Started(folder, tuple(words)))
         return all_started[-1]
 
     try:
@@ -214,7 +219,7 @@ class Ended:
 
 
 def command(folder: Path, *arguments: object, seconds: float = 60.0) -> Ended:
-    """Runs `python -m ARGUMENTS…` in `folder` to its end."""
+    """Runs `python -m ARGUMENTS…` in `folder` to its end; arguments as in `starting`."""
     with starting(folder) as start:
         process = start(*arguments)
         return Ended(process.wait(seconds), process.out, process.err)

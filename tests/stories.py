@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
+from genkidama.config.experiment import Experiment
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import (
     Event,
     Exchange,
@@ -12,6 +16,7 @@ from genkidama.server.events import (
     Left,
     Measures,
     PhaseReported,
+    Started,
     TrialAssigned,
     as_lines,
 )
@@ -88,3 +93,40 @@ def lines(*events: Event | dict[str, Any]) -> list[dict[str, Any]]:
     return [
         json.loads(as_lines([event])) if isinstance(event, Event) else event for event in events
     ]
+
+
+# A run whose status is told.
+
+#: When the runs of `began` began, in seconds.
+BEGAN = 1_000_000.0
+
+
+def as_json(document: dict[str, Any]) -> dict[str, Any]:
+    """What a viewer gets."""
+    return dict(msgspec.json.decode(msgspec.json.encode(document)))
+
+
+def plain(**stop: Any) -> Experiment:
+    return Experiment.from_dict({"name": "told", "stop": stop})
+
+
+def began(*children: str) -> list[Event]:
+    found: list[Event] = [Started(time=BEGAN, run="told", software="1.2")]
+    joins = [Joined(time=BEGAN + 1, child=name, version=0, parameters=4) for name in children]
+    return [*found, *joins]
+
+
+def pushed(number: int, child: str = "a", seconds: float = 0.0, **more: Any) -> Exchange:
+    told = {"time": BEGAN + 1 + (seconds or number), "version": number, "update": float(number)}
+    counts = {"staleness": 1, "episodes": number, "steps": 10 * number, "mean_return": number - 0.5}
+    return Exchange(child=child, **{**told, **counts, **more})
+
+
+def measured(child: str, seconds: float, **figures: float) -> Measures:
+    return Measures(time=BEGAN + 1 + seconds, backend="ga3c", child=child, figures=figures)
+
+
+def told(events: list[Event], **stop: Any) -> RunStatus:
+    status = RunStatus(plain(**stop))
+    status.take(events)
+    return status

@@ -11,14 +11,6 @@ from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from tests.helpers import history
 
-#: What makes a run gradients: the parent steps, and θ⁻ is counted in its versions.
-GRADIENTS: dict[str, Any] = {
-    "parent.rule": "gradient",
-    "child.exchange": "update",
-    "algorithm.target_updates": 0,
-    "algorithm.target_versions": 100,
-}
-
 
 def settings(**changes: Any) -> Experiment:
     plain = Experiment.from_dict(
@@ -48,8 +40,6 @@ def settings(**changes: Any) -> Experiment:
     "changes",
     [
         pytest.param({"algorithm.dueling": True}, id="blend", marks=pytest.mark.slow),
-        # The same way, with an engine between the cores: tests/test_global_replay_end_to_end.py
-        pytest.param(GRADIENTS, id="gradient", marks=pytest.mark.slow),
         pytest.param({"child.exchange": "episode"}, id="episode", marks=pytest.mark.slow),
         pytest.param({"environment.lanes": 4}, id="lanes", marks=pytest.mark.slow),
         pytest.param(

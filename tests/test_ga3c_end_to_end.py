@@ -10,7 +10,6 @@ import pytest
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
-from genkidama.runs.run import Run
 from tests.helpers import ROOT, history, small
 
 KEYS = {
@@ -61,16 +60,6 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
     assert (
         len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1
     )  # the dynamic adjustment
-
-
-@pytest.mark.slow  # its parts are shown by the backend's state and by Hogwild's resumed run
-def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    run = train(ga3c(stop={"updates": 5}), children=1, cores=1, out="runs/on", episodes=0)
-    version = Run.open(run.path).snapshot.version
-    assert version >= 5
-    train(ga3c(stop={"updates": 10}), children=1, cores=1, resume=run.path, episodes=0)
-    assert Run.open(run.path).snapshot.version >= 10
-    assert [line["version"] for line in history(run.path, "resume")] == [version]
 
 
 @pytest.mark.slow

@@ -40,11 +40,17 @@ def lines_for(target: Target) -> list[Requirement]:
 
 
 def dependencies(target: Target) -> list[Requirement]:
-    """What pyproject.toml asks for on the target, with the event loop and a parent's searches."""
+    """What pyproject.toml asks for on the target, with the event loop, a parent's searches, and a
+    child's tensors."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = ["uvloop", "torch"] if target.role == "child" else ["uvloop"]
     asked = [
         Requirement(line)
-        for line in [*project["dependencies"], *project["optional-dependencies"]["uvloop"]]
+        for lines in (
+            project["dependencies"],
+            *(project["optional-dependencies"][extra] for extra in extras),
+        )
+        for line in lines
     ]
     if target.role == "parent":
         asked += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import subprocess
 from pathlib import Path
@@ -13,10 +14,79 @@ from genkidama.child.child import Child
 from genkidama.child.transport import read_token
 from genkidama.config.role import Role
 from tests.certificates import needs_openssl
-from tests.helpers import Serving, command, constant, running
+from tests.helpers import ROOT, Serving, command, constant, running
 from tests.texts import code_blocks
 
 MAKING, STARTING = code_blocks("docs/security.md", "bash")
+
+#: The tests that hold each sentence of the list of what is possible at worst, by its beginning.
+HELD = {
+    "A child's token:": [
+        "server/rules/test_hostile.py::test_no_number_of_finite_pushes_makes_a_parent_infinite",
+        "server/rules/test_hostile.py::test_all_rules_that_take_vectors_are_here",
+        "parent/test_authentication.py::test_a_token_of_another_name_is_refused",
+        "parent/test_connections.py::test_two_children_share_the_weights",
+    ],
+    "It cannot end a run:": [
+        "plugins/gorila/test_parameter_server_shards.py"
+        "::test_no_child_says_by_itself_that_the_run_is_over",
+        "plugins/gorila/test_parameter_server_shards.py"
+        "::test_only_the_first_part_ends_the_run_and_the_others_are_told",
+        "plugins/actors/test_learner_process.py"
+        "::test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner",
+    ],
+    "A viewer's token or cookie:": [
+        "plugins/dashboard/test_endpoint.py::test_what_is_withdrawn_ends_the_pages_that_are_open",
+        "plugins/dashboard/test_viewers.py::test_a_viewers_token_shows_and_a_childs_does_not",
+    ],
+    "It changes nothing,": [
+        "plugins/dashboard/test_endpoint.py::test_viewers_take_no_childs_place_and_are_few",
+        "plugins/dashboard/test_endpoint.py::test_a_viewer_says_nothing",
+        "plugins/dashboard/test_endpoint.py::test_the_feed_takes_a_viewers_token_and_a_child_its_own",
+    ],
+    "No token:": [
+        "server/test_limits.py::test_a_connection_comes_in_exactly_if_there_is_room",
+        "parent/test_acceptor.py::test_one_address_gets_so_many_connections",
+        "plugins/dashboard/test_endpoint.py::test_no_request_makes_a_traceback_and_none_fills_the_log",
+    ],
+    "A child's password of the embedded replay:": [
+        "plugins/gorila/test_embedded_engine.py"
+        "::test_a_child_may_do_what_a_ring_needs_and_nothing_else",
+        "plugins/gorila/test_embedded_engine.py"
+        "::test_an_engine_that_cannot_live_ends_the_run_with_its_own_words",
+    ],
+    "It cannot stop or empty the engine": [
+        "plugins/gorila/test_embedded_engine.py"
+        "::test_a_child_may_do_what_a_ring_needs_and_nothing_else",
+    ],
+    "The parent's place:": ["child/test_child.py::test_a_child_imports_what_is_on_its_list"],
+    "It gets no other module imported,": [
+        "child/test_child.py::test_a_child_imports_nothing_that_its_owner_does_not_allow",
+        "runtime/test_import_strings.py::test_what_permission_lets_pass_imports_nothing_beyond_it",
+        "protocol/test_session.py::test_a_reply_that_makes_no_sense_changes_nothing",
+    ],
+    "A file,": [
+        "runs/test_evaluation.py::test_an_evaluation_imports_what_is_allowed_and_nothing_else",
+    ],
+    "A damaged file": [
+        "runs/test_evaluation.py::test_what_a_file_names_is_imported_only_if_it_is_allowed",
+        "runs/test_checkpoint.py::test_wrong_metadata",
+        "plugins/dashboard/test_run_browser.py::test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting",
+    ],
+}
+
+
+def test_each_sentence_of_what_is_possible_at_worst_has_its_test() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    section = text.partition("**At worst**")[2].partition("\n#")[0]
+    items = " ".join(section.split()).replace("*", "").split(" - ")[1:]
+    sentences = [sentence for item in items for sentence in re.split(r"(?<=[.)]) (?=[A-Z])", item)]
+    assert len(sentences) == len(HELD)
+    for sentence, (beginning, tests) in zip(sentences, HELD.items(), strict=True):
+        assert sentence.startswith(beginning)
+        for test in tests:
+            path, _, name = test.partition("::")
+            assert re.search(rf"def {name}\(", (ROOT / "tests" / path).read_text()), test
 
 
 @needs_openssl

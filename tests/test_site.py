@@ -67,7 +67,7 @@ def test_a_setting_says_what_it_allows_and_what_its_number_counts() -> None:
         "at least 0, at most 1. |",
         "since the first child joined.<br>*Allowed:* number, above 0; seconds. |",
         '*Allowed:* whole number, at least 1, or `"auto"`; processes. |',
-        '*Allowed:* `"episode"`, `"update"`, `"free"`. |',
+        '*Allowed:* `"episode"`, `"update"`, `"free"`, `"chunk"`. |',
         "| `network.hidden` | `[128]` | Width of each hidden layer.<br>*Allowed:* list: "
         "whole number, at least 1; units. |",
         "*Allowed:* number, above 0; bytes a second. |",

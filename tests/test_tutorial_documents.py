@@ -73,7 +73,7 @@ def test_the_network_takes_its_options_and_has_gradients() -> None:
     outputs, values = model.network(torch.zeros(5, 4))
     assert outputs.shape == (5, 2) and values.shape == (5,)
     (outputs.sum() + values.sum()).backward()
-    assert np.abs(model.gradient.numpy()).sum() > 0.0
+    assert model.gradient.any()
 
 
 def test_the_learner_adds_its_penalty_to_the_loss_of_a3c() -> None:

@@ -201,6 +201,11 @@ def make_backend(experiment: Experiment, cores: int, child: str) -> Backend:
             raise ConfigurationError(f"child.backend = {name!r}: is no class")
     else:
         kind = find("backends", "experience" if experiment.sends_experience else name)
+    if kind is None and experiment.sends_experience:
+        raise ConfigurationError(
+            f"parent.rule = {experiment.parent.rule!r}: takes experience, which is of the plug-in "
+            "'actors', which is not there; take another rule, or install Genkidama anew"
+        )
     if kind is None:
         raise ConfigurationError(
             f"child.backend = {name!r}: no plug-in has this backend; install one, or set it to "

@@ -1,9 +1,9 @@
 """The number of core processes that fit into the free memory. Pure: others measure.
 
 Before a child starts any core, it measures the memory of one, on its machine and with its
-experiment. Until then it uses the figures here. They are LunarLander's with two
-layers of 64 and torch 2.13 on x86-64. A core of an environment with images takes about three times
-as much.
+experiment. Until then it uses the figures here. They are LunarLander's with two layers of 64 on
+x86-64, without tensors and with those of torch 2.13. A core of an environment with images takes
+about three times as much.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ __all__ = [
     "GROWTH_BYTES",
     "RESERVE_BYTES",
     "SETTLING_BYTES",
+    "TENSOR_BYTES",
     "allowance",
+    "child_bytes",
     "cores_that_fit",
     "expected_cores",
     "replay_refusal",
 ]
 
-#: Bytes that a child takes before its first core: 31 MB are its own process, the rest is torch's in
-#: the forkserver. Pages of files are left out: the kernel can have them back.
-CHILD_BYTES = 190_000_000
+#: Bytes that a child takes before its first core: 33 MB are its own process, the rest the
+#: forkserver. Pages of files are left out: the kernel can have them back.
+CHILD_BYTES = 50_000_000
+
+#: Bytes that torch adds in the forkserver, where the experiment needs tensors.
+TENSOR_BYTES = 140_000_000
 
 #: Bytes that a core takes and does not share.
 CORE_BYTES = 15_000_000
@@ -63,11 +68,15 @@ def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: 
     return max(1, min(at_most, (available - reserve) // per_core))
 
 
-def expected_cores(available: int | None, at_most: int) -> int:
+def child_bytes(tensors: bool) -> int:
+    """Bytes that a child takes before its first core, with tensors or without."""
+    return CHILD_BYTES + TENSOR_BYTES * tensors
+
+
+def expected_cores(available: int | None, at_most: int, tensors: bool = False) -> int:
     """`cores_that_fit` for a child that has not measured anything yet."""
-    return cores_that_fit(
-        available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
-    )
+    reserve = child_bytes(tensors) + RESERVE_BYTES
+    return cores_that_fit(available, CORE_BYTES + GROWTH_BYTES, at_most, reserve)
 
 
 def allowance(available: int | None, among: int) -> int | None:

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from genkidama.child.shared_memory import ReplayRows, RolloutSink
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
@@ -98,7 +97,7 @@ class BehaviourNotes:
     """
 
     def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
-        self._head = model.head
+        self._model = model
         shape = (lanes, length, model.head.outputs)
         self.outputs = np.zeros(shape, np.float32) if wanted else None
 
@@ -107,12 +106,11 @@ class BehaviourNotes:
         if self.outputs is None:
             return None
         lanes = lanes or len(self.outputs)
-        actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
         # A batch that was stopped early has shorter trajectories.
         played = self.outputs[:lanes, : steps // lanes]
-        outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
-        result: Array = self._head.log_probability(outputs, actions).numpy()
-        return result
+        head = self._model.head
+        outputs = played.reshape(steps, head.outputs)
+        return self._model.log_probability(outputs, rows.actions[:steps].astype(head.dtype))
 
 
 class CollectedBatch(NamedTuple):
@@ -347,7 +345,7 @@ class SingleEnvCollector:
 
     def _acting(self, noted: Iterator[Array]) -> Callable[[Array], Array]:
         """A function from one observation to the policy's outputs, which it notes if asked to."""
-        outputs = self._model.network.acting()
+        outputs: Callable[[Array], Array] = self._model.network.acting()
         if self._notes.outputs is None:
             return outputs
 
@@ -414,7 +412,7 @@ class VectorEnvCollector:
         observations, actions, rewards, was_terminated, was_truncated = (
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
-        outputs, normalize = self._model.acting(), self._model.normalizer()
+        outputs, normalize = self._model.network.acting_together(), self._model.normalizer()
         noted = self._notes.outputs
         current, step = self._observations[:count], self._lanes.step
         returns = self._returns[:count]
@@ -424,7 +422,7 @@ class VectorEnvCollector:
         cuts: dict[int, Array] = {}
         for t in range(length):
             if self._renew is not None and not t % LOOK_STEPS and self._renew():
-                outputs, normalize = self._model.acting(), self._model.normalizer()
+                outputs, normalize = self._model.network.acting_together(), self._model.normalizer()
             observations[:, t] = current
             policy = outputs(current if normalize is None else normalize(current))
             if noted is not None:

@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from genkidama.child.collector import (
     LOOK_STEPS,
@@ -55,15 +52,9 @@ from genkidama.config.plugin import find
 from genkidama.config.schedules import exploration, following, learning_rate
 from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
-from genkidama.learning.learners import (
-    by_autograd,
-    gradients,
-    make_learner,
-    reads_log_mu,
-    reads_target,
-    updates,
-)
-from genkidama.learning.model import Model, Spaces, learner_class, scaled
+from genkidama.learning.forms import learner_class, tensor_setting
+from genkidama.learning.learners import make_learner, reads_log_mu, reads_target, updates
+from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
@@ -216,11 +207,10 @@ class SingleCore:
         self.pipe = pipe
         self.seed = seed
         sequence = np.random.SeedSequence(seed)
-        self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
         self._slots = make_slots(experiment)
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
-        self.model = Model(experiment, self._slots, torch.from_numpy(memory.gradients[index]))
-        self._shared = torch.from_numpy(memory.weights)
+        self.model = Model(experiment, self._slots, memory.gradients[index])
+        self._rng = self.model.generator(int(sequence.generate_state(1)[0]))
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
         #: Whether each of its updates is the child's, and all cores wait after it.
@@ -231,8 +221,8 @@ class SingleCore:
         make = leave_gradient if experiment.pushes == "gradient" else make_optimizer
         self._optimizer = make(
             experiment.optimizer,
-            self._shared[:trainable],
-            torch.from_numpy(memory.state[own]),
+            memory.weights[:trainable],
+            memory.state[own],
             memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
@@ -323,7 +313,7 @@ class SingleCore:
     def rehearse(self) -> None:
         """Plays for a moment, at most to the episode's end with one environment, and learns from a
         full batch."""
-        self._shared.copy_(self.model.vector)
+        self.memory.weights[:] = self.model.numbers
         self.collector.reset(self._first_seed)
         n = self.algorithm.batch_size
         deadline = time.monotonic() + _REHEARSAL_SECONDS
@@ -339,7 +329,7 @@ class SingleCore:
         following = played.following[:1] or [np.zeros(self.model.observation_shape, np.float32)]
         log_mu = None if played.log_mu is None else np.zeros(n, np.float32)
         rollout = self._rollout(CollectedBatch(played.rows, n, [n - 1], following, log_mu))
-        steps = gradients(self._learner, self.model, rollout, self._torch_rng)
+        steps = self.model.gradients(self._learner, rollout, self._rng)
         limit = self.algorithm.max_gradient_norm
         next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
 
@@ -351,11 +341,13 @@ class SingleCore:
         if self._chunks:
             follows = following(self.experiment, float(self.memory.averaging[2]))
             rollout.minibatch_size, rate = follows.minibatch_size, rate * follows.rate
-        steps = self._gradients(rollout)
+        steps = self.model.gradients(self._learner, rollout, self._rng)
         limit = self.algorithm.max_gradient_norm
         count = 0
-        for _ in updates(steps, self.model, self._optimizer, rate, limit, self._diagnostics):
+        for loss in updates(steps, self.model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
+            if self._notes_losses and loss is not None:
+                self._loss = float(loss())
             for part in self._parts:
                 part.updated()
             if self._shares_updates:
@@ -402,19 +394,6 @@ class SingleCore:
             self.pipe.report(ASK)
         return new
 
-    def _gradients(self, rollout: Rollout) -> Iterator[None]:
-        if not self._notes_losses:
-            return gradients(self._learner, self.model, rollout, self._torch_rng)
-        # Gradients that are written by hand come without their losses.
-        losses = self._note(self._learner.losses(rollout, self._torch_rng))
-        return by_autograd(losses, self.model.gradient)
-
-    def _note(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
-        """The same losses, each of which is noted."""
-        for loss in losses:
-            self._loss = loss.item()
-            yield loss
-
     def _epsilon(self) -> float:
         """ε of the next batch."""
         part = self.index / max(1, len(self.memory.semaphore) - 1)
@@ -423,7 +402,7 @@ class SingleCore:
     def pull(self) -> None:
         """θ_L ← θ_O."""
         self._seen = float(self.memory.averaging[0])
-        self.model.vector.copy_(self._shared)
+        self.model.numbers[:] = self.memory.weights
         self._since_pull = 0
 
     def _rollout(self, batch: CollectedBatch) -> Rollout:
@@ -441,13 +420,14 @@ class SingleCore:
             observations, cut_observations = normalize(raw), normalize(cut_observations)
         else:
             observations = raw.copy()  # contiguous, and the learner's own
+        native = self.model.native
         rollout = Rollout(
-            torch.from_numpy(observations),
-            torch.from_numpy(rows.actions[:steps].astype(self.model.head.dtype)),
+            native(observations),
+            native(rows.actions[:steps].astype(self.model.head.dtype)),
             scaled(rewards, self.experiment.environment, self.model.moments("returns")),
             ends,
             np.array(cuts, np.intp),
-            torch.from_numpy(cut_observations),
+            native(cut_observations),
             log_mu=log_mu,
             progress=float(self.memory.progress[0]),
             diagnostics=self._diagnostics,
@@ -480,9 +460,10 @@ class SingleCore:
 
 def settle_memory(experiment: Experiment) -> None:
     """Prepares the memory of a core's process."""
-    # With images, nearly all blocks are large, and to give each back would cost a quarter of the
-    # speed.
-    if experiment.network.name != "convolutional":
+    # Torch's batches between an environment's small leftovers would fragment the heap by megabytes
+    # a second. With images, nearly all blocks are large, and to give each back would cost a quarter
+    # of the speed.
+    if tensor_setting(experiment) and experiment.network.name != "convolutional":
         return_large_blocks()
 
 
@@ -496,7 +477,6 @@ def run_core(
     """A core process, from its fork to its exit code."""
 
     def work() -> int:
-        torch.set_num_threads(1)
         settle_memory(experiment)
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]

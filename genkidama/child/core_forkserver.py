@@ -1,8 +1,9 @@
 """The code of the forkserver of cores: it warms up once, and forks processes that share its memory.
 
-Importing torch and taking a first gradient costs a process some 200 MB. The forkserver does both
-once and freezes its heap, so every core that it forks shares that memory and starts in
-milliseconds. Only pages that a core itself writes become its own.
+Its imports and a first gradient cost a process 30 MB, and some 200 MB with torch, which is only
+imported where the experiment needs it. The forkserver does both once and freezes its heap, so every
+core that it forks shares that memory and starts in milliseconds. Only pages that a core itself
+writes become its own.
 
 This module is imported in the forkserver, before any core exists, and nowhere else but in tests.
 `describe` runs in a separate process.
@@ -13,14 +14,12 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from genkidama.child.capacity import replay_refusal
 from genkidama.child.core import core_class, core_parts, settle_memory
@@ -36,13 +35,12 @@ from genkidama.runtime.machine import available_bytes, private_bytes, since_peak
 from genkidama.runtime.shared_block import size_of
 from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
-__all__ = ["build", "describe", "layout_of", "survives_a_fork", "warm_up"]
+__all__ = ["build", "describe", "layout_of", "warm_up"]
 
 
 def warm_up(experiment: Experiment) -> None:
     """Does once what every core will do: one environment, one forward pass, and a backward pass
     where cores learn."""
-    torch.set_num_threads(1)
     environment = make_environment(experiment.environment, lean=True)
     core_class(experiment)  # imports it
     parts = core_parts(experiment)
@@ -59,8 +57,8 @@ def warm_up(experiment: Experiment) -> None:
     if experiment.sends_experience:
         environment.close()
         return
-    row = torch.from_numpy(np.asarray(observation, np.float32)[None])
-    actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
+    row = model.native(np.asarray(observation, np.float32)[None])
+    actions = model.native(np.asarray(action, model.head.dtype).reshape(1, -1))
     zero = np.zeros(1, np.float32)
     rollout = Rollout(row, actions, zero, np.ones(1, np.bool_), np.zeros(1, np.intp), row)
     learner = make_learner(experiment.algorithm, model)
@@ -76,36 +74,10 @@ def warm_up(experiment: Experiment) -> None:
                 made.sink.rehearse()
             made.prepare(rollout)
         memory.close()
-    warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
-    for loss in learner.losses(rollout, torch.Generator()):
-        if warm:
-            loss.backward()
+    if model.survives_a_fork():
+        for _ in model.gradients(learner, rollout, model.generator(0)):
+            pass
     environment.close()
-
-
-def survives_a_fork(work: Callable[[], object]) -> bool:
-    """Tries whether a process that has done this work can be forked and do it again.
-
-    Forked processes try it, and this one does nothing. Some builds of torch (Debian 13's 2.6) start
-    threads at the first backward pass, and refuse another one in later forks. With such a build
-    each core takes its first gradient by itself, which costs memory, not learning.
-    """
-
-    def once() -> bool:
-        work()
-        return True
-
-    def forked(trial: Callable[[], bool]) -> bool:
-        process = os.fork()
-        if process == 0:
-            code = 1
-            try:
-                code = int(not trial())
-            finally:
-                os._exit(code)
-        return os.waitpid(process, 0)[1] == 0
-
-    return forked(lambda: once() and forked(once))
 
 
 def describe(experiment: Experiment, pipe: Connection) -> None:
@@ -169,7 +141,6 @@ def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
     Raises:
         Exception: of the environment or the network.
     """
-    torch.set_num_threads(1)
     settle_memory(experiment)
     memory = SharedMemory(layout)
     core_class(experiment)(0, experiment, memory, _silent_pipe(memory), (0,)).rehearse()

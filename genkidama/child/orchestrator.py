@@ -21,10 +21,10 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
-    CHILD_BYTES,
     CORE_BYTES,
     GROWTH_BYTES,
     RESERVE_BYTES,
+    child_bytes,
     cores_that_fit,
     replay_refusal,
 )
@@ -40,6 +40,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
@@ -124,8 +125,8 @@ class CoreOrchestrator(PooledBackend):
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
-            # A small machine imports torch for half a minute. A child that should stop does not
-            # wait for that.
+            # A small machine imports for seconds, with torch for half a minute. A child that should
+            # stop does not wait for that.
             self._stopping = True
             while not describing.done():
                 if self._describing is not None:
@@ -183,8 +184,9 @@ class CoreOrchestrator(PooledBackend):
                 kind = EnvironmentFailure if tight else _DescriberDied
                 raise kind(
                     f"the process that builds the network died{code}{tight}; "
-                    f"try `python -c 'import torch'` on this machine, "
-                    f"and the environment {self.experiment.environment.id!r} by itself"
+                    f"try the environment {self.experiment.environment.id!r} by itself"
+                    + ", and `python -c 'import torch'`"
+                    * bool(tensor_setting(self.experiment))
                 ) from None
             finally:
                 self._describing = None
@@ -201,9 +203,10 @@ class CoreOrchestrator(PooledBackend):
             The reason to give if the forkserver then dies; empty if there is enough.
         """
         available = None if CORES.running else available_bytes()
-        if available is None or available >= CHILD_BYTES:
+        takes = child_bytes(bool(tensor_setting(self.experiment)))
+        if available is None or available >= takes:
             return ""
-        needs, free = megabytes(CHILD_BYTES), megabytes(available)
+        needs, free = megabytes(takes), megabytes(available)
         reason = f"a child needs {needs} before its first core, {free} are free"
         log.warning(reason, child=self.name)
         return f": {reason}"

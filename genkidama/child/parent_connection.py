@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -37,6 +37,7 @@ from genkidama.child.transport import (
     fingerprints,
     make_room,
 )
+from genkidama.config.allowlist import ANYTHING
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.messages import Join, Pull, Reply, Request, decode_reply, encode
@@ -80,6 +81,7 @@ def connect(
     token: str,
     ca_file: str | None,
     fingerprint: str,
+    allow: Sequence[str],
 ) -> ParentConnection:
     """The connection of a child, which opens when it begins.
 
@@ -92,11 +94,12 @@ def connect(
         role: as `Session` takes it.
         token, ca_file: as `Transport` takes them.
         fingerprint: SHA-256 of the parent's certificate, or of each shard's with commas in between.
+        allow: as `Session` takes it.
 
     Raises:
         ConfigurationError: as `Transport`; or no plug-in connects to a parent in shards.
     """
-    options = {"name": name, "role": role, "token": token, "ca_file": ca_file}
+    options = {"name": name, "role": role, "token": token, "ca_file": ca_file, "allow": allow}
     many = addresses(parent)
     if len(many) == 1:
         (trusted,) = fingerprints(fingerprint, many, parent)
@@ -144,12 +147,15 @@ class ParentConnection:
         token: str,
         ca_file: str | None,
         fingerprint: str,
+        allow: Sequence[str] = (ANYTHING,),
         shard: Shard = WHOLE,
         word: str = "",
     ) -> ParentConnection:
         """The connection to this address; arguments as for `connect`, and as `Session` has them."""
         chosen, word = name or machine_name(), word or secrets.token_hex(8)
-        session = Session(chosen, word, numbered=not name, parent=parent, role=role, part=shard)
+        session = Session(
+            *(chosen, word), numbered=not name, parent=parent, role=role, part=shard, allow=allow
+        )
         link = Transport(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
         return cls(link, session, owner)
 

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.messages import (
@@ -110,15 +110,10 @@ class Transport:
         ca_file: str | None = None,
         fingerprint: str = "",
     ) -> None:
-        try:
-            address = urlsplit(parent)
-            self.host = address.hostname or ""
-            if address.username is not None:
-                raise ValueError("that is a join string, which `genkidama join` takes")
-        except ValueError as error:
-            raise _no_address(parent, error) from None
+        url = parent_url(parent)
+        self.host = url.host
         self.parent = parent
-        self.secure = address.scheme == "wss"
+        self.secure = url.secure
         self.ca_file = ca_file or ""
         self.has_token = bool(token)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -114,7 +114,8 @@ class SemaphoreVector:
     @property
     def all_lit(self) -> bool:
         """True if every process waits or is absent, and at least one waits."""
-        return bool(self._elements.all()) and not bool(self._absent.all())
+        # NumPy's `all` takes 5 µs for these few bytes, and each record asks.
+        return b"\0" not in self._elements.tobytes() and b"\0" in self._absent.tobytes()
 
     def release(self, only: list[int] | None = None) -> list[int]:
         """Darkens the elements of those that wait, or only of these, and returns their indices:

@@ -24,6 +24,7 @@ from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import prepare
@@ -54,7 +55,8 @@ def cores_of_each(experiment: Experiment, cores: int | None, children: int) -> i
     available = available_bytes()
     # A learner beside the parent takes a core, too.
     free = available_cores() - experiment.sends_experience
-    return expected_cores(None if available is None else available // share, max(1, free // share))
+    fair = None if available is None else available // share
+    return expected_cores(fair, max(1, free // share), bool(tensor_setting(experiment)))
 
 
 #: How often this process looks at the others. It sleeps in between.

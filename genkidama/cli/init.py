@@ -14,13 +14,74 @@ from genkidama.runtime.examples import about, example, examples
 
 __all__ = ["completion", "init", "list_examples"]
 
+#: Lines of the template with the same lanes, sizes and rate for any number of children.
+_FIXED = {
+    "lanes": "lanes = 8                         # environments that each core plays at once\n",
+    "sizes": """\
+batch_size = 1024                 # steps that are learned from together
+epochs = 10                       # passes over each batch
+minibatch_size = 128
+""",
+    "rate": "learning_rate = 1e-3\n",
+}
+
+#: Ways in which children cooperate, each in a sentence, and their lines of the template.
+_WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "act": (
+        "children only act, and one learner beside the parent learns from all: take it if the "
+        "parent has torch, and its machine the fastest core",
+        {
+            **_FIXED,
+            "cooperation": """\
+[parent]
+rule = "experience"               # children only act, and a learner beside the parent learns
+
+[child]
+""",
+        },
+    ),
+    "average": (
+        "every child learns by itself, and their weights are averaged: take it for equal machines, "
+        "large observations, or links that are often cut",
+        {
+            "lanes": "# lanes = 8                       # absent: follows the number of children\n",
+            "sizes": "# minibatch_size = 64             # absent: follows the number of children\n",
+            "rate": "# learning_rate = 1.4e-3          # absent: follows the number of children\n",
+            "cooperation": """\
+[parent]
+rule = "difference"               # "blend" is the thesis' rule
+# alpha = 0.5                     # absent: follows the number of children
+
+[child]
+exchange = "chunk"                # act, take the parent's weights, learn, and push
+""",
+        },
+    ),
+    "thesis": (
+        "as average, but once an episode, with the α and β of your choice: take it to study the "
+        "thesis",
+        {
+            **_FIXED,
+            "cooperation": """\
+[parent]
+rule = "blend"
+alpha = 0.5                       # the parent's step towards each child
+
+[child]
+beta = 0.5                        # a child's step towards the parent
+exchange = "episode"              # once per episode of the whole child, while its cores wait
+""",
+        },
+    ),
+}
+
 
 def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
     if options.example is None:
         template = resources.files("genkidama.cli").joinpath("template.toml")
         text = template.read_text(encoding="utf-8").format(
-            file=options.file, environment=options.environment
+            file=options.file, environment=options.environment, **_WAYS[options.way][1]
         )
     else:
         text = example(options.example).read_text(encoding="utf-8")
@@ -34,6 +95,12 @@ def init(options: argparse.Namespace) -> int:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
     verb = "search" if "\n[search]" in text else "train"
     print(f"{path}: written; train it: genkidama {verb} {path}")
+    if options.example is None:
+        print("\nIts children cooperate in one of three ways (--way):")
+        for name, (sentence, _) in _WAYS.items():
+            mark = " (this file)" if name == options.way else ""
+            line = f"{name}{mark}: {sentence}"
+            print(textwrap.fill(line, 78, initial_indent="  ", subsequent_indent="    "))
     return 0
 
 

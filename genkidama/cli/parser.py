@@ -225,6 +225,13 @@ VERBS = {
                 metavar="ID",
                 default="LunarLander-v3",
             ),
+            option(
+                "--way",
+                "how children cooperate: they only act for one learner, average their weights, or "
+                "do as in the thesis (default: act)",
+                choices=("act", "average", "thesis"),
+                default="act",
+            ),
             option("--example", "copy an example instead", metavar="NAME"),
         ),
         (

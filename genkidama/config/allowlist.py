@@ -80,7 +80,7 @@ def prefix_of(environment: str) -> str:
 
 
 def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:
-    """Modules that a child imports for an experiment, beside Genkidama.
+    """Modules that a child imports for an experiment, beside Genkidama, if no plug-in has them.
 
     Args:
         settings: the experiment's.
@@ -103,8 +103,6 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
             of_environment = "environment.id" in key
             if of_environment and re.match(_OLD_GYM, value):
                 found[key] = (value, "shimmy")
-            elif of_environment and prefix_of(value):
-                pass
             elif (named := import_string(value)) is not None:
                 found[key] = (value, named.module)
 
@@ -119,7 +117,18 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
 
 def modules(settings: dict[str, Any]) -> tuple[str, ...]:
     """The modules of the user's own that an experiment names, sorted."""
-    return tuple(sorted({module for _, module in imports(settings, whole=True).values()}))
+    named = imports(settings, whole=True).items()
+    return tuple(
+        sorted({module for key, (value, module) in named if not _is_of_a_plugin(key, value)})
+    )
+
+
+def _is_of_a_plugin(key: str, value: str) -> bool:
+    """True for an environment of a plug-in, which needs no place on a list.
+
+    Finding that out imports the installed plug-ins.
+    """
+    return "environment.id" in key and bool(prefix_of(value))
 
 
 def allowing(allowed: Iterable[str]) -> str:
@@ -151,6 +160,8 @@ def check_imports(
         return
     for key, (value, module) in imports(settings, whole).items():
         if key in named or any(module == name or module.startswith(f"{name}.") for name in known):
+            continue
+        if _is_of_a_plugin(key, value):
             continue
         if source:
             raise ConfigurationError(

@@ -111,6 +111,9 @@ def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 
 _Settings = TypeVar("_Settings", bound=Section)
 
+#: Tables and lists in each other; Python's own functions fail at some hundreds.
+_DEEPEST = 64
+
 
 def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
     """Makes a section of plain values.
@@ -121,12 +124,25 @@ def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Se
     Raises:
         ConfigurationError: a key, a type or a range is wrong.
     """
+    if _depth(settings) > _DEEPEST:
+        raise ConfigurationError(f"{source}: not settings: it is nested too deeply")
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
         if (named := _named(settings)) is not settings:
             return convert(named, kind, source)
         raise ConfigurationError(_explain(settings, kind, source, str(error))) from None
+
+
+def _depth(settings: dict[str, Any]) -> int:
+    """Levels of tables and lists in each other, at most one more than are allowed."""
+    level: list[Any] = [settings]
+    for depth in range(_DEEPEST + 1):
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [one for each in inner for one in each if isinstance(one, dict | list | tuple)]
+        if not level:
+            return depth
+    return _DEEPEST + 1
 
 
 def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
@@ -262,7 +278,7 @@ def parse_setting(text: str) -> tuple[str, object]:
         )
     try:
         document = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key, value
     setting = document["value"]
     if len(document) > 1 or not isinstance(setting, bool | int | float | str | list | dict):

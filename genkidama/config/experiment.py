@@ -226,8 +226,15 @@ class Experiment(Section, frozen=True):
         return experiment
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values that `from_dict` accepts, without the absent settings."""
+        """Nested plain values that `from_dict` accepts, without the absent settings.
+
+        A table of a plug-in that has its defaults is left out, so that a reader may lack it.
+        """
         settings: dict[str, Any] = msgspec.to_builtins(self)
+        for name in names("sections"):
+            table = getattr(self, name)
+            if table is not None and not table.optional and table == type(table)():
+                del settings[name]
         for section in ("stop", "search"):
             if settings.get(section) is not None:
                 settings[section] = {
@@ -313,7 +320,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: is a directory, expected a TOML file") from None
     except RecursionError:
         raise ConfigurationError(f"{path}: not settings: it is nested too deeply") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of text that is not UTF-8, and of a number of 5,000 digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None

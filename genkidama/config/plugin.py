@@ -23,7 +23,17 @@ from typing import Any
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["OWNERS", "Plugin", "every", "find", "load", "names", "plugins"]
+__all__ = [
+    "OWNERS",
+    "Plugin",
+    "every",
+    "find",
+    "home",
+    "is_of_parents",
+    "load",
+    "names",
+    "plugins",
+]
 
 #: The entry points of installed plug-ins.
 GROUP = "genkidama.plugins"
@@ -100,6 +110,9 @@ CORE = Plugin(
 #: Tables of an experiment, and the built-in plug-ins that have them: for the error if one is gone.
 OWNERS = {"ga3c": "ga3c", "replay": "gorila", "search": "hypertrick"}
 
+#: Hooks of what a child uses.
+_OF_CHILDREN = ("backends", "cores", "core_parts", "connections", "learners", "environments")
+
 #: Hooks that nothing asks of an installed plug-in.
 _BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers")
 
@@ -147,6 +160,21 @@ def plugins(installed: bool = False) -> dict[str, Plugin]:
         ConfigurationError: an installed one cannot be imported or is no `Plugin`.
     """
     return {**_installed(), **_built_in()} if installed else _built_in()
+
+
+def is_of_parents(name: str) -> bool:
+    """True if a child needs nothing of the installed plug-in of this name."""
+    return not any(getattr(_installed()[name], hook) for hook in _OF_CHILDREN)
+
+
+def home(hook: str, name: str) -> str:
+    """The import string of a name that only an installed plug-in has; else empty."""
+    if ":" in name or name in names(hook):
+        return ""
+    return next(
+        (table[name] for each in _installed().values() if name in (table := getattr(each, hook))),
+        "",
+    )
 
 
 def names(hook: str, installed: bool = False) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
+from genkidama.config.parent_address import PARENT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ class Role(Section, frozen=True):
     parent: Annotated[
         str,
         Meta(
-            pattern=r"^wss?://[^\s/,]+[^,]*(,\s*wss?://[^\s/,]+[^,]*)*\Z",
+            pattern=rf"^{PARENT}\Z",
             extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
         ),
     ] = "ws://127.0.0.1:8765"

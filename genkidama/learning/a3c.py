@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from genkidama.config.sections import Algorithm
-from genkidama.learning.learners import entropy_coefficient, evaluated, normalized, note_losses
+from genkidama.learning.learners import (
+    Loss,
+    actor_critic_losses,
+    actor_critic_slopes,
+    entropy_coefficient,
+    normalized,
+    share_of_step,
+)
 from genkidama.learning.model import Model
-from genkidama.learning.numpy_gradients import a3c_slopes
 from genkidama.learning.rollout import Rollout, advantages, vtrace
 from genkidama.protocol.diagnostics import approximate_kl
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 __all__ = ["A3C", "a3c_loss"]
 
@@ -34,17 +40,15 @@ def a3c_loss(
 ) -> Tensor:
     """Mean or sum over the batch of −log π(a_t|s_t)·A_t + c_v·(R_t − V(s_t))² − c_e·H(π(·|s_t)).
 
-    Shapes: all (n,); the result is a scalar. `advantage` and `returns` carry no gradient. Mnih et
-    al. 2016, §4.2 and algorithm S3; the thesis has c_v = 1 and c_e = 0.
+    Shapes: all (n,); the result is a scalar. `advantage` and `returns` carry no gradient, and the
+    former is normalized already if that is asked for. Mnih et al. 2016, §4.2 and algorithm S3; the
+    thesis has c_v = 1 and c_e = 0. By hand, with s = 1/n for a mean and 1 for a sum, ∂/∂log π_t is
+    −s·A_t.
     """
-    reduce = torch.sum if algorithm.reduction == "sum" else torch.mean
-    if algorithm.normalize_advantages:
-        advantage = normalized(advantage)
-    value_loss = functional.mse_loss(value, returns, reduction=algorithm.reduction)
-    loss = algorithm.value_coefficient * value_loss - reduce(log_pi * advantage)
+    each = algorithm.value_coefficient * (value - returns).square() - log_pi * advantage
     if c_e:
-        loss = loss - c_e * reduce(entropy)
-    return loss
+        each = each - c_e * entropy
+    return each.sum() if algorithm.reduction == "sum" else each.mean()
 
 
 class A3C:
@@ -58,83 +62,70 @@ class A3C:
         self._model = model
         self._off_policy = algorithm.vtrace
 
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        head, device = self._model.head, self._model.device
-        outputs, value, values, cut_values = evaluated(self._model, rollout)
-        log_pi = head.log_probability(outputs, rollout.actions.to(device))
-        known = log_pi.detach().cpu().numpy()
-        targets = self._targets(rollout, known, values, cut_values)
+    def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
+        n, head = len(rollout.rewards), self._model.head
+        outputs, values = self._model.network(self._model.joined(rollout))
+        log_pi = head.log_probability(outputs[:n], rollout.actions)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
-        self._note(rollout, outputs.detach(), known, values, *targets, c_e)
-        advantage, returns = (torch.from_numpy(array).to(device) for array in targets)
-        entropy = head.entropy(outputs) if c_e else log_pi
-        yield a3c_loss(log_pi, entropy, value, advantage, returns, c_e, self._algorithm)
+        entropy = head.entropy(outputs[:n]) if c_e else log_pi
+        known, valued = (part.detach().cpu().numpy() for part in (log_pi, values))
+        targets = self._targets(
+            rollout, c_e, known, valued, lambda: head.entropy(outputs[:n].detach()).cpu().numpy()
+        )
+        advantage, returns = map(self._model.native, targets[:2])
+        yield a3c_loss(log_pi, entropy, values[:n], advantage, returns, c_e, self._algorithm)
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradient of `losses` in NumPy."""
-        network = self._model.by_hand
-        assert network is not None
-        n, cut_values = len(rollout.rewards), rollout.cut_values
-        seen = rollout.observations
-        if cut_values is None:
-            seen = torch.cat((seen, rollout.cut_observations))
-        outputs, values = network.forward(seen.numpy())
-        known, behind = values[:n], values[n:] if cut_values is None else cut_values
-        slopes = self._model.head.slopes  # type: ignore[attr-defined]
-        log_pi, back = slopes(outputs[:n], rollout.actions.numpy())
-        advantage, returns = self._targets(rollout, log_pi, known, behind)
+        n, network = len(rollout.rewards), self._model.network
+        outputs, values = self._model.network(self._model.joined(rollout))
+        log_pi, back, entropy = self._model.head.slopes(outputs[:n], rollout.actions)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
-        self._note(rollout, torch.from_numpy(outputs[:n]), log_pi, known, advantage, returns, c_e)
-        if self._algorithm.normalize_advantages:
-            advantage = normalized(torch.from_numpy(advantage)).numpy()
+        advantage, returns, loss = self._targets(rollout, c_e, log_pi, values, entropy)
         # The observations after the cuts give targets alone: no gradient comes back from there.
         at_outputs, at_values = np.zeros_like(outputs), np.zeros_like(values)
-        at_log_pi, at_values[:n], at_entropy = a3c_slopes(
-            known, advantage, returns, c_e, self._algorithm
-        )
-        at_outputs[:n] = back(at_log_pi, at_entropy)
+        at_values[:n], at_entropy = actor_critic_slopes(values[:n], returns, c_e, self._algorithm)
+        at_outputs[:n] = back(-share_of_step(self._algorithm, n) * advantage, at_entropy)
         network.backward(at_outputs, at_values)
-        yield
+        yield loss
 
     def _targets(
-        self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array
-    ) -> tuple[Array, Array]:
-        """A_t and R_t, corrected by V-trace if an older policy has acted: both (n,)."""
-        algorithm = self._algorithm
-        known = rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda
-        if self._off_policy and rollout.log_mu is not None:
-            log_ratio = log_pi - rollout.log_mu
-            returns, weights = vtrace(*known, log_ratio, algorithm.vtrace_rho, algorithm.vtrace_c)
-            return weights, returns
-        weights = advantages(*known)
-        return weights, values + weights
-
-    def _note(
         self,
         rollout: Rollout,
-        outputs: Tensor,
+        c_e: float,
         log_pi: Array,
         values: Array,
-        advantage: Array,
-        returns: Array,
-        c_e: float,
-    ) -> None:
-        """Notes how this update goes, if somebody asks; all but `outputs` are (n,)."""
+        entropy: Callable[[], Array],
+    ) -> tuple[Array, Array, Loss]:
+        """A_t and R_t, corrected by V-trace if an older policy has acted, both (n,), and the loss.
+
+        Args:
+            log_pi, entropy: of the steps, (n,).
+            values: of the steps, and of the observations after the cuts if these are not known.
+        """
+        algorithm, n = self._algorithm, len(rollout.rewards)
+        behind = values[n:] if rollout.cut_values is None else rollout.cut_values
+        values = values[:n]
+        known = rollout, values, behind, algorithm.gamma, algorithm.gae_lambda
+        if self._off_policy and rollout.log_mu is not None:
+            log_ratio = log_pi - rollout.log_mu
+            returns, advantage = vtrace(*known, log_ratio, algorithm.vtrace_rho, algorithm.vtrace_c)
+        else:
+            advantage = advantages(*known)
+            returns = values + advantage
+        if algorithm.normalize_advantages:
+            advantage = normalized(advantage)
+
+        def measured() -> dict[str, float]:
+            policy_loss = -float(np.dot(log_pi, advantage)) / n
+            mean = float(entropy().mean())
+            return actor_critic_losses(algorithm, c_e, policy_loss, returns - values, mean)
+
         diagnostics = rollout.diagnostics
-        if diagnostics is None or not diagnostics.due(len(values)):
-            return
-        if self._algorithm.normalize_advantages:
-            advantage = normalized(torch.from_numpy(advantage)).numpy()
-        more = {}
-        if rollout.log_mu is not None:
-            more["approximate_kl"] = approximate_kl(log_pi - rollout.log_mu)
-        note_losses(
-            diagnostics,
-            self._algorithm,
-            c_e,
-            -float(np.dot(log_pi, advantage)) / len(log_pi),
-            returns - values,
-            self._model.head.entropy(outputs).mean().item(),
-            **more,
-        )
-        diagnostics.add_values(values, returns)
+        if diagnostics is not None and diagnostics.due(n):
+            more = {}
+            if rollout.log_mu is not None:
+                more["approximate_kl"] = approximate_kl(log_pi - rollout.log_mu)
+            diagnostics.add(n, **measured(), **more)
+            diagnostics.add_values(values, returns)
+        return advantage, returns, lambda: measured()["loss"]

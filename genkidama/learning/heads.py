@@ -1,33 +1,34 @@
 """Heads: a network's outputs as a distribution over actions.
 
-A head is stateless: `outputs` are the numbers that a network's policy emits for one observation,
-and every function takes a batch of them. Acting works on NumPy arrays, learning on tensors.
+A head is stateless: `outputs` are the numbers that a network's policy emits for one observation.
+Acting and `slopes` work on arrays, the other functions on tensors, by methods of these alone, so
+that nothing here imports torch.
+
+The slopes of a head with outputs o, with z = (a − m)/σ:
+
+    head          outputs o       ∂log π(a)/∂o        ∂H/∂o
+    categorical   logits          1_a − π             −π(log π + H)
+    gaussian      means m         z/σ                 0
+                  log σ           z² − 1              1
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from genkidama.learning.environments import columns, converter, supported
-from genkidama.learning.numpy_gradients import categorical_slopes, gaussian_slopes
+from genkidama.learning.forms import made_for
 
-__all__ = [
-    "Categorical",
-    "Gaussian",
-    "Head",
-    "same_owner",
-    "head_for",
-    "samples_of_lanes",
-]
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+__all__ = ["Categorical", "Gaussian", "Head", "Slopes", "head_for", "samples_of_lanes"]
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +37,54 @@ Array = npt.NDArray[Any]
 _BLOCK = 1024
 
 _LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Slopes(NamedTuple):
+    """log π(a|s) of a batch, float32 (B,), and the way from there back to the outputs."""
+
+    log_pi: Array
+    #: The gradient at the outputs (B, outputs), given that at `log_pi` (B,) and at the entropy of
+    #: each, which is the same number for all.
+    back: Callable[[Array, float], Array]
+    #: The entropy of each row, (B,), when it is called.
+    entropy: Callable[[], Array]
+
+
+def categorical_slopes(outputs: Array, actions: Array) -> Slopes:
+    """Log π of actions (B, 1), counted from 0, and the way back from it; outputs (B, choices)."""
+    shifted = outputs - outputs.max(1, keepdims=True)
+    exponentials = np.exp(shifted)
+    total = exponentials.sum(1, keepdims=True)
+    log_pi = shifted - np.log(total)
+    pi = exponentials / total
+    rows = np.arange(len(outputs))
+    taken = actions[:, 0]
+
+    def back(at_log_pi: Array, at_entropy: float) -> Array:
+        result: Array = pi * -at_log_pi[:, None]
+        result[rows, taken] += at_log_pi
+        if at_entropy:
+            weighted = pi * log_pi
+            result -= at_entropy * (weighted - pi * weighted.sum(1, keepdims=True))
+        return result
+
+    return Slopes(log_pi[rows, taken], back, lambda: -(pi * log_pi).sum(1))
+
+
+def gaussian_slopes(outputs: Array, actions: Array) -> Slopes:
+    """Log π of actions (B, columns) and the way back from it; outputs (B, 2·columns)."""
+    columns = actions.shape[1]
+    log_deviation = outputs[:, columns:]
+    inverse = np.exp(-log_deviation)
+    z = (actions - outputs[:, :columns]) * inverse
+    log_pi = -(0.5 * z * z + log_deviation + np.float32(0.5 * _LOG_2PI)).sum(1)
+
+    def back(at_log_pi: Array, at_entropy: float) -> Array:
+        weight = at_log_pi[:, None]
+        at_deviation = weight * (z * z - 1.0) + np.float32(at_entropy)
+        return np.concatenate((weight * z * inverse, at_deviation), 1)
+
+    return Slopes(log_pi, back, lambda: (log_deviation + 0.5 * (1.0 + _LOG_2PI)).sum(1))
 
 
 class Head(Protocol):
@@ -47,6 +96,11 @@ class Head(Protocol):
     columns: int
     #: The type that they have in truth, and for learners.
     dtype: type[np.generic]
+
+    def slopes(self, outputs: Array, actions: Array) -> Slopes:
+        """log π(a|s) and its gradient. Shapes: outputs (B, outputs), actions (B, columns) of
+        `dtype`. A head without it, or with a `log_probability` of its own, learns on tensors."""
+        ...
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """log π(a|s). Shapes: outputs (B, outputs), actions (B, columns) as stored; result (B,)."""
@@ -63,7 +117,7 @@ class Head(Protocol):
         """
         ...
 
-    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         """One action for each of a batch of observations.
 
         With probability `epsilon` an action is uniformly random. All is on the device of
@@ -92,10 +146,10 @@ class Categorical:
         self._start = int(space.start)
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        return -functional.cross_entropy(outputs, actions.long().squeeze(1), reduction="none")
+        return outputs.log_softmax(1).gather(1, actions.long()).squeeze(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
-        log_pi = torch.log_softmax(outputs, 1)
+        log_pi = outputs.log_softmax(1)
         return -(log_pi.exp() * log_pi).sum(1)
 
     def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], np.int64]:
@@ -121,14 +175,14 @@ class Categorical:
 
         return sample
 
-    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         """Gumbel-max, as `sampler`: −log E of a standard exponential E is standard Gumbel noise."""
-        noise = torch.empty_like(outputs).exponential_(generator=generator).log_()
+        noise = outputs.new_empty(outputs.shape).exponential_(generator=generator).log_()
         actions = (outputs - noise).argmax(1, keepdim=True)
         if not epsilon:
             return actions
-        random = torch.empty_like(actions).random_(self.outputs, generator=generator)
-        return torch.where(_chosen(actions, epsilon, generator), random, actions)
+        random = actions.new_empty(actions.shape).random_(self.outputs, generator=generator)
+        return random.where(_chosen(outputs, epsilon, generator), actions)
 
     def together(
         self, rng: np.random.Generator, epsilon: float, lanes: int
@@ -182,7 +236,7 @@ class Gaussian:
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         mean, log_deviation = outputs.chunk(2, 1)
-        z = (actions - mean) * torch.exp(-log_deviation)
+        z = (actions - mean) * (-log_deviation).exp()
         return -(0.5 * z * z + log_deviation + 0.5 * _LOG_2PI).sum(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
@@ -204,16 +258,15 @@ class Gaussian:
 
         return sample
 
-    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         mean, log_deviation = outputs.detach().chunk(2, 1)
-        actions = mean + torch.exp(log_deviation) * torch.empty_like(mean).normal_(
-            generator=generator
-        )
+        noise = mean.new_empty(mean.shape).normal_(generator=generator)
+        actions = mean + log_deviation.exp() * noise
         if not epsilon:
             return actions
         low, high = (mean.new_tensor(bounds) for bounds in (self._low, self._high))
-        random = low + (high - low) * torch.empty_like(mean).uniform_(generator=generator)
-        return torch.where(_chosen(actions, epsilon, generator), random, actions)
+        random = low + (high - low) * mean.new_empty(mean.shape).uniform_(generator=generator)
+        return random.where(_chosen(mean, epsilon, generator), actions)
 
     def together(
         self, rng: np.random.Generator, epsilon: float, lanes: int
@@ -237,19 +290,6 @@ class Gaussian:
     slopes = staticmethod(gaussian_slopes)
 
 
-def same_owner(owner: object, name: str, *others: str) -> bool:
-    """True if the owner's method `name` is made for its `others`.
-
-    A subclass with others of its own does not inherit what was made for its base's.
-    """
-    for kind in type(owner).__mro__:
-        if name in vars(kind):
-            return True
-        if not vars(kind).keys().isdisjoint(others):
-            return False
-    return False
-
-
 def samples_of_lanes(
     head: Head, rng: np.random.Generator, epsilon: float, lanes: int
 ) -> Callable[[Array], tuple[Array, list[Any]]]:
@@ -259,7 +299,7 @@ def samples_of_lanes(
     user's head needs no form of its own for it: a method `together` with these arguments, but the
     first, is only faster.
     """
-    if same_owner(head, "together", "sampler", "to_environment"):
+    if made_for(type(head), "together", "sampler", "to_environment"):
         found: Callable[[Array], tuple[Array, list[Any]]]
         found = head.together(rng, epsilon, lanes)  # type: ignore[attr-defined]
         return found
@@ -273,9 +313,9 @@ def samples_of_lanes(
     return sample
 
 
-def _chosen(actions: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+def _chosen(outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
     """A random choice of a batch's actions that become uniformly random: bool (B, 1)."""
-    return torch.rand(len(actions), 1, generator=generator, device=actions.device) < epsilon
+    return outputs.new_empty((len(outputs), 1)).uniform_(generator=generator) < epsilon
 
 
 def head_for(space: gymnasium.Space[Any]) -> Head:

@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from genkidama.config.schedules import SCHEDULES
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.heads import same_owner
-from genkidama.learning.model import Model, learner_class
+from genkidama.learning.forms import learner_class
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.user_errors import describe_error
 
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
 __all__ = [
     "Learner",
-    "by_autograd",
+    "Loss",
+    "actor_critic_losses",
+    "actor_critic_slopes",
     "entropy_coefficient",
-    "evaluated",
-    "gradients",
     "make_learner",
     "normalized",
-    "note_losses",
     "reads_log_mu",
     "reads_replay",
     "reads_target",
+    "share_of_step",
     "updates",
 ]
 
 Array = npt.NDArray[Any]
 
+#: The loss of an update, for whoever asks.
+Loss = Callable[[], float]
+
 
 class Learner(Protocol):
     """A value of `algorithm.name`: a user's class is `"module:Class"` with these two methods.
+
+    In the place of `losses`, or beside them, it may have a generator `gradients(rollout, rng)` in
+    NumPy: it writes each gradient into `model.gradient` and yields a `Loss`, or None. It is used
+    where NumPy has the network and the head (`forms`). What a subclass changes, it must write anew:
+    with other losses, or another `log_probability` of its head, it does not inherit its base's
+    gradients.
 
     It may have class attributes, all of them optional:
 
@@ -53,8 +63,8 @@ class Learner(Protocol):
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None: ...
 
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        """Yields scalar losses, one an update.
+    def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
+        """Yields scalar losses, one an update, from a rollout of tensors.
 
         Before the next is asked for, the backend has computed this one's gradient and stepped the
         shared weights. Unless `pull_steps` says otherwise, the model has the newest weights.
@@ -113,46 +123,18 @@ def reads_log_mu(learner: Learner) -> bool:
     return bool(getattr(learner, "reads_log_mu", False))
 
 
-def gradients(
-    learner: Learner, model: Model, rollout: Rollout, rng: torch.Generator
-) -> Iterator[None]:
-    """Each loss' gradient, one after the other, in `model.gradient`.
-
-    A learner may write them itself, in a generator `gradients(rollout, rng)` beside its `losses`.
-    It is asked where the network exists in NumPy, and with a head that has `slopes`. What a
-    subclass changes, it must write anew: with other losses or another `log_probability` it does
-    not inherit its base's gradients.
-    """
-    if (
-        model.by_hand is not None
-        and same_owner(learner, "gradients", "losses")
-        and same_owner(model.head, "slopes", "log_probability", "entropy")
-    ):
-        by_hand: Iterator[None] = learner.gradients(rollout, rng)  # type: ignore[attr-defined]
-        return by_hand
-    return by_autograd(learner.losses(rollout, rng), model.gradient)
-
-
-def by_autograd(losses: Iterable[Tensor], gradient: Tensor) -> Iterator[None]:
-    """Each loss' gradient, one after the other, in `gradient`."""
-    for loss in losses:
-        gradient.zero_()
-        loss.backward()
-        yield
-
-
 def updates(
-    gradients: Iterable[None],
+    gradients: Iterable[Loss | None],
     model: Model,
     optimizer: Optimizer,
     rate: float,
     limit: float,
     diagnostics: Diagnostics | None = None,
-) -> Iterator[None]:
+) -> Iterator[Loss | None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
     Args:
-        gradients: as the function of this name gives them.
+        gradients: as `Model.gradients` gives them.
         model: whose numbers they belong to.
         optimizer: over the weights that are stepped.
         rate: the learning rate.
@@ -160,52 +142,61 @@ def updates(
         diagnostics: where norms of gradients are noted, now and then.
     """
     gradient = model.gradient
-    for _ in gradients:
+    for loss in gradients:
         norm = clip_gradient(gradient, limit) if limit else None
         if diagnostics is not None and diagnostics.updated():
             diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)
         optimizer.step(gradient, rate)
-        yield
+        yield loss
 
 
 # Actor-critics.
 
 
-def normalized(advantage: Tensor) -> Tensor:
+def normalized(advantage: Array) -> Array:
     """Mean 0 and standard deviation 1; a batch of one step stays as it is."""
     if len(advantage) < 2:
         return advantage
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    result: Array = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+    return result
 
 
-def note_losses(
-    diagnostics: Diagnostics,
-    algorithm: Algorithm,
-    c_e: float,
-    policy_loss: float,
-    residual: Array,
-    entropy: float,
-    **more: float,
-) -> None:
-    """Notes the losses of an actor-critic's update: means over its n steps, and what it minimizes.
+def share_of_step(algorithm: Algorithm, n: int) -> np.float32:
+    """s: the part of one of n steps in a loss."""
+    return np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / n)
+
+
+def actor_critic_slopes(
+    value: Array, returns: Array, c_e: float, algorithm: Algorithm
+) -> tuple[Array, float]:
+    """The derivatives of an actor-critic's loss with respect to V_t and each H_t.
+
+    They are 2·s·c_v·(V_t − R_t), (n,), and −s·c_e.
+    """
+    share = share_of_step(algorithm, len(value))
+    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
+    return at_value, -float(share) * c_e
+
+
+def actor_critic_losses(
+    algorithm: Algorithm, c_e: float, policy_loss: float, residual: Array, entropy: float
+) -> dict[str, float]:
+    """The losses of an actor-critic's update: means over its n steps, and what it minimizes.
 
     Args:
         policy_loss: of a step.
         residual: R_t − V(s_t), (n,).
         entropy: of a step.
-        more: further diagnostics.
     """
     n = len(residual)
     value_loss = float(np.dot(residual, residual)) / n
     loss = policy_loss + algorithm.value_coefficient * value_loss - c_e * entropy
-    diagnostics.add(
-        n,
-        loss=loss * (n if algorithm.reduction == "sum" else 1),
-        policy_loss=policy_loss,
-        value_loss=value_loss,
-        entropy=entropy,
-        **more,
-    )
+    return {
+        "loss": loss * (n if algorithm.reduction == "sum" else 1),
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+    }
 
 
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
@@ -215,28 +206,3 @@ def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
         algorithm.final_entropy_coefficient,
         progress / algorithm.entropy_fraction,
     )
-
-
-def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Array]:
-    """Outputs and values of a rollout's n steps and k cuts, for any learner.
-
-    Returns:
-        The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device;
-        these values again, and those of the observations after the cuts (k,), as arrays.
-    """
-    n, cut_values = len(rollout.rewards), rollout.cut_values
-    if model.by_hand is not None and not torch.is_grad_enabled():
-        seen = rollout.observations
-        if cut_values is None:
-            seen = torch.cat((seen, rollout.cut_observations))
-        found, known = model.by_hand.evaluate(seen.numpy())
-        behind = known[n:] if cut_values is None else cut_values
-        return torch.from_numpy(found[:n]), torch.from_numpy(known[:n]), known[:n], behind
-    if cut_values is not None:
-        outputs, values = model.network(rollout.observations.to(model.device))
-        return outputs, values, values.detach().cpu().numpy(), cut_values
-    outputs, values = model.network(
-        torch.cat((rollout.observations, rollout.cut_observations)).to(model.device)
-    )
-    known = values.detach().cpu().numpy()
-    return outputs[:n], values[:n], known[:n], known[n:]

@@ -1,52 +1,44 @@
-"""Model: a network whose numbers are one flat vector, with all that is needed to act.
+"""Model: a network whose numbers are one flat vector, with all that is needed to act and to learn.
 
 Laws of this file:
 - The network's parameters are views into `model.vector`, their gradients views into
-  `model.gradient`: writing to the vector changes the network, and `zero_grad` can never detach
-  anything.
-- The vector's first `trainable` numbers are parameters; running statistics follow. NumPy
-  reads and writes them, so on a device other than the CPU they are kept in the host's memory.
+  `model.gradient`: writing to the vector changes the network.
+- The vector's first `trainable` numbers are parameters; running statistics follow.
+- Initial numbers are drawn by NumPy whatever computes with them, so a seed means the same with
+  torch and without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, Self
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.plugin import find, load
-from genkidama.config.sections import Algorithm, Environment
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
+from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, head_for
-from genkidama.learning.networks import NETWORKS, Network
-from genkidama.learning.numpy_gradients import NumpyMLP
+from genkidama.learning.perceptron import Entries, Perceptron, initialize, layout
+from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
-from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["CUT", "Model", "NetworkView", "RunningMeanStd", "Spaces", "learner_class", "scaled"]
+__all__ = ["CUT", "Model", "RunningMeanStd", "Spaces", "scaled"]
 
 Array = npt.NDArray[Any]
 
 #: Normalized observations are cut to this many standard deviations.
 CUT = 10.0
 
-
 #: Above this count the past is halved: float32 sums keep their precision, and old policies' states
 #: fade.
 _FADE = 1e6
 
 _EPSILON = 1e-8
-
-#: The learners of the core. Plug-ins have others.
-_LEARNERS = {"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo:PPO"}
 
 
 class Spaces(Protocol):
@@ -59,62 +51,53 @@ class Spaces(Protocol):
     def action_space(self) -> gymnasium.Space[Any]: ...
 
 
-class NetworkView(NamedTuple):
-    """A model's network over other numbers: only to be looked through."""
-
-    network: Network
-    #: The same in NumPy, if there is such a form of it.
-    by_hand: NumpyMLP | None
-
-
 class Model:
     """The network of an experiment over a vector of its own, or over one that is given.
 
+    This class computes with NumPy. Where the experiment needs tensors, as `forms.tensor_setting`
+    decides, `Model(…)` is a `genkidama.learning.tensors.tensor_model.TensorModel`.
+
     Args:
-        experiment: `[network]`, `[environment]` and the seed are used.
+        experiment: `[network]`, `[environment]`, `[algorithm]` and the seed are used.
         environment: for its spaces.
-        gradient: memory for the gradients, float32, shape (trainable,), on `device`; a private one
-            if absent.
-        vector: memory of the network, float32, on `device`: `signature.size` numbers, or the
-            `trainable` ones alone. The network becomes a view of it and takes over its numbers. If
-            absent, the network gets a private vector with its initial numbers.
-        device: where vector, gradient and network are.
+        gradient: memory for the gradients, float32, shape (trainable,); a private one if absent.
+        vector: memory of the network, float32: `signature.size` numbers, or the `trainable` ones
+            alone. The network becomes a view of it and takes over its numbers. If absent, the
+            network gets a private vector with its initial numbers.
+
+    Raises:
+        ConfigurationError: the network or the learner's head cannot be built, they do not fit the
+            spaces, or the experiment needs torch, which is not installed.
     """
 
-    #: The same memory as `vector`, for NumPy. Only on the CPU.
+    network: Any
+    #: The vector again, where its numbers are in the host's memory.
     numbers: Array
-    #: The network in NumPy, if there is such a form of it and `vector` is on the CPU.
-    by_hand: NumpyMLP | None = None
+
+    def __new__(cls, experiment: Experiment, environment: Spaces, *_: Any, **__: Any) -> Self:
+        if cls is Model:
+            head = _head(experiment, environment.action_space)
+            if setting := tensor_setting(experiment, head):
+                kind: type[Self] = load_tensors("tensor_model:TensorModel", setting)
+                return object.__new__(kind)
+        return object.__new__(cls)
 
     def __init__(
         self,
         experiment: Experiment,
         environment: Spaces,
-        gradient: Tensor | None = None,
-        vector: Tensor | None = None,
-        device: str | torch.device = "cpu",
+        gradient: Numbers | None = None,
+        vector: Numbers | None = None,
     ) -> None:
         self.experiment = experiment
-        self.device = torch.device(device)
+        space = environment.observation_space
         self.head = _head(experiment, environment.action_space)
-        self.network = _build(experiment, environment)
-        named = list(self.network.named_parameters())
-        for name, parameter in named:
-            if parameter.dtype != torch.float32:
-                kind = experiment.network.name
-                raise ConfigurationError(
-                    f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, "
-                    "expected float32"
-                )
-        self._check_outputs(environment)
-        self.trainable = sum(parameter.numel() for _, parameter in named)
-        entries: list[tuple[str, tuple[int, ...]]] = [
-            (name, tuple(parameter.shape)) for name, parameter in named
-        ]
-        self.observation_shape = environment.observation_space.shape or ()
+        self.observation_shape = space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
         #: True if an observation is an image of uint8.
-        self.sees_bytes = environment.observation_space.dtype == np.uint8
+        self.sees_bytes = space.dtype == np.uint8
+        entries = list(self._build(_seen(experiment, space), environment.action_space))
+        self.trainable = Signature.of(entries).size
         settings = experiment.environment
         if settings.normalize_observations:
             entries.append((STATISTICS[0], (RunningMeanStd.size(self.observation_size),)))
@@ -122,42 +105,83 @@ class Model:
             entries.append((STATISTICS[1], (RunningMeanStd.size(1),)))
         #: The names and shapes of the vector's parts.
         self.signature = Signature.of(entries)
-        self.vector = (
-            torch.zeros(self.signature.size, device=self.device) if vector is None else vector
-        )
-        self.gradient = (
-            torch.zeros(self.trainable, device=self.device) if gradient is None else gradient
-        )
-        self.network.to(self.device)
-        start = 0
-        with torch.no_grad():
-            for parameter in self.network.parameters():
-                part = slice(start, start + parameter.numel())
-                if vector is None:
-                    self.vector[part] = parameter.reshape(-1)
-                parameter.data = self.vector[part].view(parameter.shape)
-                parameter.grad = self.gradient[part].view(parameter.shape)
-                start = part.stop
-        if self.device.type == "cpu":
-            self.numbers = self.vector.numpy()
-            self.by_hand = self.network.by_hand()
+        self.vector = self._zeros(self.signature.size) if vector is None else vector
+        self.gradient = self._zeros(self.trainable) if gradient is None else gradient
+        self._attach(initial=vector is None)
 
-    def _check_outputs(self, environment: Spaces) -> None:
+    # Where a model of tensors differs.
+
+    def _build(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> Entries:
+        """The network's parameters. It needs no memory yet."""
+        return layout(observation_space, action_space, self.experiment.network)
+
+    def _zeros(self, size: int) -> Numbers:
+        return np.zeros(size, np.float32)
+
+    def _attach(self, initial: bool) -> None:
+        """Makes the network over vector and gradient, with its initial numbers if it has none."""
+        self.numbers = self.vector
+        self.network = self.twin(self.vector, self.gradient)
+        if initial:
+            rng = np.random.default_rng(self.experiment.seed)
+            initialize(self.network.parts.items(), self.experiment.network, rng)
+        self._check_outputs((2, self.network.outputs), (2,))
+
+    def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Any:
+        """The same network as a view of another vector: float32 (trainable,), in host memory."""
+        entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
+        return Perceptron(entries, self.experiment.network.activation, vector, gradient)
+
+    def native(self, array: Array) -> Numbers:
+        """An array as this model and its learner take it: itself, or a tensor on its device."""
+        return array
+
+    def generator(self, seed: int) -> Any:
+        """The generator of a learner's random numbers, with a method `permutation(n)`."""
+        return np.random.default_rng(seed)
+
+    def joined(self, rollout: Rollout) -> Numbers:
+        """The observations of its n steps, and of its k cuts if no values are given for them."""
+        if rollout.cut_values is not None:
+            return rollout.observations
+        return np.concatenate((rollout.observations, rollout.cut_observations))
+
+    def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
+        """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back.
+
+        Args:
+            network: instead of this model's own, as `twin` gives one.
+        """
+        evaluated: tuple[Array, Array] = (network or self.network).evaluate(observations)
+        return evaluated
+
+    def log_probability(self, outputs: Array, actions: Numbers) -> Array:
+        """log π (m,) of actions (m, columns), given the network's outputs."""
+        log_pi: Array = self.head.slopes(outputs, actions).log_pi
+        return log_pi
+
+    def gradients(self, learner: Any, rollout: Rollout, rng: Any) -> Iterator[Any]:
+        """Each gradient that a learner takes from a rollout, one after the other, in `gradient`.
+
+        After each comes its `Loss`, or None. The generator is one of `generator`'s.
+        """
+        found: Iterator[Any] = learner.gradients(rollout, rng)
+        return found
+
+    def survives_a_fork(self) -> bool:
+        """True if a process that has taken a gradient can be forked, and take another one."""
+        return True
+
+    # The same for all models.
+
+    def _check_outputs(self, outputs: tuple[int, ...], values: tuple[int, ...]) -> None:
         """Refuses a network that does not fit the spaces, before anything starts."""
-        name = self.experiment.network.name
-        shape = environment.observation_space.shape or ()
-        try:
-            with torch.no_grad():
-                outputs, values = self.network(torch.zeros(2, *shape))
-        except Exception as error:  # a network of the user's own may raise anything
+        if outputs != (2, self.head.outputs) or values != (2,):
             raise ConfigurationError(
-                f"network.name = {name!r}: does not take observations of shape {list(shape)}: "
-                f"{describe_error(error)}"
-            ) from error
-        if outputs.shape != (2, self.head.outputs) or values.shape != (2,):
-            raise ConfigurationError(
-                f"network.name = {name!r}: gives outputs {list(outputs.shape)} and values "
-                f"{list(values.shape)} for 2 observations, "
+                f"network.name = {self.experiment.network.name!r}: gives outputs {list(outputs)} "
+                f"and values {list(values)} for 2 observations, "
                 f"expected [2, {self.head.outputs}] and [2]"
             )
 
@@ -165,26 +189,6 @@ class Model:
     def choices(self) -> int:
         """The number of discrete actions; 0 if an action is a vector."""
         return self.head.outputs if isinstance(self.head, Categorical) else 0
-
-    def acting(self) -> Callable[[Array], Array]:
-        """A function from observations (m, ...) to the policy's outputs (m, outputs).
-
-        It is good for the weights as they are now. The result is good until the next call.
-        """
-        return self.network.acting_together() if self.by_hand is None else self.by_hand.act
-
-    def twin(self, vector: Tensor) -> NetworkView:
-        """The same network as a view of another vector: float32 (trainable,), on the CPU."""
-        network = deepcopy(self.network)
-        start = 0
-        for parameter in network.parameters():
-            part = slice(start, start + parameter.numel())
-            parameter.data = vector[part].view(parameter.shape)
-            parameter.requires_grad_(False)
-            # A form in NumPy has views of gradients, too. Nobody writes these.
-            parameter.grad = torch.zeros(1).expand(parameter.shape)
-            start = part.stop
-        return NetworkView(network, network.by_hand())
 
     def moments(self, name: str, numbers: Array | None = None) -> RunningMeanStd | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.
@@ -229,20 +233,6 @@ class Model:
         return observations.astype(np.float32, copy=False)
 
 
-def learner_class(algorithm: Algorithm) -> Any:
-    """The class of the learner `algorithm.name`. No other one is imported.
-
-    Raises:
-        ConfigurationError: an import string that leads nowhere, or a name that nobody has.
-    """
-    name = algorithm.name
-    if name in _LEARNERS:
-        return load(_LEARNERS[name])
-    if (kind := None if is_import_string(name) else find("learners", name)) is not None:
-        return kind
-    return load_object(name, "algorithm.name")
-
-
 def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     """The learner's own head if it has one."""
     name = experiment.algorithm.name
@@ -258,31 +248,6 @@ def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
             f"algorithm.name = {name!r}: its head cannot be built: {describe_error(error)}"
         ) from error
     return head
-
-
-def _build(experiment: Experiment, environment: Spaces) -> Network:
-    settings = experiment.network
-    kind: Any = (
-        load_object(settings.name, "network.name")
-        if is_import_string(settings.name)
-        else NETWORKS[settings.name]
-    )
-    if not (isinstance(kind, type) and issubclass(kind, Network)):
-        raise ConfigurationError(
-            f"network.name = {settings.name!r}: expected a subclass of genkidama.Network"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(experiment.seed)
-        try:
-            return kind(
-                _seen(experiment, environment.observation_space), environment.action_space, settings
-            )
-        except ConfigurationError:
-            raise
-        except Exception as error:  # a network of the user's own may raise anything
-            raise ConfigurationError(
-                f"network.name = {settings.name!r}: cannot be built: {describe_error(error)}"
-            ) from error
 
 
 def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:

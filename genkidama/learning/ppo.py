@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from genkidama.config.sections import Algorithm
-from genkidama.learning.learners import entropy_coefficient, evaluated, normalized, note_losses
+from genkidama.learning.learners import (
+    Loss,
+    actor_critic_losses,
+    actor_critic_slopes,
+    entropy_coefficient,
+    normalized,
+    share_of_step,
+)
 from genkidama.learning.model import Model
-from genkidama.learning.numpy_gradients import ppo_slopes
 from genkidama.learning.rollout import Rollout, advantages
-from genkidama.protocol.diagnostics import Diagnostics, approximate_kl
+from genkidama.protocol.diagnostics import approximate_kl
 
-__all__ = ["PPO", "ppo_loss"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["PPO", "ppo_loss", "ppo_slope"]
 
 Array = npt.NDArray[Any]
 
@@ -39,18 +46,24 @@ def ppo_loss(
     L^CLIP = min(ρ_t·A_t, clip(ρ_t, 1−ε, 1+ε)·A_t) with ρ_t = π(a_t|s_t)/π_old(a_t|s_t):
     Schulman et al. 2017, eq. 7 and 9.
     """
-    reduce = torch.sum if algorithm.reduction == "sum" else torch.mean
-    ratio = torch.exp(log_pi - old_log_pi)
+    ratio = (log_pi - old_log_pi).exp()
     clipped = ratio.clamp(1.0 - algorithm.clip, 1.0 + algorithm.clip)
-    surrogate = reduce(torch.minimum(ratio * advantage, clipped * advantage))
-    loss = (
-        algorithm.value_coefficient
-        * functional.mse_loss(value, returns, reduction=algorithm.reduction)
-        - surrogate
-    )
+    surrogate = (ratio * advantage).minimum(clipped * advantage)
+    each = algorithm.value_coefficient * (value - returns).square() - surrogate
     if c_e:
-        loss = loss - c_e * reduce(entropy)
-    return loss
+        each = each - c_e * entropy
+    return each.sum() if algorithm.reduction == "sum" else each.mean()
+
+
+def ppo_slope(log_pi: Array, old_log_pi: Array, advantage: Array, algorithm: Algorithm) -> Array:
+    """The derivative of `ppo_loss` with respect to log π (m,).
+
+    It is −s·A_t·ρ_t, or 0 where the clipped ratio is the smaller term; s = 1/m for a mean.
+    """
+    ratio = np.exp(log_pi - old_log_pi)
+    counts = np.where(advantage > 0.0, ratio <= 1.0 + algorithm.clip, ratio >= 1.0 - algorithm.clip)
+    slope: Array = -share_of_step(algorithm, len(log_pi)) * advantage * ratio * counts
+    return slope
 
 
 class PPO:
@@ -63,92 +76,89 @@ class PPO:
         self._algorithm = algorithm
         self._model = model
 
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
+    def losses(self, rollout: Rollout, rng: Any) -> Iterator[Tensor]:
         head, network = self._model.head, self._model.network
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
-        for state, action, old, advantage, returns in self._minibatches(rollout, rng):
+        for minibatch in self._minibatches(rollout, rng):
+            state, action, old, advantage, returns = minibatch
             outputs, value = network(state)
             log_pi = head.log_probability(outputs, action)
             entropy = head.entropy(outputs) if c_e else log_pi
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
-                known = (log_pi.detach(), old, value.detach(), advantage, returns)
-                arrays = [one.cpu().numpy() for one in known]
-                self._note(rollout.diagnostics, outputs.detach(), c_e, *arrays)
+                known = (log_pi, old, value, advantage, returns, head.entropy(outputs))
+                *arrays, entropies = (one.detach().cpu().numpy() for one in known)
+                seen: Any = (c_e, *arrays, entropies.copy)
+                rollout.diagnostics.add(len(old), **self._measured(*seen))
             yield ppo_loss(log_pi, old, entropy, value, advantage, returns, c_e, self._algorithm)
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradients of `losses` in NumPy."""
-        network = self._model.by_hand
-        assert network is not None
-        slopes = self._model.head.slopes  # type: ignore[attr-defined]
-        c_e = entropy_coefficient(self._algorithm, rollout.progress)
-        for minibatch in self._minibatches(rollout, rng):
-            state, action, old, advantage, returns = (column.numpy() for column in minibatch)
+        network, algorithm = self._model.network, self._algorithm
+        c_e = entropy_coefficient(algorithm, rollout.progress)
+        for state, action, old, advantage, returns in self._minibatches(rollout, rng):
             outputs, value = network.forward(state)
-            log_pi, back = slopes(outputs, action)
-            known = (log_pi, old, value, advantage, returns)
+            log_pi, back, entropy = self._model.head.slopes(outputs, action)
+            known = (c_e, log_pi, old, value, advantage, returns, entropy)
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
-                self._note(rollout.diagnostics, torch.from_numpy(outputs), c_e, *known)
-            at_log_pi, at_value, at_entropy = ppo_slopes(*known, c_e, self._algorithm)
+                rollout.diagnostics.add(len(old), **self._measured(*known))
+            at_value, at_entropy = actor_critic_slopes(value, returns, c_e, algorithm)
+            at_log_pi = ppo_slope(log_pi, old, advantage, algorithm)
             network.backward(back(at_log_pi, at_entropy), at_value)
-            yield
+            yield partial(self._loss, *known)
 
-    def _minibatches(self, rollout: Rollout, rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
+    def _minibatches(self, rollout: Rollout, rng: Any) -> Iterator[tuple[Any, ...]]:
         """The columns of `_batch` in minibatches, shuffled anew for each epoch."""
         batch = self._batch(rollout)
+        n = len(rollout.rewards)
         size = rollout.minibatch_size or self._algorithm.minibatch_size
         for _ in range(self._algorithm.epochs):
-            order = torch.randperm(len(batch[0]), generator=rng).to(self._model.device)
+            order = rng.permutation(n)
             # One shuffled copy an epoch, cut into minibatches: to index each of them costs more.
-            shuffled = (column[order].split(size) for column in batch)
-            yield from zip(*shuffled, strict=True)
+            shuffled = [column[order] for column in batch]
+            for first in range(0, n, size):
+                yield tuple(column[first : first + size] for column in shuffled)
 
-    def _note(
+    def _measured(
         self,
-        diagnostics: Diagnostics,
-        outputs: Tensor,
         c_e: float,
         log_pi: Array,
         old: Array,
         value: Array,
         advantage: Array,
         returns: Array,
-    ) -> None:
-        """Notes how the update of a minibatch goes; the arrays are (m,)."""
+        entropy: Callable[[], Array],
+    ) -> dict[str, float]:
+        """The losses of a minibatch, and how far its policy has moved; the arrays are (m,)."""
         log_ratio = log_pi - old
         ratio = np.exp(log_ratio)
         clipped = ratio.clip(1.0 - self._algorithm.clip, 1.0 + self._algorithm.clip)
-        note_losses(
-            diagnostics,
-            self._algorithm,
-            c_e,
-            -float(np.minimum(ratio * advantage, clipped * advantage).mean()),
-            returns - value,
-            self._model.head.entropy(outputs).mean().item(),
-            approximate_kl=approximate_kl(log_ratio),
-            clip_fraction=np.count_nonzero(clipped != ratio) / len(ratio),
-        )
+        policy_loss = -float(np.minimum(ratio * advantage, clipped * advantage).mean())
+        mean = float(entropy().mean())
+        return {
+            **actor_critic_losses(self._algorithm, c_e, policy_loss, returns - value, mean),
+            "approximate_kl": approximate_kl(log_ratio),
+            "clip_fraction": np.count_nonzero(clipped != ratio) / len(ratio),
+        }
 
-    def _batch(self, rollout: Rollout) -> tuple[Tensor, ...]:
+    def _loss(self, *known: Any) -> float:
+        return self._measured(*known)["loss"]
+
+    def _batch(self, rollout: Rollout) -> tuple[Any, ...]:
         """Observations, actions, log π_old, advantages and returns of its n steps."""
-        algorithm = self._algorithm
-        device = self._model.device
-        observations, actions = rollout.observations.to(device), rollout.actions.to(device)
-        with torch.no_grad():
-            outputs, value, values, cut_values = evaluated(self._model, rollout)
-            # Where agents and trainers do not wait for each other, an older policy has acted.
-            acted = rollout.log_mu
-            old_log_pi = (
-                self._model.head.log_probability(outputs, actions)
-                if acted is None
-                else torch.from_numpy(acted).to(device)
-            )
-        advantage = torch.from_numpy(
-            advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)
-        ).to(device)
-        returns = advantage + value
+        algorithm, model = self._algorithm, self._model
+        n = len(rollout.rewards)
+        outputs, values = model.evaluate(model.joined(rollout))
+        behind = values[n:] if rollout.cut_values is None else rollout.cut_values
+        # Where agents and trainers do not wait for each other, an older policy has acted.
+        old_log_pi = rollout.log_mu
+        if old_log_pi is None:
+            old_log_pi = model.log_probability(outputs[:n], rollout.actions)
+        known = rollout, values[:n], behind, algorithm.gamma, algorithm.gae_lambda
+        advantage = advantages(*known)
+        returns = advantage + values[:n]
         if rollout.diagnostics is not None:
-            rollout.diagnostics.add_values(values, returns.cpu().numpy())
+            rollout.diagnostics.add_values(values[:n], returns)
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
-        return observations, actions, old_log_pi, advantage, returns
+        targets = map(model.native, (old_log_pi, advantage, returns))
+        return rollout.observations, rollout.actions, *targets

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from genkidama.protocol.diagnostics import Diagnostics
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "Replay",
@@ -24,6 +21,9 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+
+#: An array, or a tensor where the learner's form is that (`Model.native`).
+Numbers = Any
 
 
 @dataclass
@@ -119,9 +119,9 @@ class Rollout:
     """
 
     #: (n, ...) float32, as the network takes them.
-    observations: Tensor
+    observations: Numbers
     #: (n, columns), of the head's dtype.
-    actions: Tensor
+    actions: Numbers
     #: (n,) float32, scaled.
     rewards: Array
     #: (n,) bool: the trajectory ends after this step, for whatever reason.
@@ -130,7 +130,7 @@ class Rollout:
     cuts: Array
     #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are
     #: given.
-    cut_observations: Tensor
+    cut_observations: Numbers
     #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are
     #: computed.
     cut_values: Array | None = None
@@ -141,7 +141,7 @@ class Rollout:
     #: The steps of the child's cores. None: `replay.steps` is 0.
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
-    target: Tensor | None = None
+    target: Numbers | None = None
     #: Steps of each update; 0 leaves it to `algorithm.minibatch_size`.
     minibatch_size: int = 0
     #: The place for the learner's diagnostics. None: nobody reads them.

@@ -147,19 +147,18 @@ class Parent:
                 await self._websockets.start_serving()
             except OSError as error:
                 raise explain(self.listen, error) from None
+            links: dict[str, str] = {}
+            for observer in self.observers:
+                links |= observer.links(*self.address)
         except BaseException:
             if self._websockets is not None:
                 self._websockets.close()
                 await self._websockets.wait_closed()
             if self._writer is not None:
                 self._writer.close()
-            for companion in self.companions:
-                await companion.stop()
+            await self._stop_companions()
             self._websockets = self._writer = None
             raise
-        links: dict[str, str] = {}
-        for observer in self.observers:
-            links |= observer.links(*self.address)
         log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
 
     async def serve(self) -> None:
@@ -239,14 +238,25 @@ class Parent:
         websockets.close(code=code, reason=words)
         self.connections.abort_unopened()
         try:
-            for companion in self.companions:
-                await companion.stop()
+            failure = await self._stop_companions()
             # Python waits for TLS handshakes that never end, and websockets does not know them.
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS + 1.0):
                     await websockets.wait_closed()
-        finally:  # a companion may be anybody's; the final checkpoint does not depend on it
+        finally:
             await writer.finish()
+        if failure is not None:
+            raise failure
+
+    async def _stop_companions(self) -> Exception | None:
+        """Stops all, even if one of them raises; the first error."""
+        failure = None
+        for companion in self.companions:
+            try:
+                await companion.stop()
+            except Exception as error:  # it may be anybody's
+                failure = failure or error
+        return failure
 
     def run(self) -> None:
         """Starts, serves and shuts down in an event loop of its own: uvloop's if it is installed.

@@ -12,20 +12,13 @@ A join string is a secret, as its token is: no message of ours holds one
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, is_name, is_token
 
 __all__ = ["Invitation"]
-
-_FORM = re.compile(
-    r"(?P<scheme>wss?)://"
-    r"(?:(?P<name>[^:@/#]+):(?P<token>[^:@#]+)@)?"
-    r"(?P<address>(?:\[[0-9A-Fa-f:.%]+\]|[^:@/#\[\]\s]+):\d{1,5})/?"
-    r"(?:#(?P<fingerprint>[0-9a-f]{64}))?\Z"
-)
 
 
 class Invitation(NamedTuple):
@@ -55,15 +48,14 @@ class Invitation(NamedTuple):
         Raises:
             ConfigurationError: it is none; the message does not show it.
         """
-        match = _FORM.match(text.strip())
-        if match is None:
+        url = parse_url(text.strip())
+        if url is None or url.scheme not in ("ws", "wss") or not url.port or url.path.strip("/"):
             raise _unreadable("it has another form; was it copied whole, and in quotes?")
-        scheme, name, token, address, fingerprint = match.groups(default="")
-        if token and not (is_name(name) and is_token(token)):
+        if url.token and not (is_name(url.name) and is_token(url.token)):
             raise _unreadable("what stands before the @ is no name and token")
-        if (scheme == "wss") != bool(fingerprint):
+        if url.secure != bool(url.fingerprint):
             raise _unreadable("wss:// ends with a fingerprint, and ws:// without one")
-        return cls(f"{scheme}://{address}", name or ANY, token, fingerprint)
+        return cls(f"{url.scheme}://{url.place}", url.name or ANY, url.token, url.fingerprint)
 
 
 def _unreadable(problem: str) -> ConfigurationError:

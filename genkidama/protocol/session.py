@@ -36,15 +36,17 @@ Laws of this file:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
 
 from genkidama._version import __version__
+from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.protocol.delta import ENCODINGS, ChildDelta, check_weights
 from genkidama.protocol.messages import (
@@ -89,7 +91,9 @@ __all__ = [
 ]
 
 #: The sections of an experiment from which a child builds its network and its learner.
-_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
+_BUILT_FROM = (
+    *("environment", "network", "algorithm", "optimizer", "child", "ga3c", "plugins", "pushes"),
+)
 
 #: Returns that one push reports, the newest. Those of a day without a parent fit into it.
 _MOST_RETURNS = 4096
@@ -296,6 +300,7 @@ class Session:
         parent: the parent's name in errors, its address for example.
         role: the child's role; empty or "experiment" leaves it to the parent.
         part: the shard that the parent is.
+        allow: modules that the parent may have this machine import, as `check_imports` takes them.
     """
 
     def __init__(
@@ -307,6 +312,7 @@ class Session:
         parent: str,
         role: str = "",
         part: Shard = WHOLE,
+        allow: Sequence[str] = (ANYTHING,),
     ) -> None:
         self.name = name
         self.parent = parent
@@ -326,6 +332,7 @@ class Session:
         #: The proof of that for the other shards, if this is the first one.
         self.proof = ""
         self._word = word
+        self._allow = allow
         self._role: Any = role.removeprefix("experiment")
         self._stem = name if numbered else ""
         self._number = 1
@@ -442,6 +449,7 @@ class Session:
         Raises:
             ProtocolError: the reply makes no sense here, or the parent no longer knows this
                 conversation. The connection is of no use any more, and nothing has changed.
+            ConfigurationError: the experiment needs a module that may not be imported.
             RequestRefused: the parent refuses this child.
             GenkidamaError: this parent is of no use to the child any more.
         """
@@ -575,6 +583,7 @@ class Session:
 
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
+        check_imports(welcome.experiment, self._allow)  # before anything looks for plug-ins
         return resolve_host(Experiment.from_dict(welcome.experiment, source=source), self.parent)
 
 
@@ -639,8 +648,8 @@ def resolve_host(experiment: Experiment, parent: str) -> Experiment:
     user, at, place = rest.rpartition("@")
     if not separator or not (place.startswith((":", "/")) or not place):
         return experiment
-    host = urlsplit(parent).hostname or "127.0.0.1"
-    named = f"[{host}]" if ":" in host else host
+    ours = parse_url(parent)
+    named = "127.0.0.1" if ours is None else ours._replace(port=None, path="").place
     replay = msgspec.structs.replace(replay, url=f"{scheme}://{user}{at}{named}{place}")
     return msgspec.structs.replace(experiment, replay=replay)
 

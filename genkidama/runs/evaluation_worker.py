@@ -16,7 +16,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 
 from genkidama.config.allowlist import check_imports
 from genkidama.errors import ConfigurationError, GenkidamaError
@@ -94,7 +93,6 @@ def main() -> int:
     """One share of an evaluation; returns the exit code."""
     request = json.load(sys.stdin)
     end_with_parent(request["parent"])
-    torch.set_num_threads(1)
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an environment prints is no part of the answer
     try:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import Model
@@ -39,10 +38,9 @@ def explain(model: Model, observation: Array) -> Explanation:
     Rewards may be scaled, clipped or normalized for learning. V and Q are given without the scale
     and the normalization, but clipped rewards stay clipped.
     """
-    with torch.inference_mode():
-        outputs, values = model.network(torch.from_numpy(model.seen(np.asarray(observation)[None])))
+    outputs, values = model.evaluate(model.native(model.seen(np.asarray(observation)[None])))
     unit = _unit(model)
-    said = outputs[0].numpy()
+    said = outputs[0]
     value = float(values[0])
     if getattr(model.head, "greedy", False):
         q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
-from genkidama._version import pip_install
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
-from genkidama.learning.heads import Categorical, Gaussian
-from genkidama.learning.model import CUT, Model
+from genkidama.learning.forms import load_tensors
+from genkidama.learning.model import Model
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.explanation import Explanation, explain
 from genkidama.runtime.files import write_atomically
 
+if TYPE_CHECKING:
+    from torch import nn
+
 __all__ = ["Policy", "model_of"]
 
 Array = npt.NDArray[Any]
-
-#: By so much may ONNX Runtime's numbers differ from torch's.
-_TOLERANCE = 1e-4
 
 
 def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Model:
@@ -46,7 +42,7 @@ def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Mo
             f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
             f"experiment describes: {difference}"
         )
-    model.vector.copy_(torch.from_numpy(checkpoint.vector))
+    model.numbers[:] = checkpoint.vector
     return model
 
 
@@ -100,8 +96,18 @@ class Policy:
 
         It takes observations as the network was trained with them: where the experiment normalizes
         them, normalize first, or use `predict`. Its parameters are this policy's.
+
+        Raises:
+            ConfigurationError: torch is not installed.
         """
-        return self.model.network
+        network: nn.Module = self._tensor_model("Policy.module").network
+        return network
+
+    def _tensor_model(self, user: str, extra: str = "torch") -> Any:
+        kind = load_tensors("tensor_model:TensorModel", user, extra)
+        if isinstance(self.model, kind):
+            return self.model
+        return kind(self.experiment, self, vector=self.model.numbers)
 
     def make_environment(self, **options: Any) -> gymnasium.Env[Any, Any]:
         """The environment that it was trained in, wrappers included.
@@ -180,74 +186,11 @@ class Policy:
             EnvironmentFailure: the packages for it are missing, ONNX Runtime computes something
                 else, or the file cannot be written; an older one stays as it was.
         """
-        try:
-            import onnxruntime
-            import onnxscript  # noqa: F401  torch's exporter needs it
-        except ImportError as error:
-            raise EnvironmentFailure(f"to_onnx needs {error.name}: {pip_install('onnx')}") from None
-        whole = _Whole(self.model, self.action_space).eval()
-        example = torch.randn(3, *self.model.observation_shape)
-        with torch.no_grad():
-            wanted = [part.numpy() for part in whole(example)]
-        names = ["outputs", "value", "action"][: len(wanted)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's, of names that torch will drop
-            program = torch.onnx.export(
-                whole,
-                (example,),
-                input_names=["observation"],
-                output_names=names,
-                dynamic_shapes={"observation": {0: torch.export.Dim("batch")}},
-                dynamo=True,
-                verbose=False,
-            )
-        assert program is not None
+        model = self._tensor_model("Policy.to_onnx", "onnx")
         path = Path(path)
-        content = program.model_proto.SerializeToString()
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = session.run(None, {"observation": example.numpy()})
-        for name, ours, theirs in zip(names, wanted, found, strict=True):
-            if not np.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE):
-                raise EnvironmentFailure(f"{path}: ONNX Runtime finds another {name} than torch")
+        content = load_tensors("onnx_export:exported", "Policy.to_onnx")(model, self.action_space)
         try:
             write_atomically(path, content)
         except ValueError as error:
             raise EnvironmentFailure(f"{str(path)!r}: cannot be written: {error}") from None
         return path
-
-
-class _Whole(nn.Module):
-    """From observations as the environment gives them to what the network says, and to actions."""
-
-    mean: Tensor
-    deviation: Tensor
-    low: Tensor
-    high: Tensor
-
-    def __init__(self, model: Model, space: gymnasium.Space[Any]) -> None:
-        super().__init__()
-        self._network = model.network
-        self._head = model.head
-        self._space = space
-        moments = model.moments("observations")
-        self._normalizes = moments is not None
-        if moments is not None:
-            mean, deviation = moments.mean_and_deviation()
-            shape = model.observation_shape
-            self.register_buffer("mean", torch.from_numpy(mean).reshape(shape))
-            self.register_buffer("deviation", torch.from_numpy(deviation).reshape(shape))
-        if isinstance(space, gymnasium.spaces.Box):
-            self.register_buffer("low", torch.from_numpy(space.low).float())
-            self.register_buffer("high", torch.from_numpy(space.high).float())
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
-        if self._normalizes:
-            observation = ((observation - self.mean) / self.deviation).clamp(-CUT, CUT)
-        outputs, value = self._network(observation)
-        if isinstance(self._head, Categorical):
-            assert isinstance(self._space, gymnasium.spaces.Discrete)
-            return outputs, value, outputs.argmax(1) + int(self._space.start)
-        if isinstance(self._head, Gaussian):
-            mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
-            return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)
-        return outputs, value

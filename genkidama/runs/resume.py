@@ -18,15 +18,7 @@ from pathlib import Path
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs.run import (
-    CHECKPOINTS,
-    HISTORY,
-    LOGS,
-    SETTINGS,
-    TRIALS,
-    Run,
-    new_directory,
-)
+from genkidama.runs.run import CHECKPOINTS, HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
 
@@ -60,11 +52,20 @@ def prepare_directory(
     path = Path("runs" if out is None else out)
     allow = modules(experiment.to_dict())
     try:
-        if resume is None:
-            run = Run(new_directory(experiment.name) if out is None else path, allow)
-            _check_empty(run)
+        if resume is not None:
+            if out is not None and Path(out) != Path(resume):
+                raise ConfigurationError(
+                    f"--out {out}: a resumed run stays in its directory {resume}; "
+                    "give one of the two"
+                )
+            run = Run.open(resume, allow)
         else:
-            run = _opened(resume, out, allow)
+            run = Run(new_directory(experiment.name) if out is None else path, allow)
+            if any(any((run.path / name).glob("*")) for name in (CHECKPOINTS, TRIALS)):
+                raise ConfigurationError(
+                    f"--out {path}: holds a run already; "
+                    f"go on with it by --resume {path}, or choose another directory"
+                )
         path = run.path
         (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
         _lock(path)
@@ -112,24 +113,6 @@ def _in_use(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"{path}: is in use: {why}; end that first, or choose another directory with --out"
     )
-
-
-def _opened(resume: str | Path, out: str | Path | None, allow: tuple[str, ...]) -> Run:
-    if out is not None and Path(out) != Path(resume):
-        raise ConfigurationError(
-            f"--out {out}: a resumed run stays in its directory {resume}; give one of the two"
-        )
-    return Run.open(resume, allow)
-
-
-def _check_empty(run: Run) -> None:
-    for name in (CHECKPOINTS, TRIALS):
-        folder = run.path / name
-        if folder.is_dir() and any(folder.iterdir()):
-            raise ConfigurationError(
-                f"--out {run.path}: holds a run already; "
-                f"go on with it by --resume {run.path}, or choose another directory"
-            )
 
 
 def finished(run: Run, experiment: Experiment) -> str:

@@ -287,14 +287,9 @@ class Run:
         return Policy(weights_of(self, best=best).checkpoint, seed, (*self.allow, *allow))
 
     def video(self, path: str | Path, **options: Any) -> Path:
-        """Films the policy while it plays, and returns the file.
+        """Films the policy while it plays, and returns the file, MP4 or GIF.
 
-        Args:
-            path: the film, MP4 or GIF.
-            options: those of `genkidama.play`.
-
-        Raises:
-            GenkidamaError: as `genkidama.play`.
+        Options and errors are those of `genkidama.play`.
         """
         _method("video")(self, video=path, **options)
         return Path(path)

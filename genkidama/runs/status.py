@@ -38,6 +38,7 @@ from genkidama.server.events import (
     TrialAssigned,
     Warned,
 )
+from genkidama.server.trial import reached
 
 __all__ = ["SCHEMA", "ChildStatus", "Curve", "Facts", "FactsOf", "RunStatus", "fold", "line"]
 
@@ -490,8 +491,12 @@ class RunStatus:
         if self.search is not None:
             return self.search.share(self.elapsed(now))
         stop, last = self.experiment.stop, self.last
-        used = [(self.elapsed(now), stop.seconds)]
+        seconds = self.elapsed(now)
+        used = [(seconds, stop.seconds)]
         if last is not None:
+            done = (last.update, last.episodes, last.steps, seconds)
+            if self.reason and reached(stop, last.mean_return, *done):
+                return 1.0
             used += [
                 (last.update, stop.updates),
                 (last.episodes, stop.episodes),

@@ -8,6 +8,7 @@ import re
 import socket
 from typing import TypedDict
 
+from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
 _ELSEWHERE = ("192.0.2.1", 9)
 
 _FD = re.compile(r"fd://(\d{1,6})\Z")
-_HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
 
 
 class Binding(TypedDict, total=False):
@@ -47,13 +47,13 @@ def parse_listen(listen: str) -> Binding:
     """
     if (inherited := _FD.match(listen)) is not None:
         return {"sock": _inherit(int(inherited[1]), listen)}
-    found = _HOST_PORT.match(listen)
-    if found is None or int(found[3]) > 65535:
+    found = host_and_port(listen)
+    if found is None:
         raise ConfigurationError(
             f"parent.listen = {listen!r}: expected HOST:PORT with a port from 0 to 65535, "
             "as 0.0.0.0:8765 or [::1]:8765, or fd://N"
         )
-    return {"host": found[1] or found[2], "port": int(found[3])}
+    return {"host": found[0], "port": found[1]}
 
 
 def _inherit(number: int, listen: str) -> socket.socket:

@@ -99,9 +99,10 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
     try:
         return import_module(module_name)
     except ImportError as error:
+        torch = error.name is not None and error.name.partition(".")[0] == "torch"
+        way = pip_install("torch") if torch else "is it installed or on PYTHONPATH?"
         raise ConfigurationError(
-            f"{key} = {name!r}: cannot import {module_name!r}: {error}; "
-            "is it installed or on PYTHONPATH?"
+            f"{key} = {name!r}: cannot import {module_name!r}: {error}; {way}"
         ) from error
     except Exception as error:  # a user's module may raise anything, and the user can mend it
         raise ConfigurationError(

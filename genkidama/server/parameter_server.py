@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import shortened
+from genkidama.config.plugin import home, is_of_parents
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.messages import (
     Goodbye,
@@ -64,7 +65,7 @@ __all__ = [
 ]
 
 
-#: Names of children with a role that are remembered, before those that are gone are forgotten.
+#: Names that are remembered, before children that are gone are forgotten.
 _MOST_NAMES = 4096
 
 
@@ -150,8 +151,9 @@ class ParameterServer:
         self.trials.rule.forget(child)
         trial = record.trial
         record.leave()
-        if not record.exchanges:
-            del self.children[child]
+        del self.children[child]
+        if record.exchanges:
+            self.children[child] = record  # behind those that went before it
         alone = all(self.children[name].trial is not trial for name in self.joined)
         if alone and trial is not None and trial.vector is None:
             # Without a push so far, the next child may bring another network.
@@ -231,6 +233,8 @@ class ParameterServer:
         check_hello(message, session, len(self.connected), settings.max_children, self.trial.part)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         sent = self.roles.experiment_for(message, trial.experiment, self.connected) if trial else {}
+        if name not in self.children:
+            self._make_room()
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
         record.parted = bool(self.stop)  # then this tells it
@@ -246,6 +250,16 @@ class ParameterServer:
             encoding=record.delta.encoding if trial and record.delta else "",
             part=str(self.trial.part),
         )
+
+    def _make_room(self) -> None:
+        """Forgets a child that is gone, if there are too many: the first that said goodbye or, if
+        none did, the first that was cut off. If it comes back, it is a new child: its counts begin
+        at zero, and a push that it sends again is counted again."""
+        if len(self.children) < _MOST_NAMES:
+            return
+        gone = [name for name, record in self.children.items() if not record.connected]
+        if gone:
+            del self.children[min(gone, key=lambda name: not self.children[name].parted)]
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
         record, trial = self._record(child)
@@ -437,6 +451,9 @@ class RoleAssignment:
 
     def __init__(self, experiment: Experiment) -> None:
         self._list = experiment.child.roles
+        self._experiment = experiment
+        #: Tables of installed plug-ins that children need.
+        self._plugins = [name for name in experiment.plugins if not is_of_parents(name)]
         self._of: dict[str, str] = {}
         #: Settings of `[replay]` that only children learn, as its address; in no file.
         self.replay: dict[str, Any] = {}
@@ -454,6 +471,7 @@ class RoleAssignment:
         Raises:
             ProtocolError: the child wants a role that the experiment has no room for.
         """
+        experiment = self._without_the_parents(experiment)
         name = hello.name
         plain = set(self._list) == {"bundle"}
         role = hello.role or self._of.get(name) or self._next(name, connected)
@@ -462,9 +480,9 @@ class RoleAssignment:
             return experiment
         sent = deepcopy(experiment)
         if self.replay:
-            sent["replay"].update(self.replay)
+            sent.setdefault("replay", {}).update(self.replay)
         sent["child"]["roles"] = [role]
-        if role == hello.role:
+        if hello.role:
             try:
                 Experiment.from_dict(sent, source=f"child {name!r} with role = {role!r}")
             except ConfigurationError as error:
@@ -472,6 +490,17 @@ class RoleAssignment:
         if len(self._of) >= _MOST_NAMES:
             self._of = {name: role for name, role in self._of.items() if name in connected}
         self._of[name] = role
+        return sent
+
+    def _without_the_parents(self, experiment: dict[str, Any]) -> dict[str, Any]:
+        """The same settings without those of installed plug-ins that only the parent needs."""
+        ours, sent = self._experiment, experiment
+        if len(self._plugins) < len(ours.plugins):
+            tables = {name: sent["plugins"][name] for name in self._plugins}
+            sent = {**sent, "plugins": tables}
+        if rule := home("rules", ours.parent.rule):
+            sent = {**sent, "parent": {**sent["parent"], "rule": rule}}
+            sent["child"] = {**sent["child"], "push": ours.pushes}
         return sent
 
     def pushing(self, joined: Collection[str]) -> int:

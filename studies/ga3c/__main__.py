@@ -189,14 +189,14 @@ def one_part(options: argparse.Namespace) -> None:
     import torch
 
     from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import gradients, make_learner
-    from genkidama.learning.model import Model
+    from genkidama.learning.learners import make_learner
     from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
     from genkidama.learning.rollout import Rollout
+    from genkidama.learning.tensors.tensor_model import TensorModel
 
     torch.set_num_threads(1)
     environment = make_environment(settings.environment)
-    model, batch = Model(settings, environment), options.batch
+    model, batch = TensorModel(settings, environment), options.batch
     rng = np.random.default_rng(0)
     images = torch.from_numpy(
         rng.integers(256, size=(batch, *environment.observation_space.shape)).astype(np.uint8)
@@ -216,14 +216,14 @@ def one_part(options: argparse.Namespace) -> None:
         images[:0],
         cut_values=np.zeros(int(ends.sum()), np.float32),
     )
-    learner, generator = make_learner(settings.algorithm, model), torch.Generator()
-    state = torch.zeros(STATE_ROWS[settings.optimizer.name], model.trainable)
+    learner, generator = make_learner(settings.algorithm, model), model.generator(0)
+    state = np.zeros((STATE_ROWS[settings.optimizer.name], model.trainable), np.float32)
     optimizer = make_optimizer(
         settings.optimizer, model.vector[: model.trainable], state, np.zeros(1)
     )
 
     def backward(_: int) -> None:
-        for _ in gradients(learner, model, rollout, generator):
+        for _ in model.gradients(learner, rollout, generator):
             pass
 
     work = backward if options.kind == "backward" else lambda _: optimizer.step(model.gradient, 0.0)

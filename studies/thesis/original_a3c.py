@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,9 +31,11 @@ from genkidama.config.sections import Algorithm
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
+from genkidama.learning.learners import Loss
 from genkidama.learning.model import Model
-from genkidama.learning.networks import ActorCritic
+from genkidama.learning.perceptron import Perceptron
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.tensors.networks import ActorCritic
 
 
 class OriginalA3C(A3C):
@@ -49,7 +52,7 @@ class OriginalA3C(A3C):
         self._spoil(rollout)
         yield from super().losses(rollout, rng)
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         self._spoil(rollout)
         yield from super().gradients(rollout, rng)
 
@@ -87,22 +90,22 @@ class SummedGradients(A3C):
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         super().__init__(algorithm, model)
-        if model.by_hand is None:
+        if not isinstance(model.network, Perceptron):
             raise ConfigurationError(
                 f"network.name = {model.experiment.network.name!r}: SummedGradients needs "
                 "'actor-critic' with activation 'tanh' or 'relu'"
             )
         self._full = algorithm.batch_size
-        self._sum = torch.zeros_like(model.gradient)
+        self._sum = np.zeros_like(model.gradient)
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         goes_on = len(rollout.cuts) > 0 and len(rollout.rewards) == self._full
-        for _ in super().gradients(rollout, rng):
+        for loss in super().gradients(rollout, rng):
             self._sum += self._model.gradient
-            self._model.gradient.copy_(self._sum)
-            yield
+            self._model.gradient[:] = self._sum
+            yield loss
         if not goes_on:
-            self._sum.zero_()
+            self._sum[:] = 0.0
 
 
 class OriginalWeights(ActorCritic):
@@ -123,6 +126,3 @@ class OriginalWeights(ActorCritic):
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, 0.0, settings.initial_deviation)
-
-    def _is_plain(self) -> bool:
-        return True  # it computes what its base does

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from genkidama.child.core import SingleCore
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import SharedMemory
@@ -36,12 +34,9 @@ def single(
     core = SingleCore(index, settings, memory, line, (1, 2, 3))
     core.collector.reset(0)
     core.pull()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a core's process has it
     try:
         yield core, memory, ours
     finally:
-        torch.set_num_threads(threads)
         ours.close()
         theirs.close()
         memory.close()

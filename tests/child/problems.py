@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -42,14 +41,14 @@ class Judge:
 
     def __init__(self, settings: Experiment, observations: np.ndarray) -> None:
         self._model = Model(settings, make_environment(settings.environment))
-        self._observations = torch.from_numpy(observations)
+        self._observations = observations
 
     def __call__(self, weights: Vector) -> tuple[np.ndarray, np.ndarray]:
         """π(·|s) and V(s) of each."""
         self._model.numbers[:] = weights
-        with torch.no_grad():
-            outputs, values = self._model.network(self._observations)
-        return torch.softmax(outputs, 1).numpy(), values.numpy()
+        outputs, values = self._model.evaluate(self._observations)
+        powers = np.exp(outputs - outputs.max(1, keepdims=True))
+        return powers / powers.sum(1, keepdims=True), values
 
 
 def bandit_solved(settings: Experiment) -> Callable[[Vector], bool]:

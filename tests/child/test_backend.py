@@ -61,6 +61,14 @@ def test_where_gradients_are_pushed_a_backend_must_give_some() -> None:
     assert make_backend(Experiment().with_settings(settings), 1, "pi")
 
 
+def test_experience_without_the_plug_in_actors_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a rule of the user's, which no child knows."""
+    monkeypatch.setattr("genkidama.child.backend.find", lambda hook, name: None)
+    settings = small(parent={"rule": "mine:Rule"}, child={"push": "experience"})
+    with pytest.raises(ConfigurationError, match=r"^parent.rule = 'mine:Rule': takes experience, "):
+        make_backend(settings, 1, "pi")
+
+
 def test_a_backend_that_no_plug_in_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genkidama.child.backend.find", lambda hook, name: None)
     with pytest.raises(ConfigurationError, match=r"child.backend = 'ga3c': no plug-in has"):

@@ -65,8 +65,9 @@ def test_more_memory_never_means_fewer_cores(
     ("machine", "available", "expected"),
     [
         ("Pi 3B+, 1 GB", 700 * MB, 4),
-        ("the same with a desktop", 350 * MB, 2),
-        ("Pi Zero 2 W, 512 MB", 300 * MB, 1),
+        ("the same with a desktop", 350 * MB, 4),
+        ("Pi Zero 2 W, 512 MB", 300 * MB, 4),
+        ("the same with little left", 200 * MB, 2),
         ("unknown", None, 4),
     ],
 )
@@ -74,6 +75,11 @@ def test_what_is_expected_of_small_machines(
     machine: str, available: int | None, expected: int
 ) -> None:
     assert expected_cores(available, 4) == expected, machine
+
+
+def test_torch_takes_memory_from_cores() -> None:
+    found = {available: expected_cores(available * MB, 4, True) for available in (700, 350, 300)}
+    assert found == {700: 4, 350: 2, 300: 1}
 
 
 def test_what_is_expected_is_what_a_child_that_costs_as_much_will_find() -> None:

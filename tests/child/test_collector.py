@@ -211,9 +211,8 @@ def test_log_mu_is_what_the_policy_thought_that_acted_in_each_lane(continuous: b
             core._rollout(core.collector.collect())
             core.pull()
         rollout = core._rollout(core.collector.collect())
-        with torch.no_grad():
-            outputs, _ = core.model.network(rollout.observations)
-            expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
+        outputs, _ = core.model.evaluate(rollout.observations)
+        expected = core.model.log_probability(outputs, rollout.actions)
         np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-3, atol=1e-4)
         assert len(set(expected.tolist())) > 10
         records(line)

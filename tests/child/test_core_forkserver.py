@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from genkidama.child.core import core_parts
-from genkidama.child.core_forkserver import _rehearse, build, layout_of, survives_a_fork, warm_up
+from genkidama.child.core_forkserver import _rehearse, build, layout_of, warm_up
 from genkidama.child.shared_memory import core_arrays
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
@@ -20,23 +19,6 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from tests.helpers import small
-
-
-def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:
-    done: list[int] = []
-
-    def threaded() -> None:  # as a torch whose threads no fork inherits
-        if done:
-            raise RuntimeError(f"cannot go on in {os.getpid()}")
-        done.append(os.getpid())
-
-    assert not survives_a_fork(threaded)
-    assert done == []  # this process has done nothing
-    assert survives_a_fork(os.getpid)
-
-
-def test_a_work_that_fails_at_once_survives_nothing() -> None:
-    assert not survives_a_fork(lambda: 1 / 0)
 
 
 class Asking:
@@ -68,13 +50,9 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> Non
         child={"roles": ["bundle"] if url == "local" else ["learn"]},
     )
     Asking.seen.clear()
-    threads = torch.get_num_threads()
-    try:
-        warm_up(settings)
-        *_, layout, rehearsal = build(settings)
-        _rehearse(*rehearsal)
-    finally:
-        torch.set_num_threads(threads)
+    warm_up(settings)
+    *_, layout, rehearsal = build(settings)
+    _rehearse(*rehearsal)
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
     assert (layout.replay_shape[1] > 16) == (url == "local")
 

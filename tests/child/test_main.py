@@ -60,8 +60,8 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         ),
         (
             ["--parent", "ws://pi:99999"],
-            "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT: "
-            "Port out of range 0-65535\n",
+            "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT, "
+            "with a port up to 65535\n",
         ),
         (
             ["--parent", "ws://pi:1", "--cores", "0"],

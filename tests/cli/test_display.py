@@ -23,12 +23,11 @@ from genkidama.cli.progress import EvaluationProgress, Progress
 from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.status import Facts, RunStatus
 from genkidama.server.events import Left, PushesRefused, Started, Stopped
-from tests.helpers import ROOT, small, untrained
-from tests.plugins.dashboard.stories import as_json
-from tests.stories import PLAN, assigned, exchange, join, leave, lines, measures, report
+from tests.helpers import ROOT, small
+from tests.stories import PLAN, as_json, assigned, exchange, join, leave, lines, measures, report
 from tests.terminals import Terminal, in_terminal
 
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 24), (200, 50)], ids=str)
+SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
 
 #: A run of thirty children whose display is drawn at each event, and what is said meanwhile.
 STORY = """
@@ -114,28 +113,16 @@ def test_an_evaluation_is_drawn_in_its_place() -> None:
 
 
 @pytest.mark.slow
-def test_a_real_evaluation_on_a_real_terminal(tmp_path: Path) -> None:
-    untrained(tmp_path / "run", small())
-    command = [sys.executable, "-m", "genkidama", "evaluate", "run", "--episodes", "20"]
-    found = in_terminal(command, 80, 24, folder=tmp_path)
-    assert found.code == 0, found.text
-    check_fits(found, drawn=1)
-    assert "evaluating 20 of 20 episodes" in found.lines
-    assert any(line.startswith("run: ") and " over 20 episodes" in line for line in found.lines)
-
-
-@pytest.mark.slow
-@SIZES
-def test_a_real_run_on_a_real_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_a_real_run_on_a_real_terminal(tmp_path: Path) -> None:
     (tmp_path / "cart.toml").write_text(small(stop={"seconds": 4.0}).to_toml())
     command = [sys.executable, "-m", "genkidama", "train", "cart.toml", "--episodes", "5"]
-    found = in_terminal(command, *size, folder=tmp_path)
+    found = in_terminal(command, 80, 24, folder=tmp_path)
     assert found.code == 0, found.text
     said = [line for line in found.lines if line]
     display = [line for line in said if line.startswith(("CartPole-v1 · ", "child-", "return"))]
     assert len(display) == len(set(display))
     assert "ended: 4 seconds are over" in said
-    assert max(len(line) for frame in found.frames for line in frame) <= size[0]
+    assert max(len(line) for frame in found.frames for line in frame) <= 80
 
 
 @pytest.mark.slow
@@ -237,7 +224,9 @@ def test_children_are_done_when_their_run_is() -> None:
     status = run(2)
     status.take([Left(time=41.5, child="child-2", reason="closed")])
     status.take([Stopped(time=42.0, reason="the goal is reached")])
-    assert [row.split()[1] for row in drawn(status, 42.0, 80, 24)[-2:]] == ["done", "away:"]
+    rows = drawn(status, 42.0, 80, 24)
+    assert [row.split()[1] for row in rows[-2:]] == ["done", "away:"]
+    assert rows[1].endswith(" · 0:41 · ended")
 
 
 def test_a_wide_terminal_shows_what_each_child_measures() -> None:
@@ -322,31 +311,19 @@ def test_what_only_a_parent_knows_is_shown_too() -> None:
     assert "return" in printed(frame(found, 80, 24), 80, 24)[6]
 
 
-def test_the_end_is_said() -> None:
-    status = run()
-    status.take([Stopped(time=42.0, reason="100 updates done")])
-    assert drawn(status, 42.0, 80, 24)[1].endswith(" · 0:41 · ended")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 24), (200, 60)], ids=str)
-@pytest.mark.parametrize("status", [run(60, loss=1.0), search(60)], ids=["run", "search"])
-def test_a_frame_fits(status: RunStatus, size: tuple[int, int]) -> None:
-    rows = drawn(status, 90.0, *size)
-    assert max(map(cell_len, rows)) <= size[0] and len(rows) < size[1]
-
-
 @settings(max_examples=40)
 @given(
     width=st.integers(8, 220),
     height=st.integers(2, 60),
     children=st.integers(1, 70),
+    searches=st.booleans(),
     name=st.text("a漢-é", min_size=1, max_size=30),
     value=st.floats(allow_nan=True),
 )
 def test_a_frame_fits_whatever_the_terminal(
-    width: int, height: int, children: int, name: str, value: float
+    width: int, height: int, children: int, searches: bool, name: str, value: float
 ) -> None:
-    status = run(children, name, odd_measure=value, pps=1e9)
+    status = search(children) if searches else run(children, name, odd_measure=value, pps=1e9)
     rows = drawn(status, 1e6, width, height)
     assert max(map(cell_len, rows)) <= width
     assert len(rows) <= max(1, height - 1)

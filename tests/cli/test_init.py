@@ -24,14 +24,27 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_init_writes_an_experiment_that_can_be_trained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--environment", "CartPole-v1"]) == 0
-    assert capsys.readouterr().out == (
-        "experiment.toml: written; train it: genkidama train experiment.toml\n"
-    )
+@pytest.mark.parametrize(
+    ("way", "rule", "exchange"),
+    [
+        ("act", "experience", "episode"),
+        ("average", "difference", "chunk"),
+        ("thesis", "blend", "episode"),
+    ],
+)
+def test_init_writes_an_experiment_that_can_be_trained(
+    way: str, rule: str, exchange: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--environment", "CartPole-v1", "--way", way]) == 0
+    written, _, ways = capsys.readouterr().out.partition("\n")
+    assert written == "experiment.toml: written; train it: genkidama train experiment.toml"
+    assert f"  {way} (this file): " in ways and " ".join(ways.split()).count(": take it") == 3
     text = Path("experiment.toml").read_text()
     assert "#   genkidama train experiment.toml" in text
-    assert Experiment.load("experiment.toml").environment.id == "CartPole-v1"
+    experiment = Experiment.load("experiment.toml")
+    assert experiment.environment.id == "CartPole-v1"
+    assert (experiment.parent.rule, experiment.child.exchange) == (rule, exchange)
+    assert len(experiment.adapts) == (4 if way == "average" else 0)
     # Each line that is commented out is a setting, too.
     told = [line.removeprefix("# ") if " = " in line else line for line in text.split("\n")]
     Path("all.toml").write_text("\n".join(told))

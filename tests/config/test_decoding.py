@@ -203,6 +203,8 @@ def test_a_class_of_the_program_itself_is_named_as_others_import_it(
         ("name=2024-01-31", "2024-01-31"),
         ("name=a=b", "a=b"),
         ("name=", ""),
+        ("name=" + "9" * 5000, "9" * 5000),
+        ("name=" + "[" * 5000, "[" * 5000),
         ("parent.alpha=1\nseed = 3", "1\nseed = 3"),
     ],
 )

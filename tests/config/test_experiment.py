@@ -720,6 +720,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         tmp_path / "binary.toml",
     )
     broken.write_text("seed = \n")
+    hostile = tmp_path / "hostile.toml"
+    deep = "not settings: it is nested too deeply"
+    for text, words in (
+        (f"[{'.'.join('a' * 5000)}]", deep),
+        (f"{'.'.join('a' * 5000)} = 1", deep),
+        ("x = " + "[" * 5000 + "]" * 5000, deep),
+        ("[environment.options]\nx = " + "[" * 300 + "]" * 300, deep),
+        ("seed = " + "9" * 5000, "not valid TOML: Exceeds the limit (4300 digits) for integer"),
+        ("#" * (1 << 20) + "\n", "not settings: more than 1 MiB; name another file"),
+    ):
+        hostile.write_text(text)
+        assert error(hostile, ConfigurationError).startswith(f"{hostile}: {words}")
+    hostile.write_text("#" * ((1 << 20) - 1) + "\n")
+    assert Experiment.load(hostile).seed == 0
     binary.write_bytes(b"\xff\xfe")
     assert error(absent, ConfigurationError) == f"{absent}: no such file"
     assert (
@@ -830,3 +844,16 @@ def test_what_nothing_could_be_learned_with_is_refused(
     with pytest.raises(ConfigurationError) as caught:
         Experiment.from_dict(settings, source="x.toml")
     assert str(caught.value) == f"x.toml: {sentence}"
+
+
+def test_a_wrong_value_fails_where_it_is_written() -> None:
+    for make, said in (
+        (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
+        (lambda: Network(hidden=[64, 0]), r"^Network: hidden\[1\] = 0: expected int >= 1$"),
+        (lambda: Experiment(stop=3), r"^Experiment: stop = 3: expected"),  # type: ignore[arg-type]
+        (lambda: Stop(steps=0), r"^Stop: steps = 0: expected int >= 1$"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            make()
+    assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
+    assert isinstance(Algorithm(gamma=1).gamma, float)

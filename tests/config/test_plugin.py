@@ -14,6 +14,8 @@ from genkidama.config.decoding import Count, Section
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import Plugin
 from genkidama.errors import ConfigurationError
+from genkidama.protocol.messages import PROTOCOL, Hello, Welcome
+from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Blend
 from genkidama.server.rules.registry import make_rule, reads_loss
 from tests.helpers import ROOT
@@ -89,6 +91,38 @@ def test_an_installed_plug_in_brings_a_rule(quorum: None) -> None:
     assert type(make_rule(Experiment.from_dict({"parent": {"rule": "own"}}))) is OwnRule
     with pytest.raises(ConfigurationError, match=r"parent\.rule = 'owl': expected one of 'blend',"):
         Experiment.from_dict({"parent": {"rule": "owl"}})
+
+
+def test_a_table_with_the_defaults_of_its_plug_in_is_left_out() -> None:
+    """So that a child without Gorila or GA3C can read what a parent sends."""
+    assert not {"ga3c", "replay", "search", "plugins"} & Experiment().to_dict().keys()
+    changed = Experiment().with_settings({"replay.steps": 700})
+    assert Experiment.from_dict(changed.to_dict()) == changed
+    assert not changed.with_settings({"replay.steps": 0}).to_dict().get("replay")
+
+
+def test_a_child_needs_no_plug_in_of_the_parents_alone(
+    quorum: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"parent": {"rule": "slope"}, "child": {"exchange": "update"}}
+    experiment = Experiment.from_dict({**settings, "plugins": {"quorum": {"least": 5}}})
+    server = ParameterServer(experiment)
+    reply = server.handle("pi", Hello(protocol=PROTOCOL, name="pi", session="s"), 0.0)
+    assert isinstance(reply, Welcome)
+    monkeypatch.setattr(plugin, "_installed", dict)
+    sent = Experiment.from_dict(reply.experiment)
+    assert (sent.pushes, sent.plugins) == ("gradient", {})
+
+
+def test_a_child_is_sent_the_table_of_a_plug_in_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Plugin(sections={"quorum": f"{__name__}:Quorum"}, environments={"q": "nowhere:Maker"})
+    monkeypatch.setattr(plugin, "_installed", lambda: {"quorum": own})
+    server = ParameterServer(Experiment.from_dict({"plugins": {"quorum": {"least": 5}}}))
+    reply = server.handle("pi", Hello(protocol=PROTOCOL, name="pi", session="s"), 0.0)
+    assert isinstance(reply, Welcome)
+    assert reply.experiment["plugins"] == {"quorum": {"least": 5}}
 
 
 def test_an_installed_plug_in_that_lacks_a_module_is_one_line(quorum: None) -> None:

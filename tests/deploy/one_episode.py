@@ -13,16 +13,14 @@ import platform
 from importlib.metadata import version
 
 import numpy as np
-import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import gradients, make_learner, updates
+from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 
-torch.set_num_threads(1)
 experiment = Experiment.from_dict(
     {"environment": {"id": "LunarLander-v3"}, "network": {"hidden": [16]}}
 )
@@ -47,18 +45,18 @@ while not over:
     over = terminated or truncated
 n = len(rewards)
 ends = np.arange(n) == n - 1
-rows = torch.from_numpy(np.asarray(observations, np.float32))
-columns = torch.from_numpy(np.asarray(actions, model.head.dtype).reshape(n, -1))
+rows = np.asarray(observations, np.float32)
+columns = np.asarray(actions, model.head.dtype).reshape(n, -1)
 rollout = Rollout(
     rows, columns, np.asarray(rewards, np.float32), ends, np.zeros(0, np.intp), rows[:0]
 )
 
-before = model.vector.clone()
+before = model.vector.copy()
 settings = experiment.optimizer
-state = torch.zeros(STATE_ROWS[settings.name], model.trainable)
+state = np.zeros((STATE_ROWS[settings.name], model.trainable), np.float32)
 optimizer = make_optimizer(settings, model.vector[: model.trainable], state, np.zeros(1))
 learner = make_learner(experiment.algorithm, model)
-found = gradients(learner, model, rollout, torch.Generator())
+found = model.gradients(learner, rollout, model.generator(0))
 steps = sum(1 for _ in updates(found, model, optimizer, 1e-3, 0.5))
 print(
     json.dumps(
@@ -70,7 +68,7 @@ print(
             "return": sum(rewards),
             "fallen": [float(number) for number in fallen],
             "gradient_steps": steps,
-            "moved": float((model.vector - before).abs().max()),
+            "moved": float(np.abs(model.vector - before).max()),
         }
     )
 )

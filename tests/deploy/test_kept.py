@@ -34,31 +34,17 @@ def age(folder: Path, days: float) -> None:
     os.utime(folder.with_name(f"{folder.name}.made"), (then, then))
 
 
-def test_it_is_made_once(make: Make) -> None:
-    first, second = make("flour"), make("flour")
-    assert first == second
-    assert (second / "content").read_text() == "1"
-
-
-def test_another_recipe_makes_another(make: Make) -> None:
-    assert make("flour") != make("rye")
-    assert (make("rye") / "content").read_text() == "2"
-
-
-def test_what_is_old_is_made_anew(make: Make) -> None:
-    age(make("flour"), FRESH_DAYS - 0.1)
+def test_it_is_made_once_for_each_recipe_and_anew_when_it_is_old(make: Make) -> None:
+    flour = make("flour")
+    assert make("flour") == flour != make("rye")
+    assert (flour / "content").read_text() == "1" and (make("rye") / "content").read_text() == "2"
+    age(flour, FRESH_DAYS - 0.1)
     assert (make("flour") / "content").read_text() == "1"
-    age(make("flour"), FRESH_DAYS + 0.1)
-    assert (make("flour") / "content").read_text() == "2"
-    assert (make("flour") / "content").read_text() == "2"
-
-
-def test_what_nobody_asks_for_any_more_is_deleted(make: Make) -> None:
-    former = make("flour")
-    age(former, 2 * FRESH_DAYS + 0.1)
-    rye = make("rye")
-    assert rye.exists()
-    assert not former.exists()
+    age(flour, FRESH_DAYS + 0.1)
+    for _ in range(2):
+        assert (make("flour") / "content").read_text() == "3"
+    age(flour, 2 * FRESH_DAYS + 0.1)
+    assert make("rye").exists() and not flour.exists()  # nobody asks for it any more
 
 
 def test_what_failed_half_way_is_not_taken(make: Make, tmp_path: Path) -> None:

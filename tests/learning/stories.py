@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from hypothesis import strategies as st
 
 from genkidama.learning.rollout import Rollout
@@ -36,12 +35,12 @@ class Story:
         ends = np.array([kind != GOES_ON for kind in self.kinds])
         ends[-1] = True
         return Rollout(
-            torch.zeros(n, 1),
-            torch.zeros(n, 1),
+            np.zeros((n, 1), np.float32),
+            np.zeros((n, 1), np.float32),
             np.array(self.rewards, np.float32),
             ends,
             np.array(self.cuts, np.intp),
-            torch.zeros(len(self.cuts), 1),
+            np.zeros((len(self.cuts), 1), np.float32),
         )
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:

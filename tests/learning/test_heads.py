@@ -28,6 +28,9 @@ def test_a_categorical_is_torchs(actions: int, batch: int, seed: int) -> None:
         log_pi, theirs.log_prob(torch.from_numpy(chosen[:, 0])), rtol=1e-5, atol=1e-5
     )
     torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+    slopes = head.slopes(outputs.numpy(), chosen)
+    np.testing.assert_allclose(slopes.log_pi, log_pi, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(slopes.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-5)
 
 
 def test_extreme_outputs_stay_finite() -> None:
@@ -127,6 +130,9 @@ def test_a_gaussian_is_torchs(columns: int, batch: int, seed: int) -> None:
         head.log_probability(outputs, actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4
     )
     torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+    slopes = head.slopes(outputs.numpy(), actions.numpy())
+    np.testing.assert_allclose(slopes.log_pi, theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(slopes.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-5)
 
 
 def test_gaussian_samples_have_the_outputs_mean_and_deviation() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -21,25 +20,26 @@ from genkidama.config.sections import Algorithm, Environment, Network, Optimizer
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
+from genkidama.learning.forms import learner_class
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
     Learner,
-    by_autograd,
     entropy_coefficient,
-    gradients,
     make_learner,
     reads_log_mu,
     reads_replay,
     updates,
 )
-from genkidama.learning.model import Model, learner_class
-from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
+from genkidama.learning.model import Model
+from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.gorila.dqn import DQN
 from genkidama.plugins.gorila.vtrace import VTrace
 from genkidama.protocol import diagnostics
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
+from tests.learning.both import tensors
 from tests.plugins.gorila import test_dqn as q
 from tests.plugins.gorila import test_vtrace as v
 
@@ -59,7 +59,9 @@ class Regression:
         yield self.factor * (values - torch.from_numpy(rollout.rewards)).square().mean()
 
 
-def model(name: str = "a3c", space: str = "CartPole-v1", **algorithm: object) -> Model:
+def model(
+    name: str = "a3c", space: str = "CartPole-v1", form: type[Model] = Model, **algorithm: object
+) -> Model:
     experiment = Experiment(
         environment=Environment(id=space),
         network=Network(hidden=(4,)),
@@ -67,7 +69,7 @@ def model(name: str = "a3c", space: str = "CartPole-v1", **algorithm: object) ->
     )
     environment = make_environment(experiment.environment)
     try:
-        return Model(experiment, environment)
+        return form(experiment, environment)
     finally:
         environment.close()
 
@@ -78,12 +80,12 @@ def rollout(model: Model, n: int = 6, cuts: int = 1) -> Rollout:
     ends = np.zeros(n, np.bool_)
     ends[-1] = True
     return Rollout(
-        torch.from_numpy(rng.normal(size=(n, width)).astype(np.float32)),
-        torch.from_numpy(rng.integers(2, size=(n, model.head.columns)).astype(np.float32)),
+        model.native(rng.normal(size=(n, width)).astype(np.float32)),
+        model.native(rng.integers(2, size=(n, model.head.columns)).astype(model.head.dtype)),
         rng.normal(size=n).astype(np.float32),
         ends,
         np.full(cuts, n - 1, np.intp),
-        torch.zeros(cuts, width),
+        model.native(np.zeros((cuts, width), np.float32)),
     )
 
 
@@ -105,9 +107,7 @@ def test_a_learner_of_ones_own_is_named_by_an_import_string() -> None:
     loss.backward()
     _, values = ours.network(data.observations)
     expected = 2.0 * 2.0 * (values.detach() - torch.from_numpy(data.rewards)).mean()
-    torch.testing.assert_close(
-        ours.gradient[ours.signature.slices["value.2.bias"]], expected.reshape(1)
-    )
+    assert ours.gradient[ours.signature.slices["value.2.bias"]] == pytest.approx(expected.item())
 
 
 @pytest.mark.parametrize(
@@ -242,34 +242,21 @@ def test_any_batch_gives_finite_losses_with_gradients(
         name, space, entropy_coefficient=0.01, normalize_advantages=True, epochs=2, minibatch_size=4
     )
     learner: Learner = make_learner(ours.experiment.algorithm, ours)
-    for loss in learner.losses(rollout(ours, n, cuts), torch.Generator().manual_seed(0)):
-        ours.gradient.zero_()
-        loss.backward()
-        assert loss.shape == () and torch.isfinite(loss)
-        assert torch.isfinite(ours.gradient).all() and ours.gradient.any()
-
-
-@pytest.mark.parametrize("name", ON_POLICY)
-def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
-    ours = model(name)
-    data, again, before = rollout(ours), rollout(ours), ours.vector.clone()
-    list(
-        make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0))
-    )
-    assert torch.equal(ours.vector, before)
-    assert torch.equal(data.observations, again.observations) and torch.equal(
-        data.actions, again.actions
-    )
-    assert (data.rewards == again.rewards).all() and (data.ends == again.ends).all()
+    data, again, before = rollout(ours, n, cuts), rollout(ours, n, cuts), ours.vector.copy()
+    for loss in ours.gradients(learner, data, ours.generator(0)):
+        assert math.isfinite(loss())
+        assert np.isfinite(ours.gradient).all() and ours.gradient.any()
+    # It changes no weights and no data.
+    assert np.array_equal(ours.vector, before)
+    for kept in ("observations", "actions", "rewards", "ends", "cuts", "cut_observations"):
+        assert np.array_equal(getattr(data, kept), getattr(again, kept))
 
 
 def gradient(ours: Model, data: Rollout) -> np.ndarray:
     """The sum of the gradients of all losses."""
-    ours.gradient.zero_()
     learner = make_learner(ours.experiment.algorithm, ours)
-    for loss in learner.losses(data, torch.Generator().manual_seed(0)):
-        loss.backward()
-    return ours.gradient.numpy().copy()
+    found = ours.gradients(learner, data, ours.generator(0))
+    return np.sum([ours.gradient.copy() for _ in found], 0)
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
@@ -333,16 +320,11 @@ def test_an_entropy_may_fade_early() -> None:
 def test_values_after_the_cuts_that_are_given_are_not_computed(name: str) -> None:
     ours = model(name, epochs=1, minibatch_size=20)
     data = rollout(ours)
-    with torch.no_grad():
-        _, values = ours.network(data.cut_observations)
-    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
+    _, values = ours.evaluate(data.cut_observations)
+    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values)
     np.testing.assert_allclose(gradient(ours, given), gradient(ours, data), rtol=1e-4, atol=1e-6)
-    seen: list[int] = []
-    ours.by_hand = None  # so that torch computes all
-    hook = ours.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    other = gradient(ours, replace(given, cut_values=values.numpy() + 5.0))
-    hook.remove()
-    assert set(seen) == {6}
+    assert len(ours.joined(data)) == 7 and len(ours.joined(given)) == 6
+    other = gradient(ours, replace(given, cut_values=values + 5.0))
     assert np.abs(other - gradient(ours, data)).max() > 1e-2
 
 
@@ -350,35 +332,29 @@ def test_values_after_the_cuts_that_are_given_are_not_computed(name: str) -> Non
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
-    here = model(name, entropy_coefficient=0.01, minibatch_size=4)
-    experiment = msgspec.structs.replace(
-        here.experiment,
-        algorithm=msgspec.structs.replace(
-            here.experiment.algorithm, vtrace=given and name == "a3c"
-        ),
-    )
-    environment = make_environment(experiment.environment)
-    there = Model(experiment, environment, device="cuda")
+    vtrace = given and name == "a3c"
+    here = model(name, entropy_coefficient=0.01, minibatch_size=4, vtrace=vtrace)
+    environment = make_environment(here.experiment.environment)
+    there = TensorModel(here.experiment, environment, device="cuda")
     environment.close()
-    data = rollout(here)
-    if given:
-        with torch.no_grad():
-            outputs, _ = here.network(data.observations)
-            log_mu = here.head.log_probability(outputs, data.actions).numpy()
-            _, values = here.network(data.cut_observations)
-        data = replace(
-            data,
-            cut_observations=data.cut_observations[:0],
-            cut_values=values.numpy(),
-            log_mu=log_mu,
-        )
+    found = []
     for ours in (here, there):
-        for loss in make_learner(ours.experiment.algorithm, ours).losses(
-            data, torch.Generator().manual_seed(0)
-        ):
-            loss.backward()
-    assert there.gradient.is_cuda and here.gradient.any()
-    torch.testing.assert_close(there.gradient.cpu(), here.gradient, rtol=1e-3, atol=1e-4)
+        data = rollout(ours)
+        if given:
+            outputs, _ = ours.evaluate(data.observations)
+            data = replace(
+                data,
+                cut_observations=data.cut_observations[:0],
+                cut_values=ours.evaluate(data.cut_observations)[1],
+                log_mu=ours.log_probability(outputs, data.actions),
+            )
+        learner = make_learner(ours.experiment.algorithm, ours)
+        rng = ours.generator(0)
+        found.append(
+            [torch.as_tensor(ours.gradient).cpu() for _ in ours.gradients(learner, data, rng)]
+        )
+    assert there.gradient.is_cuda and found[0][0].any()
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
 # Updates.
@@ -402,28 +378,29 @@ class Squares:
 def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers_turn(
     limit: float,
 ) -> None:
-    ours = model()
-    shared, start = ours.vector.clone(), ours.vector.clone()
+    ours = model(form=TensorModel)
+    shared, start = ours.vector.copy(), ours.vector.copy()
     optimizer = make_optimizer(
-        Optimizer(name="sgd"), shared, torch.zeros(STATE_ROWS["sgd"], len(shared)), np.zeros(1)
+        Optimizer(name="sgd"), shared, np.zeros((1, len(shared)), np.float32), np.zeros(1)
     )
-    ours.gradient.fill_(5.0)  # what is left of something else
-    norm = start.norm().item()
+    ours.gradient.fill(5.0)  # what is left of something else
+    norm = float(np.linalg.norm(start))
     step = 0.5 * min(1.0, limit / norm if limit else 1.0) * start
-    found = gradients(Squares(ours), ours, rollout(ours), torch.Generator())
-    for times, _ in enumerate(updates(found, ours, optimizer, 0.5, limit), 1):
-        torch.testing.assert_close(
-            shared, start - min(times, 2) * step
-        )  # the model itself stays where it is
+    found = ours.gradients(Squares(ours), rollout(ours), ours.generator(0))
+    for times, loss in enumerate(updates(found, ours, optimizer, 0.5, limit), 1):
+        assert loss is not None
+        assert loss() == pytest.approx(0.5 * norm**2 if times < 3 else 0.0, rel=1e-4)
+        # The model itself stays where it is.
+        np.testing.assert_allclose(shared, start - min(times, 2) * step, rtol=1e-4, atol=1e-6)
         if times == 2:
-            ours.vector.zero_()  # the caller's turn: the third gradient is taken here, and is 0
+            ours.vector[:] = 0.0  # the caller's turn: the third gradient is taken here, and is 0
     assert times == 3 and not ours.gradient.any()
 
 
 def test_a_name_imports_no_other_learner() -> None:
     code = (
         "import sys\n"
-        "from genkidama.learning.model import learner_class\n"
+        "from genkidama.learning.forms import learner_class\n"
         "from genkidama.config.sections import Algorithm\n"
         "learner_class(Algorithm(name='a3c'))\n"
         "print('genkidama.learning.ppo' in sys.modules)\n"
@@ -435,7 +412,7 @@ def test_a_name_imports_no_other_learner() -> None:
 
 
 N = 80
-BY_HAND = pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "autograd"])
+FORMS = pytest.mark.parametrize("form", [Model, TensorModel])
 
 
 @pytest.fixture(autouse=True)
@@ -443,22 +420,16 @@ def each_update_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnostics, "_SAMPLES", 1)
 
 
-def noted(ours: Model, data: Rollout, by_hand: bool) -> dict[str, float]:
+def noted(ours: Model, data: Rollout) -> dict[str, float]:
     """What the learner notes of one update, with a gradient's norm limited to 0.01."""
     sums = np.zeros(SHAPE)
-    data.actions = data.actions.long()
     data.diagnostics = Diagnostics(sums)
     learner = make_learner(ours.experiment.algorithm, ours)
-    rng = torch.Generator()
-    found = (
-        gradients(learner, ours, data, rng)
-        if by_hand
-        else by_autograd(learner.losses(data, rng), ours.gradient)
-    )
+    found = ours.gradients(learner, data, ours.generator(0))
 
     class Nowhere:
-        def step(self, gradient: torch.Tensor, rate: float) -> None:
-            assert float(torch.linalg.vector_norm(gradient)) <= 0.0101
+        def step(self, gradient: np.ndarray, rate: float) -> None:
+            assert np.linalg.norm(gradient) <= 0.0101
 
     for _ in updates(found, ours, Nowhere(), 0.0, 0.01, data.diagnostics):
         pass
@@ -468,9 +439,8 @@ def noted(ours: Model, data: Rollout, by_hand: bool) -> dict[str, float]:
 def expected(ours: Model, data: Rollout, policy: Any, c_e: float) -> dict[str, float]:
     """The same in Python's floats: `policy` turns log π, log μ and A of a step into its loss."""
     algorithm = ours.experiment.algorithm
-    with torch.no_grad():
-        outputs, values = ours.network(data.observations)
-        _, behind = ours.network(data.cut_observations)
+    outputs, values = ours.evaluate(data.observations)
+    _, behind = ours.evaluate(data.cut_observations)
     assert isinstance(ours.head, Categorical)
     returns = [0.0] * N
     following = float(behind[0])
@@ -482,7 +452,7 @@ def expected(ours: Model, data: Rollout, policy: Any, c_e: float) -> dict[str, f
     for t in range(N):
         row = [float(one) for one in outputs[t]]
         log_z = math.log(sum(math.exp(one) for one in row))
-        log_pi = row[int(data.actions[t])] - log_z
+        log_pi = row[int(data.actions[t, 0])] - log_z
         advantage = returns[t] - float(values[t])
         log_mu = None if data.log_mu is None else float(data.log_mu[t])
         losses.append(policy(log_pi, log_mu, advantage))
@@ -505,22 +475,27 @@ def agrees(found: dict[str, float], expected: dict[str, float], ours: Model) -> 
     assert found == pytest.approx(expected, rel=2e-4, abs=2e-5)
 
 
-@BY_HAND
+@FORMS
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a3c(by_hand: bool, reduction: str) -> None:
+def test_a3c(form: type[Model], reduction: str) -> None:
     ours = model(
-        "a3c", gamma=0.9, value_coefficient=0.7, entropy_coefficient=0.3, reduction=reduction
+        "a3c",
+        form=form,
+        gamma=0.9,
+        value_coefficient=0.7,
+        entropy_coefficient=0.3,
+        reduction=reduction,
     )
     data = rollout(ours, N)
-    found = noted(ours, data, by_hand)
+    found = noted(ours, data)
     agrees(found, expected(ours, data, lambda log_pi, _, a: -log_pi * a, 0.3), ours)
 
 
-@BY_HAND
-def test_ppo(by_hand: bool) -> None:
+@FORMS
+def test_ppo(form: type[Model]) -> None:
     ours = model(
-        "ppo", gamma=0.9, gae_lambda=1.0, value_coefficient=0.7, epochs=1, minibatch_size=N,
-        normalize_advantages=False, clip=0.2,
+        "ppo", form=form, gamma=0.9, gae_lambda=1.0, value_coefficient=0.7, epochs=1,
+        minibatch_size=N, normalize_advantages=False, clip=0.2,
     )  # fmt: skip
     data = rollout(ours, N)
     draws = np.random.default_rng(5)
@@ -537,34 +512,35 @@ def test_ppo(by_hand: bool) -> None:
     slow = expected(ours, data, policy, 0.0)
     slow |= {"clip_fraction": np.mean(clipped), "approximate_kl": np.mean(divergence)}
     assert 0.1 < slow["clip_fraction"] < 0.9
-    agrees(noted(ours, data, by_hand), slow, ours)
+    agrees(noted(ours, data), slow, ours)
 
 
-@BY_HAND
-def test_vtrace_from_the_replay(by_hand: bool) -> None:
+@FORMS
+def test_vtrace_from_the_replay(form: type[Model]) -> None:
     """The newest batch and one drawn trajectory, both off the policy: means over the steps of both.
 
     A step's loss is −log π·A with V-trace's A, its returns are V-trace's targets.
     """
     gamma, rho, c = 0.9, 1.2, 0.8
-    ours = v.model_of(
+    made = v.model_of(
         gamma=gamma, gae_lambda=1.0, value_coefficient=0.7, minibatch_size=6, n_steps=6,
         batch_updates=1, vtrace_rho=rho, vtrace_c=c,
     )  # fmt: skip
+    ours = form(made.experiment, v.SPACES)
     rng = np.random.default_rng(4)
-    replay: Any = v.Remembered(rng)
+    replay: Any = v.Remembered(rng, wrap=tensors if form is TensorModel else None)
     data = v.rollout_of(rng, N, replay=replay)
-    found = noted(ours, data, by_hand)
+    data = tensors(data) if form is TensorModel else data
+    found = noted(ours, data)
     rows: list[dict[str, float]] = []
     for part in [data, *replay.given]:
-        with torch.no_grad():
-            outputs, values = ours.network(part.observations)
-            _, behind = ours.network(part.cut_observations)
+        outputs, values = ours.evaluate(part.observations)
+        _, behind = ours.evaluate(part.cut_observations)
         following = dict(zip(part.cuts.tolist(), behind.tolist(), strict=True))
         carried = 0.0  # v_{t+1} − V(s_{t+1})
         for t in reversed(range(len(part.rewards))):
-            row = outputs[t].double().log_softmax(0)
-            log_pi, value = float(row[int(part.actions[t])]), float(values[t])
+            row = outputs[t] - np.log(np.exp(outputs[t]).sum())
+            log_pi, value = float(row[int(part.actions[t, 0])]), float(values[t])
             ratio = math.exp(log_pi - float(part.log_mu[t]))
             ahead = following.get(t, 0.0) if part.ends[t] else float(values[t + 1])
             carried = 0.0 if part.ends[t] else carried
@@ -575,7 +551,7 @@ def test_vtrace_from_the_replay(by_hand: bool) -> None:
                 {
                     "policy_loss": -log_pi * advantage,
                     "value_loss": carried**2,
-                    "entropy": -float((row.exp() * row).sum()),
+                    "entropy": -float((np.exp(row) * row).sum()),
                     "approximate_kl": ratio - 1.0 - math.log(ratio),
                     "target": value + carried,
                     "residual": carried,
@@ -590,11 +566,12 @@ def test_vtrace_from_the_replay(by_hand: bool) -> None:
     agrees(found, mean, ours)
 
 
-@BY_HAND
-def test_dqn(by_hand: bool) -> None:
-    ours = q.model_of(Network(hidden=(8,)), huber=1.0, double=False, batch_updates=1)
+@FORMS
+def test_dqn(form: type[Model]) -> None:
+    made = q.model_of(Network(hidden=(8,)), huber=1.0, double=False, batch_updates=1)
+    ours = form(made.experiment, q.spaces_of())
     steps = q.steps_of(np.random.default_rng(3), 50)
-    target = torch.randn(ours.trainable, generator=torch.Generator().manual_seed(1))
+    target = np.random.default_rng(1).normal(size=ours.trainable).astype(np.float32)
     data = q.rollout_of(ours, q.Remembered(steps), target)
     known = q.values_of(ours, ours.vector[: ours.trainable], steps.observations)
     behind = q.values_of(ours, target, steps.following)
@@ -610,4 +587,4 @@ def test_dqn(by_hand: bool) -> None:
         "q_mean": np.mean(chosen),
         "samples": 50.0,
     }
-    agrees(noted(ours, data, by_hand), slow, ours)
+    agrees(noted(ours, data), slow, ours)

@@ -16,7 +16,8 @@ from genkidama.config.sections import Environment
 from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
 from genkidama.learning.model import Model, RunningMeanStd, scaled
-from genkidama.learning.networks import Network
+from genkidama.learning.tensors.networks import Network
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.protocol.vector import blend, unflatten
 
 
@@ -83,39 +84,42 @@ class Buffered(Network):
         return outputs, outputs[:, 0]
 
 
-def vectors(**settings: Any) -> Model:
-    return Model(
-        Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage()
-    )
+def vectors(form: type[Model] = TensorModel, **settings: Any) -> Any:
+    network = Settings(hidden=(5,), initialization="normal")
+    return form(Experiment(network=network, **settings), Stage())
+
+
+FORMS = pytest.mark.parametrize("form", [Model, TensorModel])
 
 
 # Laws of the file: views.
 
 
-def test_writing_to_the_vector_changes_the_network() -> None:
-    model = vectors()
-    observation = torch.ones(1, 3)
-    model.vector.zero_()
+@FORMS
+def test_writing_to_the_vector_changes_the_network(form: type[Model]) -> None:
+    model = vectors(form)
+    observation = np.ones((1, 3), np.float32)
+    model.vector[:] = 0.0
     model.vector[model.signature.slices["value.2.bias"]] = 7.0
-    outputs, values = model.network(observation)
+    outputs, values = model.evaluate(observation)
     assert outputs.tolist() == [[0.0, 0.0]] and values.tolist() == [7.0]
     model.numbers[model.signature.slices["policy.2.bias"]] = [1.0, -1.0]
-    assert model.network(observation)[0].tolist() == [[1.0, -1.0]]
+    assert model.evaluate(observation)[0].tolist() == [[1.0, -1.0]]
 
 
 def test_every_parameter_and_gradient_is_a_view_into_one_vector() -> None:
-    given = torch.full((Model(Experiment(), Stage()).trainable,), 9.0)
-    model = Model(Experiment(), Stage(), given)
+    given = np.full(Model(Experiment(), Stage()).trainable, 9.0, np.float32)
+    model = TensorModel(Experiment(), Stage(), given)
     assert model.gradient is given
     for vector, tensors in (
         (model.vector, [parameter.data for parameter in model.network.parameters()]),
         (model.gradient, [parameter.grad for parameter in model.network.parameters()]),
     ):
-        start = vector.data_ptr()
+        start = vector.ctypes.data
         for tensor in tensors:
             assert tensor is not None and tensor.data_ptr() == start and tensor.is_contiguous()
             start += 4 * tensor.numel()
-        assert start == vector.data_ptr() + 4 * model.trainable
+        assert start == vector.ctypes.data + 4 * model.trainable
 
 
 def test_backward_writes_the_gradient_vector_and_adds_to_what_is_there() -> None:
@@ -124,7 +128,7 @@ def test_backward_writes_the_gradient_vector_and_adds_to_what_is_there() -> None
     for times in (1, 2):
         model.network(torch.ones(4, 3))[1].sum().backward()
         assert model.gradient[model.signature.slices["value.2.bias"]].tolist() == [4.0 * times]
-    model.gradient.zero_()
+    model.gradient[:] = 0.0
     assert all(
         parameter.grad is not None and not parameter.grad.any()
         for parameter in model.network.parameters()
@@ -146,49 +150,48 @@ def test_zero_grad_can_never_detach_the_gradients_from_the_vector(set_to_none: b
             model.network.zero_grad(set_to_none=set_to_none)
         assert not model.gradient.any()
         model.network(torch.ones(4, 3))[1].sum().backward()
-        gradients.append(model.gradient.clone())
+        gradients.append(model.gradient.copy())
     assert gradients[0].any()
-    assert torch.equal(*gradients)
+    assert np.array_equal(*gradients)
 
 
 # Memory that is given.
 
 
+@FORMS
 @pytest.mark.parametrize("whole", [True, False])
-def test_over_a_vector_that_is_given_a_network_is_what_stands_there(whole: bool) -> None:
-    settings = {"environment": Environment(normalize_observations=True)}
-    size = vectors(**settings).signature.size
-    given = torch.arange(float(size)) / size
-    given = given if whole else given[: vectors(**settings).trainable].clone()
-    before, gradient = given.clone(), torch.full((vectors(**settings).trainable,), 9.0)
-    model = Model(
-        Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings),
-        Stage(),
-        gradient,
-        given,
-    )
-    assert model.vector is given and model.gradient is gradient and torch.equal(given, before)
-    parts = unflatten(
-        before.numpy() if whole else np.concatenate((before.numpy(), np.zeros(7, np.float32))),
-        model.signature,
-    )
-    for name, parameter in model.network.named_parameters():
-        assert (parameter.detach().numpy() == parts[name]).all()
-    given.zero_()
-    outputs, values = model.network(torch.ones(1, 3))
-    assert not outputs.any() and not values.any()
-    assert (model.numbers == 0).all()
+def test_over_a_vector_that_is_given_a_network_is_what_stands_there(
+    form: type[Model], whole: bool
+) -> None:
+    plain = vectors(environment=Environment(normalize_observations=True))
+    given = np.linspace(0.0, 1.0, plain.signature.size, dtype=np.float32)
+    given = given if whole else given[: plain.trainable].copy()
+    before, gradient = given.copy(), np.full(plain.trainable, 9.0, np.float32)
+    model = form(plain.experiment, Stage(), gradient, given)
+    assert model.vector is given and model.gradient is gradient
+    assert np.array_equal(given, before)
+    plain.numbers[: len(before)] = before
+    seen = np.ones((2, 3), np.float32)
+    for ours, theirs in zip(model.evaluate(seen), plain.evaluate(seen), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    given[:] = 0.0
+    outputs, values = model.evaluate(seen)
+    assert not outputs.any() and not values.any() and not model.numbers.any()
 
 
-def test_networks_over_one_vector_are_one_with_gradients_of_their_own() -> None:
-    first = vectors()
-    second = Model(first.experiment, Stage(), vector=first.vector)
-    first.network(torch.ones(4, 3))[1].sum().backward()
-    assert first.gradient.any() and not second.gradient.any()
-    observations = torch.ones(1, 3)
+@FORMS
+def test_networks_over_one_vector_are_one_with_gradients_of_their_own(form: type[Model]) -> None:
+    first = vectors(form)
+    second = form(first.experiment, Stage(), vector=first.vector)
+    twin = first.twin(first.vector)
+    seen = first.native(np.ones((1, 3), np.float32))
     for _ in range(2):
-        assert torch.equal(first.network(observations)[0], second.network(observations)[0])
-        first.vector.add_(0.1)
+        expected = first.evaluate(seen)[0]
+        assert np.array_equal(expected, second.evaluate(seen)[0])
+        assert np.array_equal(expected, first.evaluate(seen, twin)[0])
+        first.vector += 0.1
+    first.gradient[:] = 1.0
+    assert not second.gradient.any()
 
 
 def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> None:
@@ -197,7 +200,7 @@ def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> N
         network=Settings(name=f"{__name__}:Buffered"),
         environment=Environment(normalize_observations=True),
     )
-    model = Model(experiment, Stage(), device="meta")
+    model = TensorModel(experiment, Stage(), device="meta")
     assert model.device == torch.device("meta")
     tensors = [
         *model.network.parameters(),
@@ -279,7 +282,7 @@ def test_any_module_survives_the_way_into_the_vector_and_back(
     flat = np.concatenate([parts[name].ravel() for name, _ in model.signature.entries])
     assert (model.numbers == flat).all()
     # And back: whatever stands in the vector is what the parameters are.
-    model.vector.copy_(torch.arange(float(model.signature.size)))
+    model.vector[:] = np.arange(model.signature.size)
     for name, part in unflatten(model.numbers, model.signature).items():
         assert (model.network.get_parameter(name).detach().numpy() == part).all()
     # The gradients, too, are those of the ordinary module.
@@ -288,20 +291,22 @@ def test_any_module_survives_the_way_into_the_vector_and_back(
         network(torch.zeros(2, 3))[1].sum().backward()
     for name, parameter in plain.named_parameters():
         expected = torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad
-        torch.testing.assert_close(
-            model.gradient[model.signature.slices[name]].reshape(parameter.shape), expected
-        )
+        found = model.gradient[model.signature.slices[name]].reshape(parameter.shape)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 # Randomness.
 
 
-@given(st.integers(0, 2**31 - 1))
-def test_equal_seeds_give_equal_vectors_whatever_the_global_generator_did(seed: int) -> None:
-    first = vectors(seed=seed).vector
+@FORMS
+def test_equal_seeds_give_equal_vectors_whatever_the_global_generators_did(
+    form: type[Model],
+) -> None:
+    first = vectors(form, seed=7).vector
     torch.rand(3)
-    assert torch.equal(first, vectors(seed=seed).vector)
-    assert not torch.equal(first, vectors(seed=(seed + 1) % 2**31).vector)
+    np.random.rand(3)
+    assert np.array_equal(first, vectors(form, seed=7).vector)
+    assert not np.array_equal(first, vectors(form, seed=8).vector)
 
 
 @pytest.mark.parametrize("name", ["actor-critic", f"{__name__}:Modules"])

@@ -6,6 +6,7 @@ Which samples carry a gradient, and how often a batch is used.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -146,12 +147,12 @@ def rollout(n: int) -> Rollout:
     ends = rng.random(n) < 0.2
     ends[-1] = True
     return Rollout(
-        torch.from_numpy(rng.normal(size=(n, 4)).astype(np.float32)),
-        torch.from_numpy(rng.integers(2, size=(n, 1)).astype(np.float32)),
+        rng.normal(size=(n, 4)).astype(np.float32),
+        rng.integers(2, size=(n, 1)),
         rng.normal(size=n).astype(np.float32),
         ends,
         np.array([n - 1]),
-        torch.from_numpy(rng.normal(size=(1, 4)).astype(np.float32)),
+        rng.normal(size=(1, 4)).astype(np.float32),
     )
 
 
@@ -160,10 +161,8 @@ def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normal
     gradients = []
     for kind in (PPO, A3C):
         model, plain = learner(kind, epochs=1, minibatch_size=20, normalize_advantages=normalize)
-        model.gradient.zero_()
-        for loss in plain.losses(rollout(20), torch.Generator().manual_seed(0)):
-            loss.backward()
-        gradients.append(model.gradient.numpy().copy())
+        list(model.gradients(plain, rollout(20), model.generator(0)))
+        gradients.append(model.gradient.copy())
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
@@ -174,8 +173,8 @@ def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normal
 def test_every_epoch_is_cut_into_minibatches(
     n: int, epochs: int, minibatch: int, updates: int
 ) -> None:
-    _, ppo = learner(epochs=epochs, minibatch_size=minibatch)
-    assert len(list(ppo.losses(rollout(n), torch.Generator()))) == updates
+    model, ppo = learner(epochs=epochs, minibatch_size=minibatch)
+    assert len(list(model.gradients(ppo, rollout(n), model.generator(0)))) == updates
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -188,31 +187,30 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
         epochs=epochs, minibatch_size=minibatch, normalize_advantages=normalize, clip=0.05
     )
     data = rollout(n)
-    with torch.no_grad():
-        outputs, values = model.network(torch.cat((data.observations, data.cut_observations)))
-    actions = data.actions.long()[:, 0]
-    old_log_pi = torch.log_softmax(outputs[:n], 1)[torch.arange(n), actions]
-    advantage = torch.from_numpy(advantages(data, values[:n].numpy(), values[n:].numpy(), 0.9, 0.8))
+    outputs, values = model.evaluate(model.joined(data))
+    old_log_pi = model.log_probability(outputs[:n], data.actions)
+    advantage = advantages(data, values[:n], values[n:], 0.9, 0.8)
     returns = advantage + values[:n]
     if normalize:  # over the whole batch, once
-        advantage = (advantage - advantage.mean()) / advantage.std()
+        advantage = (advantage - advantage.mean()) / advantage.std(ddof=1)
 
-    order, expected = torch.Generator().manual_seed(7), []
+    order, expected = model.generator(7), []
     parts = [
-        part for _ in range(epochs) for part in torch.randperm(n, generator=order).split(minibatch)
+        drawn[first : first + minibatch]
+        for drawn in (order.permutation(n) for _ in range(epochs))
+        for first in range(0, n, minibatch)
     ]
     assert any(part.tolist() != sorted(part.tolist()) for part in parts)
-    noise = torch.Generator().manual_seed(8)
+    noise = np.random.default_rng(8)
     found = []
-    for part, loss in zip(parts, ppo.losses(data, torch.Generator().manual_seed(7)), strict=True):
-        found.append(loss.item())
-        with torch.no_grad():
-            outputs, value = model.network(data.observations[part])
-        log_pi = torch.log_softmax(outputs, 1)
+    for part, loss in zip(parts, model.gradients(ppo, data, model.generator(7)), strict=True):
+        found.append(loss())
+        outputs, value = model.evaluate(data.observations[part])
+        log_pi = outputs - np.log(np.exp(outputs).sum(1, keepdims=True))
         steps = zip(
-            log_pi[torch.arange(len(part)), actions[part]].tolist(),
+            model.log_probability(outputs, data.actions[part]).tolist(),
             old_log_pi[part].tolist(),
-            (-(log_pi.exp() * log_pi).sum(1)).tolist(),
+            (-(np.exp(log_pi) * log_pi).sum(1)).tolist(),
             value.tolist(),
             advantage[part].tolist(),
             returns[part].tolist(),
@@ -220,22 +218,25 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
         )
         expected.append(oracle(list(steps), 0.05, 0.4, 0.05))
         # What other cores do to θ_O meanwhile, and this one's own step and pull.
-        model.vector.add_(torch.randn(model.vector.shape, generator=noise), alpha=0.1)
+        model.vector += 0.1 * noise.normal(size=len(model.vector)).astype(np.float32)
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_an_epoch_uses_every_step_once() -> None:
+def test_an_epoch_uses_every_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ppo = learner(epochs=2, minibatch_size=4)
-    model.by_hand = None  # torch says what it computes
-    used: list[float] = []
-    model.network.register_forward_pre_hook(
-        lambda _, arguments: used.extend(arguments[0][:, 0].tolist())
-    )
+    used: list[list[float]] = []
+    forward = model.network.forward
+
+    def noting(observations: np.ndarray) -> Any:
+        used.append(observations[:, 0].tolist())
+        return forward(observations)
+
+    monkeypatch.setattr(model.network, "forward", noting)
     data = rollout(10)
-    list(ppo.losses(data, torch.Generator()))
+    list(model.gradients(ppo, data, model.generator(0)))
+    first, *minibatches = used
     once = sorted(data.observations[:, 0].tolist())
-    assert sorted(used[:11]) == sorted(
-        [*once, *data.cut_observations[:, 0].tolist()]
-    )  # π_old and V, all at once
-    assert sorted(used[11:21]) == once and sorted(used[21:]) == once
-    assert used[11:21] != used[21:]
+    assert sorted(first) == sorted([*once, *data.cut_observations[:, 0].tolist()])  # π_old and V
+    assert [len(part) for part in minibatches] == [4, 4, 2] * 2
+    epochs = [[*chain.from_iterable(minibatches[start : start + 3])] for start in (0, 3)]
+    assert [sorted(epoch) for epoch in epochs] == [once, once] and epochs[0] != epochs[1]

@@ -311,9 +311,37 @@ async def test_a_companion_that_cannot_stop_costs_no_checkpoint(tmp_path: Path) 
     async with FakeChild(parent.address) as child:
         await child.enter()
         await child.pushed(1.0)
+    last = Recorder(broken=False)
+    parent.companions.append(last)
     with pytest.raises(RuntimeError, match="it does not stop"):
         await parent.shutdown()
+    assert last.calls == ["stop"]
     assert list((tmp_path / "checkpoints").glob("version-*.safetensors"))
+
+
+async def test_an_observer_without_links_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a companion that cannot stop does not hide what is wrong."""
+
+    class Lost(Observer):
+        def links(self, host: str, port: int) -> dict[str, str]:
+            raise EnvironmentFailure("no links")
+
+    class Stubborn(Companion):
+        async def stop(self) -> None:
+            raise RuntimeError("it does not stop")
+
+    parts = {"observers": Lost, "companions": Stubborn}
+    monkeypatch.setattr(
+        "genkidama.parent.parent.every",
+        lambda hook, installed: [("mine", lambda parent: parts[hook]())],
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for _ in range(2):
+        with pytest.raises(EnvironmentFailure, match="no links"):
+            await start(tmp_path, f"127.0.0.1:{port}")
 
 
 async def test_a_companion_that_fails_ends_the_run(tmp_path: Path) -> None:

@@ -71,16 +71,16 @@ def test_the_explained_variance_waits_for_enough_samples_and_for_returns_that_va
     sums, (core,) = writers()
     window = Window()
     draws = np.random.default_rng(0)
-    all_values, all_returns = draws.normal(size=(2, 90)).astype(np.float32)
-    for part in (slice(0, 30), slice(30, 60)):
+    all_values, all_returns = draws.normal(size=(2, 64)).astype(np.float32)
+    for part in (slice(0, 30), slice(30, 63)):
         core.add_values(all_values[part], all_returns[part])
         core.close(1.0)
         assert "explained_variance" not in window.read(sums[0])
-    core.add_values(all_values[60:], all_returns[60:])
+    core.add_values(all_values[63:], all_returns[63:])
     core.close(1.0)
     expected = 1.0 - np.var(all_returns - all_values) / np.var(all_returns)
     assert window.read(sums[0])["explained_variance"] == pytest.approx(expected, rel=1e-5)
-    core.add_values(all_values, np.full(90, 7.0, np.float32))
+    core.add_values(all_values, np.full(64, 7.0, np.float32))
     core.close(1.0)
     assert "explained_variance" not in window.read(sums[0])
 

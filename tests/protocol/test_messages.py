@@ -270,7 +270,7 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
         (b"", "malformed", "a message of 0 bytes; at least 4 are needed"),
         (b"\0\0\0", "malformed", "a message of 3 bytes; at least 4 are needed"),
         (b"\0\0\0\0", "malformed", "the map cannot be read: Input data was truncated"),
-        (b"\x09\0\0\0\x80", "malformed", "a map of 9 bytes is announced, but only 1 follow"),
+        (b"\x09\0\0\0" + bytes(6), "malformed", "a map of 9 bytes is announced, but only 6 follow"),
         (
             b"\xff\xff\xff\xff\x80",
             "malformed",

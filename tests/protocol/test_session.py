@@ -6,12 +6,14 @@ import math
 from copy import deepcopy
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import genkidama
+from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
 from genkidama.errors import (
     ConfigurationError,
@@ -52,6 +54,7 @@ from genkidama.protocol.session import (
     Session,
     Train,
     Wait,
+    check_same,
 )
 from genkidama.protocol.vector import DTYPE, Signature
 
@@ -189,7 +192,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
     ("trial", "reply", "decision"),
     [
         (None, welcome(), JOIN),
-        (7, welcome(trial=7), JOIN),
+        (700, welcome(trial=int("700")), JOIN),
         # A plain run that is over says so again in the reply to the join.
         (None, welcome(stop="3 updates done"), JOIN),
         (7, welcome(stop="all trials are done"), Over("all trials are done")),
@@ -232,6 +235,28 @@ def test_a_parent_that_runs_another_experiment_now(setting: dict[str, Any]) -> N
         match=rf"^{PARENT} now runs another experiment \(\[{section}\] differs\); start this child",
     ):
         session.receive(session.hello(), welcome(EXPERIMENT.with_settings(setting)))
+
+
+def test_an_experiment_with_a_module_that_is_not_allowed_is_not_even_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading it would import the installed plug-ins."""
+    asked = list[str]()
+    monkeypatch.setattr(plugin, "_installed", lambda: asked.append("plug-ins") or {})
+    hostile = {"network": {"name": "subprocess:Popen"}, "plugins": {"any": {}}}
+    session = Session("pi", "word", parent=PARENT, allow=["mine"])
+    reply = Welcome(protocol=PROTOCOL, experiment=hostile)
+    with pytest.raises(ConfigurationError, match="may not import 'subprocess'"):
+        session.receive(session.hello(), reply)
+    assert not asked
+    assert session.experiment is None
+
+
+def test_a_parent_whose_plug_ins_have_other_settings_now() -> None:
+    ours = msgspec.structs.replace(EXPERIMENT, plugins={"quorum": {"least": 2}})
+    check_same(ours, ours, PARENT)
+    with pytest.raises(GenkidamaError, match=r"\[plugins\] differs"):
+        check_same(ours, EXPERIMENT, PARENT)
 
 
 def test_what_was_pulled_is_taken_over_whole() -> None:

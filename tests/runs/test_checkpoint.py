@@ -142,12 +142,6 @@ def test_wrong_metadata(tmp_path: Path, changes: dict[str, str | None]) -> None:
     )
 
 
-def test_a_file_without_metadata(tmp_path: Path) -> None:
-    path = tmp_path / "some.safetensors"
-    safetensors.numpy.save_file({"a": np.zeros(3, np.float32)}, path)
-    assert "its format is None" in broken(path)
-
-
 def test_missing_and_wrong_tensors(tmp_path: Path) -> None:
     path = tmp_path / "some.safetensors"
     good = {
@@ -162,12 +156,6 @@ def test_missing_and_wrong_tensors(tmp_path: Path) -> None:
     )
     assert "F64" in broken(rewritten(path, good | {"a.bias": np.zeros(3, "f8")}))
     assert "[4]" in broken(rewritten(path, good | {"a.bias": np.zeros(4, "f4")}))
-
-
-def test_an_experiment_that_this_version_does_not_know(tmp_path: Path) -> None:
-    path = rewritten(tmp_path / "some.safetensors", changes={"experiment": '{"novelty": 1}'})
-    with pytest.raises(ConfigurationError, match="novelty"):
-        _ = load(path).experiment
 
 
 @settings(max_examples=80, deadline=None)

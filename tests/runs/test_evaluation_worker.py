@@ -37,12 +37,6 @@ def test_an_episode_depends_on_the_seed_and_its_number_alone(name: str, greedy: 
     assert returns(name, [0, 1, 2, 3], seed=6, greedy=greedy) != together
 
 
-def test_greedy_play_is_not_sampled_play() -> None:
-    assert returns("CartPole-v1", list(range(8)), greedy=True) != returns(
-        "CartPole-v1", list(range(8)), greedy=False
-    )
-
-
 def bandit(certainty: float, **settings: Any) -> tuple[Model, gymnasium.Env[Any, Any]]:
     """A model that gives the best action e^certainty times the probability of each other one."""
     experiment = Experiment(
@@ -52,7 +46,7 @@ def bandit(certainty: float, **settings: Any) -> tuple[Model, gymnasium.Env[Any,
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     slices = model.signature.slices
-    model.vector.zero_()
+    model.numbers[:] = 0.0
     model.numbers[slices["policy.0.weight"]] = np.eye(3).reshape(-1)
     preferences = np.zeros((3, 3))
     for context, action in enumerate(BANDIT_BEST):
@@ -86,7 +80,7 @@ def test_epsilon_and_the_scale_of_rewards_are_for_training_only() -> None:
     )
     certain, environment = bandit(50.0)
     model = Model(experiment, environment)
-    model.vector.copy_(certain.vector)
+    model.numbers[:] = certain.numbers
     assert play(model, environment, range(20), 0, False) == [1.0] * 20
 
 

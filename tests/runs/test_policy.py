@@ -32,7 +32,7 @@ def policy_of(folder: Path, name: str, **settings: Any) -> Policy:
 def test_it_plays_as_an_evaluation_does(tmp_path: Path, name: str) -> None:
     policy = policy_of(tmp_path, name)
     model = Model(policy.experiment, environment := policy.make_environment())
-    model.vector.copy_(torch.cat([p.reshape(-1) for p in policy.module.parameters()]).detach())
+    model.numbers[:] = torch.cat([p.reshape(-1) for p in policy.module.parameters()]).detach()
     (expected,) = play(model, environment, [0], 3, greedy=True)
     seed = np.random.SeedSequence((3, 0)).generate_state(1)[0]
     observation, _ = environment.reset(seed=int(seed))

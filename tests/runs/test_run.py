@@ -32,39 +32,10 @@ def test_its_curve_and_its_history_are_frames(tmp_path: Path) -> None:
     assert list(one.frame()["event"]) == ["join"] + ["exchange"] * 49
 
 
-def test_it_draws_itself_beside_its_weights(tmp_path: Path) -> None:
-    one = Run(run(tmp_path / "one").path)
-    assert all(path.parent == one.path / "figures" for path in one.plot())
-    assert (one.path / "figures" / "learning.png").is_file()
-
-
 def test_a_notebook_shows_where_it_is_and_how_far_it_came(tmp_path: Path) -> None:
     shown = Run(run(tmp_path / "a<b").path)._repr_html_()
     assert "a&lt;b" in shown and "490" in shown and "73.5" in shown
     assert "evaluated" not in shown
-
-
-def test_its_policy_acts(tmp_path: Path) -> None:
-    found = genkidama.Run.open(untrained(tmp_path, small()).path)
-    assert isinstance(found, Run)
-    policy = found.policy()
-    action, _ = policy.predict(policy.observation_space.sample())
-    assert policy.action_space.contains(action)
-
-
-def test_a_wrong_value_fails_where_it_is_written() -> None:
-    from genkidama.config.experiment import Algorithm, Experiment, Network, Stop
-
-    for make, said in (
-        (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
-        (lambda: Network(hidden=[64, 0]), r"^Network: hidden\[1\] = 0: expected int >= 1$"),
-        (lambda: Experiment(stop=3), r"^Experiment: stop = 3: expected"),  # type: ignore[arg-type]
-        (lambda: Stop(steps=0), r"^Stop: steps = 0: expected int >= 1$"),
-    ):
-        with pytest.raises(genkidama.ConfigurationError, match=said):
-            make()
-    assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
-    assert isinstance(Algorithm(gamma=1).gamma, float)
 
 
 def test_a_run_tells_what_it_holds(tmp_path: Path) -> None:
@@ -96,13 +67,6 @@ def test_the_newest_good_one_is_found_by_all(tmp_path: Path) -> None:
     run.checkpoints[0].rename(tmp_path / "checkpoints" / "best.safetensors")
     with pytest.raises(ConfigurationError, match=r"holds no good checkpoint: .*best.safetensors"):
         run.load(best=True)
-
-
-def test_the_best_stands_beside_the_versions(tmp_path: Path) -> None:
-    run = untrained(tmp_path, small())
-    run.final.rename(run.path / "checkpoints" / "best.safetensors")
-    assert run.best == run.path / "checkpoints" / "best.safetensors"
-    assert run.checkpoints == []
 
 
 def test_a_history_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def born(starter: ForkServer) -> tuple[int, bool, bool, dict[str, str]]:
 # What is warm where.
 
 
-def test_a_program_may_have_one_with_torch_and_one_without() -> None:
+def test_a_program_may_have_two_that_are_warm_for_different_things() -> None:
     parent, warm, torch, variables = born(CORES)
-    assert (parent, warm, torch) == (CORES.pid, False, True)
+    assert (parent, warm, torch) == (CORES.pid, False, False)
     assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
     parent, warm, torch, variables = born(LIGHT)
     assert (parent, warm, torch) == (LIGHT.pid, True, False)

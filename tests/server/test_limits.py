@@ -96,6 +96,13 @@ def test_newcomers_viewers_and_large_answers_have_limits_for_one_place_and_for_a
         come("10.0.0.2")
 
 
+def test_viewers_are_open_connections_too() -> None:
+    limits = ConnectionLimits(children=6, limit_of_one=3)
+    limits.watch(limits.enter("10.0.0.1"))
+    limits.enter("10.0.0.2")
+    assert len(limits) == 2
+
+
 @pytest.mark.parametrize(
     ("host", "place"),
     [

@@ -30,6 +30,7 @@ from genkidama.protocol.messages import (
     Welcome,
 )
 from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.server import parameter_server as module
 from genkidama.server.events import as_lines
 from genkidama.server.parameter_server import ParameterServer, Snapshot
 from genkidama.server.rules.blend import Blend, Rule, Update
@@ -938,3 +939,19 @@ def test_what_a_rule_leaves_out_is_counted_by_child_and_told() -> None:
     # The same push again is answered, and not counted again.
     server.handle("b", gradient, 3)
     assert server.snapshot(3).children == counts
+
+
+def test_children_that_are_gone_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First those that said goodbye, in their order; nobody who is connected."""
+    monkeypatch.setattr(module, "_MOST_NAMES", 3)
+    server = make()
+    enter(server, "here", "gone", "cut")
+    for name in ("here", "gone", "cut"):
+        assert isinstance(server.handle(name, push(1, 1.0, 2.0, 3.0), 0.0), Weights)
+    server.disconnected("cut", "lost", 0.0)
+    server.handle("gone", Leave(), 0.0)
+    for newest, left in (("a", {"here", "cut", "a"}), ("b", {"here", "a", "b"})):
+        server.handle(newest, hello(newest), 0.0)
+        assert server.children.keys() == left
+    server.handle("c", hello("c"), 0.0)
+    assert len(server.children) == 4  # all are connected, and `max_children` bounds those

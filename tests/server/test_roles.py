@@ -155,6 +155,5 @@ def test_a_plain_run_tells_everybody_the_same() -> None:
 def test_without_a_replay_in_the_experiment_a_role_is_refused() -> None:
     plain = Experiment()
     settings = plain.to_dict()
-    del settings["replay"]  # as without the plug-in gorila
     with pytest.raises(ProtocolError, match=r"with role = 'act': child\.roles = \['act'\]"):
         RoleAssignment(plain).experiment_for(hello("a", "act"), settings, ["a"])

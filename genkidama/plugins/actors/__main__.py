@@ -1,7 +1,7 @@
 """The learner's process: `genkidama.plugins.actors.learner_process` starts it and talks to it
 through a socket.
 
-It is a separate program, or forked from a forkserver that has already imported torch.
+It is a separate program, or forked from a forkserver that has imported all of it.
 
 It receives the experiment, answers with a description of its network, and receives the shared
 memory. Then it learns from each batch, until the socket ends with the parent.
@@ -15,8 +15,6 @@ import traceback
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
-
-import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
@@ -78,7 +76,6 @@ def main(control: Connection) -> int:
     # The parent decides what ends when, and its end of the socket says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    torch.set_num_threads(1)
     try:
         try:
             experiment = Experiment.from_dict(control.recv())

@@ -13,7 +13,6 @@ import math
 
 import msgspec
 import numpy as np
-import torch
 
 from genkidama.child.collector import Collector, CollectorContext, make_collector, make_slots
 from genkidama.child.core import SingleCore
@@ -76,9 +75,7 @@ class Actor:
         self._records = BufferedPipe(pipe.pipe, memory.stop, element, "block")
         self._sequence = np.random.SeedSequence(seed)
         self._slots = make_slots(experiment)
-        gradient = torch.from_numpy(memory.gradients[index])
-        self.model = Model(experiment, self._slots, gradient)
-        self._shared = torch.from_numpy(memory.weights)
+        self.model = Model(experiment, self._slots, memory.gradients[index])
         self._lanes = 0
         #: The number of its θ_O, as `news` in the memory counts them.
         self._news = -1
@@ -126,7 +123,7 @@ class Actor:
         if news == self._news:
             return False
         self._news = news
-        self.model.vector.copy_(self._shared)
+        self.model.numbers[:] = self._memory.weights
         return True
 
     def play(self, lanes: int) -> None:
@@ -149,7 +146,7 @@ class Actor:
 
     def rehearse(self) -> None:
         """Fills a block."""
-        self._shared.copy_(self.model.vector)
+        self._memory.weights[:] = self.model.numbers
         self.play(self._experiment.environment.lanes)
         self._outbox.rehearse()
         self._memory.sizes[:] = 0

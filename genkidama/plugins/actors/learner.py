@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
-from genkidama.learning.learners import gradients, make_learner, updates
+from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
@@ -58,12 +57,12 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     if normalize is not None:
         observations, cut_observations = normalize(observations), normalize(cut_observations)
     return Rollout(
-        torch.from_numpy(observations),
-        torch.from_numpy(rows[steps, columns.actions].astype(model.head.dtype)),
+        model.native(observations),
+        model.native(rows[steps, columns.actions].astype(model.head.dtype)),
         scaled(rows[steps, columns.reward], model.experiment.environment, model.moments("returns")),
         ~goes_on,
         np.flatnonzero(cut),
-        torch.from_numpy(cut_observations),
+        model.native(cut_observations),
         log_mu=rows[steps, columns.log_mu],
         progress=progress,
     )
@@ -97,10 +96,10 @@ class RowLearner:
         self._optimizer = make_optimizer(
             experiment.optimizer,
             self.model.vector[:trainable],
-            torch.from_numpy(self.state),
+            self.state,
             self.clock,
         )
-        self._rng = torch.Generator().manual_seed(experiment.seed)
+        self._rng = self.model.generator(experiment.seed)
         #: Figures about the batch that was learned from last.
         self.figures: dict[str, float] = {}
         self._sums = np.zeros(SHAPE)
@@ -124,7 +123,7 @@ class RowLearner:
         settings = experiment.optimizer
         rate = learning_rate(settings, progress)
         limit = experiment.algorithm.max_gradient_norm
-        found = gradients(self._learner, model, rollout, self._rng)
+        found = model.gradients(self._learner, rollout, self._rng)
         count = 0
         for _ in updates(found, model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
@@ -157,7 +156,6 @@ class RowLearner:
         """The divergence of the policy from those that acted: the mean of log μ − log π."""
         assert rollout.log_mu is not None
         some = slice(0, len(rollout.rewards), max(1, len(rollout.rewards) // _MEASURED_STEPS))
-        with torch.no_grad():
-            outputs, _ = self.model.network(rollout.observations[some])
-            log_pi = self.model.head.log_probability(outputs, rollout.actions[some])
-        return float(np.mean(rollout.log_mu[some] - log_pi.numpy()))
+        outputs, _ = self.model.evaluate(rollout.observations[some])
+        log_pi = self.model.log_probability(outputs, rollout.actions[some])
+        return float(np.mean(rollout.log_mu[some] - log_pi))

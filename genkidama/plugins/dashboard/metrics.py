@@ -20,7 +20,7 @@ from genkidama.plugins.dashboard.routes import HttpResponse
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["MOST_CHILDREN", "MOST_FIGURES", "NAMES", "exposed", "metrics"]
+__all__ = ["MOST_CHILDREN", "MOST_FIGURES", "exposed", "metrics"]
 
 MOST_CHILDREN = 256
 MOST_FIGURES = 64
@@ -52,19 +52,6 @@ _CHILD = {
     "distance": "How far its weights lay from the parent's at its push, relative to these",
     "exchanged": "When it exchanged last, in Unix seconds",
 }
-
-#: All names, without the labels.
-NAMES = (
-    "genkidama_run_info",
-    "genkidama_training",
-    *(f"genkidama_{name}" for name in _RUN),
-    "genkidama_children",
-    *(f"genkidama_child_{name}" for name in _CHILD),
-    "genkidama_refusals_total",
-    "genkidama_figure",
-    "genkidama_viewers",
-    "genkidama_page_cpu_seconds_total",
-)
 
 
 def metrics(status: bytes) -> HttpResponse:

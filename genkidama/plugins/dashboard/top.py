@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import os
 import random
-import re
 import sys
 from typing import Any
 
 import msgspec
 
 from genkidama.cli.progress import LiveDisplay
+from genkidama.config.parent_address import parse_url
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once
@@ -34,11 +34,6 @@ _LONGEST_MESSAGE = 1 << 25
 #: Rows of a document that is printed once.
 _WHOLE = 10_000
 
-_FORM = re.compile(
-    r"(?P<scheme>https?|wss?)://(?:(?P<name>[^:@/#]+):(?P<token>[^:@/#]+)@)?"
-    r"(?P<address>[^@#?]+?)/?(?:#(?P<fingerprint>[0-9a-f]{64}))?\Z"
-)
-
 
 def top(options: argparse.Namespace) -> int:
     """Shows a run until it is interrupted, or the run is over; connects again and again."""
@@ -56,16 +51,18 @@ def _uplink(url: str) -> Any:
 
     if url == "-":
         url = sys.stdin.readline().strip()
-    found = _FORM.match(url)
+    found = parse_url(url)
     if found is None:
         raise ConfigurationError(
             "where is the parent? expected http://HOST:PORT, or what `genkidama token --viewer` "
             f"prints: https://viewer:TOKEN@HOST:PORT#FINGERPRINT; - reads it from standard input, "
             f"and {VIEW_VARIABLE} may hold it"
         )
-    scheme = "wss" if found["scheme"] in ("https", "wss") else "ws"
-    token, fingerprint = found["token"] or "", found["fingerprint"] or ""
-    return Transport(f"{scheme}://{found['address']}/watch", token=token, fingerprint=fingerprint)
+    return Transport(
+        f"{'wss' if found.secure else 'ws'}://{found.place}/watch",
+        token=found.token,
+        fingerprint=found.fingerprint,
+    )
 
 
 class _Top(LiveDisplay):

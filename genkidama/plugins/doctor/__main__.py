@@ -45,6 +45,11 @@ def doctor(options: argparse.Namespace) -> int:
     Raises:
         GenkidamaError: an argument, or the file that one names, is wrong.
     """
+    if options.bench:
+        from genkidama.plugins.doctor.bench import bench
+
+        print(json.dumps(bench()))
+        return 0
     from genkidama.plugins.doctor.measurements import our_protocol
 
     checks = _examine(_plan(options), quiet=options.json)

@@ -12,7 +12,7 @@ import errno
 import re
 from typing import NamedTuple
 
-from genkidama._version import DISTRIBUTION
+from genkidama._version import DISTRIBUTION, pip_install
 from genkidama.child import capacity
 
 #: In seconds.
@@ -31,6 +31,7 @@ _CERTIFICATE_DAYS = 30
 _PI_OS = "install the 64-bit Raspberry Pi OS"
 _NO_WHEELS = "there are wheels of torch for x86_64 and aarch64 only; "
 _NO_WHEELS += "elsewhere it has to be built from source"
+_NEEDS_TORCH = "only convolutions, GA3C, and networks and losses of your own need it"
 _GLIBC = "the wheels of torch and NumPy need glibc 2.28 or later"  # manylinux_2_28
 _CRASHES = "2.4.0 and 2.10.* crash on ARMv8.0 (Raspberry Pi 3 and 4)"
 _STUCK = "a worn SD card, or too little memory: see `dmesg` and `free -h`"
@@ -301,12 +302,12 @@ def judge_torch(specifiers: str, version: str | None, ended: Ended, machine: str
         version: the installed one by its metadata; None if there is none.
         machine: the processor, as `platform.machine()` calls it.
     """
+    if ended.code != 0 and "No module named 'torch'" in ended.said:
+        return Check("torch", "ok", f"not installed: {_NEEDS_TORCH} ({pip_install('torch')})")
     wanted = "'torch==2.9.*'" if machine in ARM else f"'torch{specifiers}'"
     install = f"pip install {wanted}"
     name = f"torch {version}" if version else "torch"
-    if ended.code != 0 and "No module named 'torch'" in ended.said:
-        found, way = "not installed", install
-    elif ended.signal:
+    if ended.signal:
         found, way = f"{name}: its process dies of {ended.signal}", _CRASHES
         lacks = "this processor lacks instructions that it was built for"
         if ended.signal == "SIGILL" and machine in ARM:

@@ -30,9 +30,9 @@ from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from genkidama._version import DISTRIBUTION, __version__, pip_install
+from genkidama.config.parent_address import parent_url
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
 from genkidama.plugins.doctor.checks import Check, Ended, Requirement
@@ -133,20 +133,27 @@ def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
 
 def running_bytes(root: Path = Path("/")) -> int:
     """Bytes that this user's running children take, with all their processes; 0 if unknown."""
-    parents: dict[int, int] = {}
     children: set[int] = set()
+    for folder in (root / "proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"\0-m\0genkidama.child\0" in (folder / "cmdline").read_bytes():
+                children.add(int(folder.name))
+    return proportional_bytes(children, root)
+
+
+def proportional_bytes(roots: set[int], root: Path = Path("/")) -> int:
+    """Bytes that these processes and all that they started take, by PSS; 0 if unknown."""
+    parents: dict[int, int] = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with suppress(OSError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(fields[1])
-            if b"\0-m\0genkidama.child\0" in (folder / "cmdline").read_bytes():
-                children.add(int(folder.name))
     taken = 0
     for process in parents:
         line = [process]
         while (above := parents.get(line[-1], 0)) and above not in line:
             line.append(above)
-        if children.intersection(line):
+        if roots.intersection(line):
             with suppress(OSError):
                 rows = (root / f"proc/{process}/smaps_rollup").read_text().splitlines()
                 taken += sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
@@ -276,7 +283,8 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
 
 def torch() -> list[Check]:
     """Checks whether torch can be imported and take a gradient."""
-    required = next((item for item in _requirements() or [] if item.name == "torch"), None)
+    extra = _requirements(("torch",)) or []
+    required = next((item for item in extra if item.name == "torch"), None)
     specifiers, version = required.specifiers if required else "", _installed("torch")
     return [checks.judge_torch(specifiers, version, _try(_TORCH), platform.machine())]
 
@@ -405,18 +413,8 @@ def parse_target(url: str) -> Target:
     Raises:
         ConfigurationError: it is neither.
     """
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise ValueError("no host" if parts.scheme in ("ws", "wss") else "another scheme")
-        if parts.username is not None:
-            raise ValueError("that is a join string, which `genkidama join` takes")
-        tls = parts.scheme == "wss"
-        return Target(parts.hostname, parts.port or (443 if tls else 80), tls)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"parent = {url!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}"
-        ) from None
+    parts = parent_url(url)
+    return Target(parts.host, parts.port or (443 if parts.secure else 80), parts.secure)
 
 
 def examine(role: Role | None) -> Iterator[Check]:

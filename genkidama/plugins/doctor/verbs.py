@@ -39,11 +39,15 @@ DOCTOR = Verb(
         _text("--tokens-file", "FILE", f"{_ROLE}names and tokens of its children"),
         _text("--certificate-file", "FILE", f"{_ROLE}the parent's PEM certificate"),
         _text("--key-file", "FILE", f"{_ROLE}its PEM private key"),
+        flag(
+            "--bench", "measure this machine for half a minute, and print one line of JSON instead"
+        ),
         flag("--json", "print one JSON object on standard output and nothing else"),
     ),
     (
         ("genkidama doctor", "can this machine do its part?"),
         ("genkidama doctor --parent wss://HOST:8765", "and does it reach that parent?"),
+        ("genkidama doctor --bench", "and how fast is it?"),
     ),
     run="genkidama.plugins.doctor.__main__:doctor",
 )

@@ -31,6 +31,7 @@ from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, chan
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.forms import check_torch
 from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
 from genkidama.plugins.ga3c.slots import (
     Count,
@@ -122,6 +123,7 @@ class GA3C(PooledBackend):
         return self._pool.pids
 
     async def startup(self) -> Signature:
+        check_torch("child.backend = 'ga3c'")
         # The forkserver imports the environment while the engine imports torch.
         with suppress(OSError):  # if it dies of the environment, agents will, too, and say so
             AGENTS.warm_up(self.experiment)

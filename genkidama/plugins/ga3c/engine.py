@@ -29,16 +29,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import columns, make_environment
-from genkidama.learning.learners import gradients, make_learner, updates
+from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
-from genkidama.learning.rollout import Rollout
+from genkidama.learning.rollout import Numbers, Rollout
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, put, ring, take
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.lifeline import end_with_parent
@@ -65,9 +65,9 @@ class Shared:
     spaces: Spaces
     device: torch.device
     slots: Slots
-    #: θ, its trainable part at least, and the optimizer's state, on the device.
-    vector: Tensor
-    state: Tensor
+    #: θ, its trainable part at least, and the optimizer's state: the slots', or on the device.
+    vector: Numbers
+    state: Numbers
     #: Descriptors: each queue's end to take from and its end to put into, and the agents' bells.
     predictions: int
     predictions_in: int
@@ -80,9 +80,14 @@ class Shared:
         """True if learners may read the probability of an action when it was taken."""
         return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
 
-    def model(self) -> Model:
-        """A model over the shared vector, with a gradient of its own."""
-        return Model(self.experiment, self.spaces, vector=self.vector, device=self.device)
+    def model(self, trains: bool) -> Model:
+        """A model over the shared vector, with a gradient of its own.
+
+        On a CPU, one that trains takes gradients by hand where there are some.
+        """
+        if trains and self.device.type == "cpu":
+            return Model(self.experiment, self.spaces, vector=self.vector)
+        return TensorModel(self.experiment, self.spaces, vector=self.vector, device=self.device)
 
     def ring(self, lanes: Array) -> None:
         """Wakes the agents that these lanes belong to."""
@@ -115,7 +120,7 @@ class _Thread(threading.Thread):
         self._slots, self._device = shared.slots, shared.device
         self.row = row
         self._counters = shared.slots.counters[row]
-        self._model = shared.model()
+        self._model = shared.model(isinstance(self, Trainer))
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
 
     def run(self) -> None:
@@ -192,7 +197,7 @@ class Trainer(_Thread):
         model = self._model
         settings, algorithm = experiment.optimizer, experiment.algorithm
         learner = make_learner(algorithm, model)
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = model.generator(self._seed)
         optimizer = make_optimizer(
             settings, shared.vector[: model.trainable], shared.state, self._slots.clock
         )
@@ -208,7 +213,7 @@ class Trainer(_Thread):
                 return
             rate = learning_rate(settings, rollout.progress)
             for _ in updates(
-                gradients(learner, model, rollout, generator),
+                model.gradients(learner, rollout, generator),
                 model,
                 optimizer,
                 rate,
@@ -284,11 +289,11 @@ class Trainer(_Thread):
         last[ends] = True
         return Rollout(
             _on(model, observations),
-            torch.from_numpy(columns["actions"].astype(model.head.dtype)).to(self._device),
+            model.native(columns["actions"].astype(model.head.dtype)),
             rewards,
             last,
             np.array(cuts, np.intp),
-            torch.empty((0, *self._slots.layout.observation_shape), device=self._device),
+            model.native(np.empty((0, *self._slots.layout.observation_shape), np.float32)),
             cut_values=np.array(bootstraps, np.float32),
             log_mu=columns["log_mu"] if self._shared.needs_mu else None,
             progress=float(self._slots.progress[0]),
@@ -296,12 +301,14 @@ class Trainer(_Thread):
         )
 
 
-def _on(model: Model, observations: Array) -> Tensor:
-    """On the model's device, to which images travel as bytes.
+def _on(model: Model, observations: Array) -> Numbers:
+    """As the model takes them, on its device, to which images travel as bytes.
 
     As float32, unless the network takes bytes as they are.
     """
-    tensor = torch.from_numpy(observations).to(model.device)
+    if not isinstance(model, TensorModel):
+        return observations.astype(np.float32, copy=False)
+    tensor = model.native(observations)
     return tensor if model.network.takes_bytes else tensor.float()
 
 
@@ -334,7 +341,7 @@ class Engine:
         environment = make_environment(experiment.environment)
         self.spaces = environment  # kept for its spaces alone
         environment.close()
-        self._first = Model(experiment, environment)
+        self._first = TensorModel(experiment, environment)
         make_learner(experiment.algorithm, self._first)
         self._started = 0
         self._threads: list[Predictor | Trainer] = []
@@ -367,9 +374,11 @@ class Engine:
     def attach(self, slots: Slots, pipes: tuple[int, int, int, int], bells: list[int]) -> None:
         """Takes over the memory, and the weights in it."""
         self.slots = slots
-        weights, state = torch.from_numpy(slots.weights), torch.from_numpy(slots.state)
+        weights: Numbers = slots.weights
+        state: Numbers = slots.state
         if self.device.type != "cpu":
-            weights, state = weights[: self._first.trainable].to(self.device), state.to(self.device)
+            weights = torch.from_numpy(weights[: self._first.trainable]).to(self.device)
+            state = torch.from_numpy(state).to(self.device)
         del self._first
         self.shared = Shared(
             self.experiment, self.spaces, self.device, slots, weights, state, *pipes, bells=bells
@@ -409,21 +418,23 @@ class Engine:
     def serve(self) -> None:
         """Follows orders until the socket ends."""
         shared, slots = self.shared, self.slots
-        weights, state = torch.from_numpy(slots.weights), torch.from_numpy(slots.state)
-        trainable = len(slots.change)
+        weights, state, change = map(torch.from_numpy, (slots.weights, slots.state, slots.change))
+        # The same memory on a CPU.
+        vector, moments = torch.as_tensor(shared.vector), torch.as_tensor(shared.state)
+        trainable = len(change)
         while True:
             match self._control.recv():
                 case "resize", predictors, trainers:
                     self.resize(predictors, trainers)
                 case ("publish",):
-                    weights[:trainable].copy_(shared.vector[:trainable])
-                    state.copy_(shared.state)
+                    weights[:trainable].copy_(vector[:trainable])
+                    state.copy_(moments)
                     self._send("published")
                 case ("change",):
-                    shared.vector[:trainable].add_(torch.from_numpy(slots.change).to(self.device))
+                    vector[:trainable].add_(change.to(self.device))
                 case ("reset",):
-                    shared.vector[:trainable].copy_(weights[:trainable])
-                    shared.state.copy_(state)
+                    vector[:trainable].copy_(weights[:trainable])
+                    moments.copy_(state)
 
 
 def _device(name: str) -> torch.device:

@@ -16,7 +16,6 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
-import torch
 
 from genkidama.child.collector import CollectedBatch, CollectorContext
 from genkidama.child.core import CorePart, SingleCore
@@ -164,7 +163,7 @@ class TargetNetwork(CorePart):
         self._every_updates = algorithm.target_updates
         self._every_versions = algorithm.target_versions
         self._learned = self._memory.weights[: len(self._memory.target)]
-        self._tensor = torch.from_numpy(self._memory.target)
+        self._target = core.model.native(self._memory.target)
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
@@ -179,7 +178,7 @@ class TargetNetwork(CorePart):
 
     def prepare(self, rollout: Rollout) -> None:
         self.renew()
-        rollout.target = self._tensor
+        rollout.target = self._target
 
     def updated(self) -> None:
         self._memory.updates[self._index] += 1

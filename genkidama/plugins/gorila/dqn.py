@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from genkidama.config.schedules import linear
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import supported
 from genkidama.learning.heads import Categorical
-from genkidama.learning.model import Model, NetworkView
-from genkidama.learning.numpy_gradients import dqn_slopes
-from genkidama.learning.rollout import Replay, Rollout, Transitions
+from genkidama.learning.learners import Loss, share_of_step
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Numbers, Replay, Rollout, Transitions
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = ["DQN", "Greedy", "dqn_loss"]
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+__all__ = ["DQN", "Greedy", "dqn_loss", "dqn_slope"]
 
 Array = npt.NDArray[Any]
 
@@ -58,13 +60,13 @@ class Greedy(Categorical):
 
         return sample
 
-    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         actions = outputs.argmax(1, keepdim=True)
         if not epsilon:
             return actions
-        random = torch.empty_like(actions).random_(self.outputs, generator=generator)
-        chosen = torch.rand(actions.shape, generator=generator, device=actions.device) < epsilon
-        return torch.where(chosen, random, actions)
+        random = actions.new_empty(actions.shape).random_(self.outputs, generator=generator)
+        chosen = outputs.new_empty(actions.shape).uniform_(generator=generator) < epsilon
+        return random.where(chosen, actions)
 
     def together(
         self, rng: np.random.Generator, epsilon: float, lanes: int
@@ -83,16 +85,26 @@ class Greedy(Categorical):
         return sample
 
 
-def dqn_loss(error: Tensor, weights: Tensor, algorithm: Algorithm) -> Tensor:
-    """Mean or sum over the minibatch of w·h(δ), with δ = Q(s, a) − y. Shapes: (m,); a scalar.
+def dqn_loss(error: Numbers, weights: Numbers, algorithm: Algorithm) -> Any:
+    """Mean or sum over the minibatch of w·h(δ), with δ = Q(s, a) − y, of arrays or of tensors.
+
+    Shapes: (m,); the result is a scalar.
 
     h(δ) = ½δ² up to |δ| = κ, and κ(|δ| − ½κ) beyond: its slope stays within ±κ, as the clipped
     error of Mnih et al. 2015. κ = `algorithm.huber`; 0 means ½δ² everywhere.
     """
-    reduce = torch.sum if algorithm.reduction == "sum" else torch.mean
-    size = error.abs()
-    within = size.clamp(max=algorithm.huber) if algorithm.huber else size
-    return reduce(weights * within * (size - 0.5 * within))
+    size = abs(error)
+    within = size.clip(max=algorithm.huber) if algorithm.huber else size
+    each = weights * within * (size - 0.5 * within)
+    return each.sum() if algorithm.reduction == "sum" else each.mean()
+
+
+def dqn_slope(error: Array, weights: Array, algorithm: Algorithm) -> Array:
+    """The derivative of `dqn_loss` with respect to each Q(s, a), (m,): s·w·δ, with δ cut to ±κ."""
+    if algorithm.huber:
+        error = error.clip(-algorithm.huber, algorithm.huber)
+    slope = weights * error * share_of_step(algorithm, len(error))
+    return slope.astype(np.float32, copy=False)
 
 
 class DQN:
@@ -113,27 +125,27 @@ class DQN:
         self._model = model
         settings = model.experiment.replay
         self._correction = settings.correction if settings.priority_exponent else None
-        self._twin: NetworkView | None = None
+        self._twin: Any = None
 
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        network = self._model.network
+    def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
+        network, native = self._model.network, self._model.native
         dueling = self._algorithm.dueling
         for replay, steps in self._samples(rollout):
             targets = self._targets(self._behind(rollout), steps)
-            outputs, values = network(torch.from_numpy(steps.observations))
+            outputs, values = network(native(steps.observations))
             q = outputs + (values[:, None] - outputs.mean(1, keepdim=True)) if dueling else outputs
-            known = q.gather(1, torch.from_numpy(steps.actions).long()).squeeze(1)
-            error = known - torch.from_numpy(targets)
+            known = q.gather(1, native(steps.actions).long()).squeeze(1)
+            error = known - native(targets)
             replay.prioritize(steps.places, error.detach().numpy())
-            loss = dqn_loss(error, torch.from_numpy(steps.weights), self._algorithm)
+            loss: Tensor = dqn_loss(error, native(steps.weights), self._algorithm)
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(targets)):
-                _note(rollout.diagnostics, loss, error.detach().numpy(), known.detach().numpy())
+                found = error.detach().numpy(), known.detach().numpy()
+                _note(rollout.diagnostics, loss.item(), *found)
             yield loss
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradients of `losses` in NumPy."""
-        network = self._model.by_hand
-        assert network is not None
+        network = self._model.network
         dueling = self._algorithm.dueling
         for replay, steps in self._samples(rollout):
             targets = self._targets(self._behind(rollout), steps)
@@ -145,16 +157,16 @@ class DQN:
                 known = known + values - outputs.mean(1)
             error = known - targets
             replay.prioritize(steps.places, error)
+            loss = partial(dqn_loss, error, steps.weights, self._algorithm)
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(targets)):
-                arrays = torch.from_numpy(error), torch.from_numpy(steps.weights)
-                _note(rollout.diagnostics, dqn_loss(*arrays, self._algorithm), error, known)
-            slopes = dqn_slopes(error, steps.weights, self._algorithm)
+                _note(rollout.diagnostics, float(loss()), error, known)
+            slopes = dqn_slope(error, steps.weights, self._algorithm)
             at_outputs = np.zeros_like(outputs)
             if dueling:
                 at_outputs -= (slopes / np.float32(outputs.shape[1]))[:, None]
             at_outputs[rows, actions] += slopes
             network.backward(at_outputs, slopes if dueling else None)
-            yield
+            yield loss
 
     def _samples(self, rollout: Rollout) -> Iterator[tuple[Replay, Transitions]]:
         """The samples of the updates after a batch; none while the replay has too few steps."""
@@ -175,19 +187,19 @@ class DQN:
         for _ in range(left):
             yield replay, replay.sample(count, steps=algorithm.n_steps, correction=correction)
 
-    def _behind(self, rollout: Rollout) -> NetworkView:
+    def _behind(self, rollout: Rollout) -> Any:
         """The network over θ⁻, which others refresh in place."""
         if self._twin is None:
             assert rollout.target is not None
             self._twin = self._model.twin(rollout.target)
         return self._twin
 
-    def _targets(self, behind: NetworkView, steps: Transitions) -> Array:
+    def _targets(self, behind: Any, steps: Transitions) -> Array:
         """y = R + γ^m·Q⁻(s′, a*): float32 (m,)."""
-        outputs, values = _seen(behind, steps.following)
+        following = self._model.native(steps.following)
+        outputs, values = self._model.evaluate(following, behind)
         if self._algorithm.double:
-            now = NetworkView(self._model.network, self._model.by_hand)
-            best = _seen(now, steps.following)[0].argmax(1)
+            best = self._model.evaluate(following)[0].argmax(1)
         else:
             best = outputs.argmax(1)
         valued = outputs[np.arange(len(outputs)), best]
@@ -202,20 +214,11 @@ def _part(steps: Transitions, rows: slice) -> Transitions:
     return Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
-def _note(diagnostics: Diagnostics, loss: Tensor, error: Array, q: Array) -> None:
+def _note(diagnostics: Diagnostics, loss: float, error: Array, q: Array) -> None:
     """Notes an update's loss, the mean |δ| and the mean Q(s, a); the arrays are (m,)."""
     diagnostics.add(
         len(error),
-        loss=loss.item(),
+        loss=loss,
         td_error=float(np.abs(error).mean()),
         q_mean=float(q.mean()),
     )
-
-
-def _seen(twin: NetworkView, observations: Array) -> tuple[Array, Array]:
-    """Outputs and values of observations, without gradients."""
-    if twin.by_hand is not None:
-        return twin.by_hand.forward(observations)
-    with torch.no_grad():
-        outputs, values = twin.network(torch.from_numpy(observations))
-    return outputs.numpy(), values.numpy()

@@ -44,7 +44,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import structlog
-import torch
 
 from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
@@ -664,12 +663,12 @@ class GlobalReplay:
         behind = np.stack([seen[-1] for seen, _, _ in found])[cut]
         actions = np.concatenate([actions for _, actions, _ in found])
         return Rollout(
-            torch.from_numpy(self._model.seen(observations)),
-            torch.from_numpy(actions.astype(self._model.head.dtype)),
+            self._model.native(self._model.seen(observations)),
+            self._model.native(actions.astype(self._model.head.dtype)),
             self._scaled(rewards.copy()),
             ends,
             last[cut],
-            torch.from_numpy(self._model.seen(behind)),
+            self._model.native(self._model.seen(behind)),
             log_mu=log_mu.copy(),
             replay=self,
         )

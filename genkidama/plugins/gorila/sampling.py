@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from genkidama.child.shared_memory import SharedMemory
 from genkidama.learning.model import Model, scaled
@@ -469,12 +468,12 @@ class LocalReplay:
         width = self._replay.width
         columns = model.head.columns
         return Rollout(
-            torch.from_numpy(model.seen(observations)),
-            torch.from_numpy(table[:, width : width + columns].astype(model.head.dtype)),
+            model.native(model.seen(observations)),
+            model.native(table[:, width : width + columns].astype(model.head.dtype)),
             self._scaled(table[:, width + columns]),
             ends,
             np.flatnonzero(cuts),
-            torch.from_numpy(model.seen(following)),
+            model.native(model.seen(following)),
             log_mu=table[:, width + columns + 3].copy(),
             replay=self,
         )

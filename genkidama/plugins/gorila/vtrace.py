@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from genkidama.config.sections import Algorithm
 from genkidama.learning.a3c import A3C
+from genkidama.learning.learners import Loss
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 __all__ = ["VTrace"]
 
@@ -31,11 +35,11 @@ class VTrace(A3C):
         super().__init__(algorithm, model)
         self._off_policy = True
 
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
+    def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         for part in self._parts(rollout):
             yield from super().losses(part, rng)
 
-    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+    def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         for part in self._parts(rollout):
             yield from super().gradients(part, rng)
 

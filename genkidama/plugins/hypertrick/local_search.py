@@ -8,6 +8,7 @@ from typing import Any
 
 from genkidama.cli.cluster import Cluster, cores_of_each
 from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.resume import prepare_directory, resumable
@@ -78,8 +79,7 @@ def search(
             f"nodes = {nodes}: at least 1 is needed, "
             "or 0 with an address for nodes on the network to come to"
         )
-    if cores is not None and cores < 1:
-        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    check_least(1, cores=cores)
     guarded = experiment.parent.tokens_file or experiment.parent.certificate_file
     if nodes and listen is not None and guarded:
         raise ConfigurationError(

@@ -41,6 +41,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.rule import (
@@ -165,7 +167,7 @@ class HyperTrickPruner(BasePruner):
             if record is None:
                 decision = memory.rule.decide(trial.number, phase, sign * metric)
                 memory.unfinished.get(trial.number, set()).add(step)
-                record = _record(decision, step)
+                record = msgspec.to_builtins(decision) | {"step": step}
                 study._storage.set_trial_system_attr(trial._trial_id, f"{_PREFIX}{phase}", record)
         return bool(record["verdict"] == Verdict.STOP.value)
 
@@ -191,6 +193,8 @@ class HyperTrickPruner(BasePruner):
                     goes_on = trial.last_step != step or trial.state == TrialState.COMPLETE
                     record = {
                         "trial": number,
+                        "order": 0,
+                        "worse": 0,
                         "mode": Mode.NONE,
                         "verdict": Verdict.CONTINUE if goes_on else Verdict.STOP,
                     }
@@ -237,21 +241,6 @@ def _inherited(trial: FrozenTrial, record: dict[str, Any]) -> bool:
     return record["trial"] in trial.system_attrs.get("retry_history", ())
 
 
-def _record(decision: Decision, step: int) -> dict[str, int | str]:
-    """The stored form of a decision."""
-    return {
-        "trial": decision.trial,
-        "step": step,
-        "order": decision.order,
-        "worse": decision.worse,
-        "mode": decision.mode.value,
-        "verdict": decision.verdict.value,
-    }
-
-
 def _decision(trial: int, phase: int, metric: float, record: dict[str, Any]) -> Decision:
-    """The decision of a stored form: the inverse of `_record`."""
-    order, worse = record.get("order", 0), record.get("worse", 0)
-    return Decision(
-        trial, phase, metric, order, worse, Mode(record["mode"]), Verdict(record["verdict"])
-    )
+    """The decision of a stored form, for the trial that has it."""
+    return msgspec.convert(record | {"trial": trial, "phase": phase, "metric": metric}, Decision)

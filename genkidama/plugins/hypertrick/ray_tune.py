@@ -24,9 +24,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
@@ -188,7 +189,7 @@ class HyperTrickScheduler(FIFOScheduler):
     def save(self, checkpoint_path: str) -> None:
         """Writes the trials' numbers and all decisions to a file, as lines of JSON."""
         lines: list[dict[str, Any]] = [{"trial": trial} for trial in self._numbers]
-        lines += [_as_line(decision) for decision in self.rule.decisions]
+        lines += map(msgspec.to_builtins, self.rule.decisions)
         Path(checkpoint_path).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -202,10 +203,10 @@ class HyperTrickScheduler(FIFOScheduler):
         for n, text in enumerate(Path(checkpoint_path).read_text().split("\n")[:-1], start=1):
             try:
                 line = json.loads(text)
-                if "trial" in line:
+                if "phase" not in line:
                     self._number(line["trial"])
                 else:
-                    decisions.append(_from_line(line))
+                    decisions.append(msgspec.convert(line, Decision))
                     self._reported[decisions[-1].trial] += 1
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ConfigurationError(
@@ -236,25 +237,13 @@ class HyperTrickScheduler(FIFOScheduler):
         decision = self.rule.decide(number, phase, metric)
         if phase == self._reported[number]:
             self._reported[number] += 1
-            self._note(_as_line(decision))
+            self._note(msgspec.to_builtins(decision))
         return decision
 
     def _note(self, line: dict[str, Any]) -> None:
         if self._journal is not None:
             with self._journal.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-
-
-def _as_line(decision: Decision) -> dict[str, Any]:
-    line = asdict(decision) | {"mode": decision.mode.value, "verdict": decision.verdict.value}
-    return {"number": line.pop("trial")} | line
-
-
-def _from_line(line: dict[str, Any]) -> Decision:
-    trial = line.pop("number")
-    return Decision(
-        **line | {"trial": trial, "mode": Mode(line["mode"]), "verdict": Verdict(line["verdict"])}
-    )
 
 
 def _check_mode(mode: str | None) -> None:

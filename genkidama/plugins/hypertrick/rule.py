@@ -45,11 +45,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from numbers import Integral, Real
 from typing import TypeAlias
+
+import msgspec
 
 from genkidama.errors import ConfigurationError
 
@@ -60,7 +61,6 @@ __all__ = [
     "SearchRule",
     "Verdict",
     "check_natural",
-    "checked_metric",
     "completion_rate",
     "eviction_rate_for",
     "expected_runs",
@@ -205,8 +205,7 @@ class Mode(StrEnum):
     FAILURE = "failure"
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A report and the decision on it."""
 
     trial: int
@@ -218,22 +217,6 @@ class Decision:
     worse: int
     mode: Mode
     verdict: Verdict
-
-
-def checked_metric(trial: int, phase: int, metric: float, phases: int) -> float:
-    """A report's metric as a float.
-
-    Raises:
-        ConfigurationError: no such phase, or a metric that is no number.
-    """
-    if not is_number(metric):
-        raise ConfigurationError(
-            f"trial {trial}, phase {phase}: metric = {metric!r}: "
-            "expected a number; NaN for a trial that failed"
-        )
-    if not is_whole(phase) or not 0 <= phase < phases:
-        raise ConfigurationError(f"trial {trial}: phase = {phase!r}: expected 0 to {phases - 1}")
-    return float(metric)
 
 
 class SearchRule(ABC):
@@ -272,7 +255,16 @@ class SearchRule(ABC):
 
     def decide(self, trial: int, phase: int, metric: float) -> Decision:
         """`report`, with the reason."""
-        metric = checked_metric(trial, phase, metric, self.phases)
+        if not is_number(metric):
+            raise ConfigurationError(
+                f"trial {trial}, phase {phase}: metric = {metric!r}: "
+                "expected a number; NaN for a trial that failed"
+            )
+        if not is_whole(phase) or not 0 <= phase < self.phases:
+            raise ConfigurationError(
+                f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}"
+            )
+        metric = float(metric)
         if (earlier := self._decisions.get((trial, phase))) is not None:
             return earlier
         decision = self._judge(trial, phase, metric)
@@ -366,21 +358,16 @@ class HyperTrick(SearchRule):
         )
         return sum(runs) / (self.workers * self.phases)
 
-    def threshold(self, phase: int, *, arrived: int, reported: int = 0, passed: int = 0) -> float:
-        """The quantile below which the next report of a phase is stopped: √r, or the controller's.
-
-        Args:
-            phase: one after which something is decided.
-            arrived: trials that have passed the decision before.
-            reported: trials that have reported after the phase.
-            passed: how many of them continued.
-        """
+    def _quantile(self, phase: int) -> float:
+        """The quantile below which the next report is stopped: √r, or the controller's."""
         if not self.adaptive:
             return math.sqrt(self.eviction_rate)
         index = self.decide_after.index(phase)
+        arrived = self._passed[self.decide_after[index - 1]] if index else 0
         expected = expected_workers(self.workers, self.eviction_rate, index)
-        arrivals = max(expected, arrived) - reported
-        places = expected_workers(self.workers, self.eviction_rate, index + 1) - passed
+        arrivals = max(expected, arrived) - len(self._reports[phase])
+        following = expected_workers(self.workers, self.eviction_rate, index + 1)
+        places = following - self._passed[phase]
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
 
     @property
@@ -406,13 +393,7 @@ class HyperTrick(SearchRule):
         index = self.decide_after.index(phase)
         if order <= workers_before_selection(self._collecting, self.eviction_rate, index):
             return Mode.COLLECTION, Verdict.CONTINUE
-        quantile = self.threshold(
-            phase,
-            arrived=self._passed[self.decide_after[index - 1]] if index else 0,
-            reported=order - 1,
-            passed=self._passed[phase],
-        )
-        below = worse < (order - 1) * quantile - ROUNDING
+        below = worse < (order - 1) * self._quantile(phase) - ROUNDING
         return Mode.SELECTION, Verdict.STOP if below else Verdict.CONTINUE
 
     def _key(self, trial: int, phase: int, metric: float) -> _Key:

@@ -88,7 +88,8 @@ class SearchStatus:
 
     def share(self, elapsed: float) -> float:
         """The share of the search that is done after `elapsed` seconds, in [0, 1]."""
-        share = self.reports / self._expected
+        ended = len(self._states) >= self.settings.trials and "running" not in self._states.values()
+        share = 1.0 if ended else self.reports / self._expected
         if self.settings.seconds:
             share = max(share, elapsed / self.settings.seconds)
         return min(1.0, share)

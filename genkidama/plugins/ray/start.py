@@ -19,8 +19,10 @@ from typing import Any
 from genkidama._version import __version__, pip_install
 from genkidama.cli.cluster import Cluster
 from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
+from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.runs.evaluation import evaluate
@@ -41,8 +43,6 @@ _POLL_SECONDS = 1.0
 
 #: A child without a node after this many seconds is reported as waiting.
 _ROOM_SECONDS = 20.0
-
-_HOST_PORT = re.compile(r"([^/:\[\]]+):(\d{1,5})\Z")
 
 
 def launch(
@@ -88,14 +88,8 @@ def launch(
             alive on it.
     """
     begin("launch")
-    for name, value, least in (
-        ("children", children, 1),
-        ("cores", cores, 1),
-        ("gpus", gpus, 0),
-        ("episodes", episodes, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigurationError(f"{name} = {value:g}: at least {least} is needed")
+    check_least(1, children=children, cores=cores)
+    check_least(0, gpus=gpus, episodes=episodes)
     if resume is not None:
         Run.open(resume)
     ray = find_ray()
@@ -425,8 +419,8 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     address = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
-        if (found := _HOST_PORT.match(address)) is not None:  # Ray itself would try for a minute
-            socket.create_connection((found[1], int(found[2])), timeout=_REACH_SECONDS).close()
+        if (found := host_and_port(address)) is not None:  # Ray itself would try for a minute
+            socket.create_connection(found, timeout=_REACH_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         where = "this machine" if address == "auto" else address

@@ -51,8 +51,6 @@ _ROWS = (13, 26)
 #: Seconds for which the end of an episode is shown.
 _PAUSE_SECONDS = 1.0
 
-_KINDS = (".mp4", ".gif")
-
 _HEADINGS = {
     "probabilities": "π(a|s)",
     "means": "action: mean ± spread",
@@ -237,8 +235,7 @@ class Film:
         self.frames = 0
         with self._writing():
             path.open("wb").close()
-            gif = path.suffix.lower() == ".gif"
-            self._writer = _gif(path, fps) if gif else _mp4(path, panel.size, fps)
+            self._writer = _ffmpeg(path, panel.size, fps)
             next(self._writer)
 
     def show(self, moment: Moment) -> bool:
@@ -274,29 +271,22 @@ class Film:
         )
 
 
-def _gif(path: Path, fps: float) -> Generator[None, Picture, None]:
-    """Writes the pictures that are sent into a GIF file, at the end."""
-    from PIL import Image
-
-    pictures: list[Any] = []
-    try:
-        while True:
-            pictures.append(Image.fromarray((yield)))
-    except GeneratorExit:
-        if pictures:
-            pictures[0].save(
-                path, save_all=True, append_images=pictures[1:], duration=1000.0 / fps, loop=0
-            )
+#: FFmpeg's options, by the ending. A GIF has 256 colours; here each picture has its own.
+_COLOURS = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"
+_CODECS = {
+    ".mp4": ("-vcodec", "libx264", "-preset", "veryfast", "-crf", "15", "-pix_fmt", "yuv420p"),
+    ".gif": ("-filter_complex", _COLOURS),
+}
 
 
-def _mp4(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Picture, None]:
-    """Writes the pictures that are sent into an MP4 file, through FFmpeg."""
+def _ffmpeg(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Picture, None]:
+    """Writes the pictures that are sent into a file, through FFmpeg."""
     from imageio_ffmpeg import get_ffmpeg_exe
 
     source = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps))
-    codec = ("-vcodec", "libx264", "-preset", "veryfast", "-crf", "15", "-pix_fmt", "yuv420p")
     # An absolute path is neither an option of FFmpeg's nor one of its protocols.
-    command = (get_ffmpeg_exe(), "-y", "-v", "error", *source, "-i", "-", *codec, path.absolute())
+    codec = (*_CODECS[path.suffix.lower()], path.absolute())
+    command = (get_ffmpeg_exe(), "-y", "-v", "error", *source, "-i", "-", *codec)
     with (
         TemporaryFile() as errors,
         Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=errors) as process,
@@ -398,12 +388,10 @@ def check_film(path: Path) -> Path:
         EnvironmentFailure: the packages for it are missing, or its folder is, or there is something
             that is no file.
     """
-    if path.suffix.lower() not in _KINDS:
-        raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_KINDS)}")
-    if missing := [name for name in ("PIL", "imageio_ffmpeg") if find_spec(name) is None]:
-        raise EnvironmentFailure(
-            f"--video {path}: needs {' and '.join(missing)}: {pip_install('video')}"
-        )
+    if path.suffix.lower() not in _CODECS:
+        raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_CODECS)}")
+    if find_spec("imageio_ffmpeg") is None:
+        raise EnvironmentFailure(f"--video {path}: needs imageio_ffmpeg: {pip_install('video')}")
     if not path.absolute().parent.is_dir():
         raise EnvironmentFailure(f"--video {path}: there is no folder {path.parent}; make it first")
     if path.exists() and not path.is_file():  # a pipe would wait for its reader

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median_low
 from typing import Any
 
@@ -28,7 +28,7 @@ import numpy as np
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import BLOCK, Vector
-from genkidama.server.rules.blend import Rule, RuleState, Update
+from genkidama.server.rules.blend import Rule, Update
 
 __all__ = ["FAR", "QUARANTINED", "Robust", "robust", "trimmed_mean"]
 
@@ -142,34 +142,15 @@ class Robust(Rule):
             by_child.pop(child, None)
         self.rule.forget(child)
 
-    # The inner rule does the rest.
 
-    def start(self, push: Update) -> Vector | None:
-        return self.rule.start(push)
+def _inner(name: str) -> Callable[..., Any]:
+    return lambda self, *arguments: getattr(self.rule, name)(*arguments)
 
-    def moved(self) -> float:
-        return self.rule.moved()
 
-    def fits(self, count: int, size: int) -> str:
-        return self.rule.fits(count, size)
-
-    def largest(self, size: int) -> int:
-        return self.rule.largest(size)
-
-    def share(self, child: str, children: int) -> int:
-        return self.rule.share(child, children)
-
-    def pull(self, parent: Vector, child: str) -> bool:
-        return self.rule.pull(parent, child)
-
-    def state(self) -> RuleState:
-        return self.rule.state()
-
-    def restore(self, state: RuleState) -> None:
-        self.rule.restore(state)
-
-    def diagnose(self, beta: float, children: int) -> list[str]:
-        return self.rule.diagnose(beta, children)
+# The inner rule does the rest.
+for _name in vars(Rule).keys() - vars(Robust).keys():
+    if callable(getattr(Rule, _name)) and not _name.startswith("_"):
+        setattr(Robust, _name, _inner(_name))
 
 
 def trimmed_mean(vectors: list[Vector], trim: float) -> Vector:

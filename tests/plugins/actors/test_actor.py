@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,9 +59,8 @@ class Played:
 
     def log_mu(self, rows: np.ndarray) -> np.ndarray:
         rollout = rollout_of(rows, self.columns, self.judge, 0.0)
-        with torch.no_grad():
-            outputs, _ = self.judge.network(rollout.observations)
-            return self.judge.head.log_probability(outputs, rollout.actions).numpy()
+        outputs, _ = self.judge.evaluate(rollout.observations)
+        return self.judge.log_probability(outputs, rollout.actions)
 
     def close(self) -> None:
         self._far.close()
@@ -83,11 +81,11 @@ def test_a_block_holds_true_steps_of_each_lane(played: Played) -> None:
     for _ in range(5):
         rows = played.block()
         rollout = rollout_of(rows, played.columns, played.judge, 0.0)
-        cells = rollout.observations.numpy().argmax(1)
-        moves = rollout.actions.numpy()[:, 0]
+        cells = rollout.observations.argmax(1)
+        moves = rollout.actions[:, 0]
         assert len(cells) == 32
         assert rollout.ends[32 // lanes - 1 :: 32 // lanes].all()
-        cut_cells = dict(zip(rollout.cuts, rollout.cut_observations.numpy().argmax(1), strict=True))
+        cut_cells = dict(zip(rollout.cuts, rollout.cut_observations.argmax(1), strict=True))
         for t in range(32):
             goal = cells[t] == 4 and moves[t] == 1
             assert rollout.rewards[t] == float(goal)

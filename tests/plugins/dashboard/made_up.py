@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import mimetypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from genkidama.plugins.dashboard.routes import POLICY
+from genkidama.plugins.dashboard.routes import (
+    HttpResponse,
+    answer,
+    make_response,
+    parse_request,
+    read_file,
+)
+from genkidama.plugins.dashboard.viewers import Viewers
 from tests.helpers import ROOT
 
 STATIC = ROOT / "genkidama/plugins/dashboard/static"
@@ -240,10 +244,8 @@ def runs(count: int = 4) -> dict[str, Any]:
 class MadeUp:
     """A server of its own thread; `document` is what it says, `say` sends what else happens."""
 
-    def __init__(self, first: dict[str, Any], files: dict[str, Path] | None = None) -> None:
+    def __init__(self, first: dict[str, Any]) -> None:
         self.document = first
-        self.files = files or {}
-        self.asked: list[str] = []
         self._watchers: set[ServerConnection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -295,39 +297,32 @@ class MadeUp:
         await connection.wait_closed()
         self._watchers.discard(connection)
 
-    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
-        path = request.path.partition("?")[0]
-        self.asked.append(path)
-        if path.startswith("/runs/"):
-            path = f"/{path.split('/', 3)[3]}"
-        if path == "/watch":
-            return None
-        if path == "/status":
-            return self._response(200, "application/json", json.dumps(self.document).encode())
-        name = "index.html" if path == "/" else path.removeprefix("/static/")
-        file = self.files.get(path, STATIC / name)
-        if not file.is_file():
-            return self._response(404, "text/plain", b"there is no such thing")
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        return self._response(200, kind, file.read_bytes())
+    # What `routes.answer` asks of a page.
 
-    def _response(self, status: int, kind: str, body: bytes) -> Response:
-        headers = Headers(
-            {
-                "Content-Type": kind,
-                "Content-Length": str(len(body)),
-                "Content-Security-Policy": POLICY,
-                "X-Content-Type-Options": "nosniff",
-                "Connection": "close",
-            }
-        )
-        return Response(status, "OK" if status == 200 else "Not Found", headers, body)
+    def status(self) -> bytes:
+        return json.dumps(self.document).encode()
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        return read_file(name, zipped)
+
+    def metrics(self) -> HttpResponse:
+        raise NotImplementedError
+
+    def unready(self) -> str:
+        raise NotImplementedError
+
+    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        asked = parse_request(request)
+        if asked.path.startswith("/runs/"):
+            asked = asked._replace(target=f"/{asked.target.split('/', 3)[3]}")
+        found = answer(asked, self, Viewers(None), 0.0)
+        return None if found is None else make_response(found, asked)
 
 
 @contextmanager
-def made_up(first: dict[str, Any], files: dict[str, Path] | None = None) -> Iterator[MadeUp]:
+def made_up(first: dict[str, Any]) -> Iterator[MadeUp]:
     """A made-up parent that says `first`; it ends with the block."""
-    server = MadeUp(first, files)
+    server = MadeUp(first)
     try:
         yield server
     finally:

@@ -13,7 +13,7 @@ from websockets.streams import StreamReader
 from genkidama.plugins.dashboard import broadcast
 from genkidama.plugins.dashboard.broadcast import Broadcaster, Page
 from genkidama.runs.status import RunStatus, fold
-from tests.plugins.dashboard.stories import BEGAN, began, exchange, told
+from tests.stories import BEGAN, began, pushed, told
 
 
 class Viewer:
@@ -66,16 +66,16 @@ async def test_all_are_given_the_same_bytes_and_the_slow_ones_the_whole() -> Non
     feed = watched(status)
     first, second = Viewer(), Viewer()
     feed.add(first)
-    status.take([exchange(1)])
+    status.take([pushed(1)])
     feed.send()
     feed.add(second)
     second.free = False
-    status.take([exchange(2)])
+    status.take([pushed(2)])
     feed.send()
     second.free = True
-    status.take([exchange(3)])
+    status.take([pushed(3)])
     feed.send()
-    status.take([exchange(4)])
+    status.take([pushed(4)])
     feed.send()
     assert [message["type"] for message in first.messages] == ["status"] + 4 * ["change"]
     assert [message["type"] for message in second.messages] == ["status", "status", "change"]
@@ -95,7 +95,7 @@ async def test_the_status_is_made_once_for_many_and_again_after_a_change() -> No
     viewer = Viewer()
     feed.add(viewer)
     before = feed.status()
-    status.take([exchange(1)])
+    status.take([pushed(1)])
     feed.send()
     assert feed.status() is not before and b'"version":1' in feed.status()
     feed.close()

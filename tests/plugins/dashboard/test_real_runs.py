@@ -109,25 +109,6 @@ def test_two_children_one_is_killed_and_returns_and_one_is_refused(
         picture(page, "real-run")
 
 
-def test_a_parent_that_is_killed_and_started_again(
-    start: Start, tmp_path: Path, look: Look
-) -> None:
-    experiment = small(parent={"checkpoint_seconds": 0.5}, stop={"mean_return": 475.0})
-    (tmp_path / "cart.toml").write_text(experiment.to_toml())
-    parent = start("genkidama.parent", "cart.toml", "--listen", "127.0.0.1:0", "--out", "shelf")
-    port = port_of(lambda: parent.out + parent.err)
-    a_child(start, port, "pi")
-    with look(f"http://127.0.0.1:{port}/", lost=True) as page:
-        until(lambda: points(page) > 2, "a curve", LONG / 1000)
-        until(lambda: list((tmp_path / "shelf/checkpoints").glob("*.safetensors")))
-        parent.signal(signal.SIGKILL)
-        page.wait_for_selector("#connection-text >> text=not connected, trying again")
-        assert page.inner_text("#hero dd >> nth=0") != ""
-        start("genkidama.parent", "cart.toml", "--listen", f"127.0.0.1:{port}", "--out", "shelf")
-        page.wait_for_selector("#connection[data-state=live]", timeout=LONG)
-        wait_for_states(page, pi="training")
-
-
 def scored(page: Any) -> int:
     """How many trials of the table have a score."""
     return sum(row[2] != "–" for row in rows(page, "trials"))
@@ -171,28 +152,6 @@ def test_a_search_from_its_first_trial_to_its_best(
         assert families["genkidama_mean_return"].samples[0].value > 0
         there = {sample.labels["child"] for sample in families["genkidama_child_steps"].samples}
         assert there <= {"node-1", "node-2"} and there
-
-
-def test_ga3c_shows_its_queues(start: Start, tmp_path: Path, look: Look) -> None:
-    experiment = small(
-        algorithm={"name": "a3c", "batch_size": 5},
-        child={"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.2},
-        ga3c={"agents": 2, "training_batch": 20, "dynamic": False},
-    )
-    port = a_parent(start, tmp_path, experiment)
-    a_child(start, port, "gpu")
-    with look(f"http://127.0.0.1:{port}/") as page:
-        page.wait_for_selector("#ga3c-figures >> text=predictions/s", timeout=LONG)
-        said = " ".join(page.inner_text("#ga3c-figures").split())
-        assert "2 agents" in said and "1 predictors" in said and "rollouts/s" in said
-        page.click("#children-table tbody button")
-        assert facts(page, "details-facts")["agents"] == "2"
-        picture(page, "real-ga3c")
-        told = {
-            sample.labels["figure"]: sample.value
-            for sample in scraped(port)["genkidama_figure"].samples
-        }
-        assert told["agents"] == 2.0 and {"pps", "tps", "queue_training", "trainers"} <= told.keys()
 
 
 def test_a_parent_in_parts_shows_them(start: Start, tmp_path: Path, look: Look) -> None:

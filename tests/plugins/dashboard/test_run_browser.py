@@ -16,13 +16,13 @@ from genkidama.plugins.dashboard.run_browser import Gallery, RecordedRun, find_r
 from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
 from tests.helpers import eventually
-from tests.plugins.dashboard.stories import BEGAN, began, exchange, plain
+from tests.stories import BEGAN, began, plain, pushed
 
 
 def written(path: Path, count: int = 50) -> Path:
     path.mkdir(parents=True)
     (path / "experiment.toml").write_text(plain(steps=1000).to_toml())
-    events = [*began("a", "b"), *(exchange(number, "ab"[number % 2]) for number in range(count))]
+    events = [*began("a", "b"), *(pushed(number, "ab"[number % 2]) for number in range(count))]
     (path / "history.jsonl").write_bytes(as_lines(events) + b'{"time": 1.0, "event": "join"}\n')
     return path
 
@@ -35,7 +35,7 @@ def test_it_grows_with_its_history(tmp_path: Path) -> None:
     assert (row["name"], row["steps"], row["mean_return"]) == ("run", 490, 48.5)
     assert len(row["curve"]["rows"]) == 50 and row["elapsed"] == 49.0
     with (tmp_path / "run" / "history.jsonl").open("ab") as file:
-        file.write(as_lines([exchange(50)]))
+        file.write(as_lines([pushed(50)]))
     run.read()
     assert run.status.document(run.status.time)["learning"]["steps"] == 500
 
@@ -55,7 +55,7 @@ DEEP = b"[" * 5000 + b"]" * 5000
 def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: bytes, problem: str) -> None:
     path = written(tmp_path / "run", 9)
     with (path / "history.jsonl").open("ab") as file:
-        file.write(line + as_lines([exchange(9)]))
+        file.write(line + as_lines([pushed(9)]))
     run = RecordedRun(path)
     run.read()
     while run.behind:
@@ -143,7 +143,7 @@ async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(
     written(tmp_path / "a", 9)
     (written(tmp_path / "b", 9) / "experiment.toml").write_bytes(b"a = " + b"[" * 5000)
     history = written(tmp_path / "long", 9) / "history.jsonl"
-    lines = as_lines([exchange(number) for number in range(20_000)])
+    lines = as_lines([pushed(number) for number in range(20_000)])
     with history.open("ab") as file:
         file.write(lines)
     gallery = Gallery([tmp_path])

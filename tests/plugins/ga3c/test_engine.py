@@ -29,6 +29,7 @@ from genkidama.learning.environments import columns, make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.engine import Engine, Predictor, Shared, Trainer, _device
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
 from genkidama.protocol.vector import Signature
@@ -71,7 +72,7 @@ class Bench:
         self.experiment = settings
         self.spaces = make_environment(settings.environment)
         #: A model of the test's own.
-        self.model = Model(settings, self.spaces)
+        self.model = TensorModel(settings, self.spaces)
         space = self.spaces.observation_space
         self.slots = slots = Slots(
             SlotLayout(
@@ -97,8 +98,8 @@ class Bench:
             self.spaces,
             torch.device("cpu"),
             slots,
-            torch.from_numpy(slots.weights),
-            torch.from_numpy(slots.state),
+            slots.weights,
+            slots.state,
             *(end.fileno() for end in (*self.predictions, *self.training)),
             [bell.fileno() for _, bell in self.bells],
         )
@@ -275,8 +276,8 @@ class Oracle:
     """
 
     def __init__(self, bench: Bench) -> None:
-        self.settings, self.model = bench.experiment, Model(bench.experiment, bench.spaces)
-        self.model.vector.copy_(torch.from_numpy(bench.slots.weights))
+        self.settings, self.model = bench.experiment, TensorModel(bench.experiment, bench.spaces)
+        self.model.vector[:] = bench.slots.weights
         self.weights = self.model.numbers
 
     def policy(self, outputs: Tensor) -> torch.distributions.Distribution:
@@ -399,7 +400,7 @@ class Oracle:
         )
         if algorithm.max_gradient_norm:
             gradient = gradient * min(1.0, algorithm.max_gradient_norm / float(gradient.norm()))
-        self.model.vector[: self.model.trainable] -= rate * gradient
+        self.model.vector[: self.model.trainable] -= (rate * gradient).numpy()
 
 
 def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
@@ -440,7 +441,7 @@ def observations(count: int, seed: int = 1) -> Array:
 
 def outputs_and_values(bench: Bench, seen: Array) -> tuple[Tensor, Tensor]:
     """What the network says of observations with the weights as they are now, one by one."""
-    bench.model.vector.copy_(torch.from_numpy(bench.slots.weights))
+    bench.model.vector[:] = bench.slots.weights
     with torch.no_grad():
         said = [
             bench.model.network(torch.from_numpy(observation[None]).float()) for observation in seen
@@ -1150,7 +1151,7 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
     with bench(EXPERIMENT.with_settings({"environment.normalize_observations": True})) as at_hand:
         slots, shared = at_hand.slots, at_hand.engine.shared
         trainable = len(slots.change)
-        theirs, state = torch.ones(trainable), torch.full_like(shared.state, 2.0)
+        theirs, state = np.ones(trainable, np.float32), np.full_like(slots.state, 2.0)
         shared.vector, shared.state = theirs, state
         slots.weights[trainable:] = 9.0
         ended = threading.Event()
@@ -1193,7 +1194,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> None:
-    model = Model(EXPERIMENT, make_environment(EXPERIMENT.environment))
+    model = TensorModel(EXPERIMENT, make_environment(EXPERIMENT.environment))
     started = Started()
     try:
         async with asyncio.timeout(PATIENCE):

@@ -28,7 +28,8 @@ def memory_of(cores: int = 2) -> SharedMemory:
 
 def target_of(memory: SharedMemory, index: int, updates: int, versions: int) -> TargetNetwork:
     algorithm = Algorithm(name="dqn", target_updates=updates, target_versions=versions)
-    model = SimpleNamespace(experiment=SimpleNamespace(algorithm=algorithm))
+    settings = SimpleNamespace(algorithm=algorithm)
+    model = SimpleNamespace(experiment=settings, native=lambda array: array)
     core: Any = SimpleNamespace(memory=memory, index=index, model=model)
     return TargetNetwork(core)
 
@@ -165,9 +166,9 @@ def test_images_take_a_byte_a_pixel_where_they_are_remembered() -> None:
     assert (drawn.observations == images[numbers]).all()
     assert (drawn.following == images[numbers + 1]).all()
     whole = replay.trajectories(4, 3)
-    assert (whole.observations.numpy() == images[whole.rewards.astype(int)]).all()
+    assert (whole.observations == images[whole.rewards.astype(int)]).all()
     ends = whole.rewards[whole.cuts].astype(int)
-    assert (whole.cut_observations.numpy() == images[ends + 1]).all()
+    assert (whole.cut_observations == images[ends + 1]).all()
     memory.close()
 
 

@@ -1,6 +1,6 @@
 """A small search with HyperTrickScheduler on a real Ray cluster on this machine's loopback.
 
-    python -m tests.plugins.hypertrick.ray_search cluster|interrupted|restored DIRECTORY
+    python -m tests.plugins.hypertrick.ray_search interrupted|restored DIRECTORY
 
 A process of its own, since Ray leaves threads, settings and warnings behind in the one that
 connects to it. It prints one line of JSON; `interrupted` ends by killing itself, and `restored`
@@ -32,16 +32,13 @@ FAULTY = 3
 
 
 def train(config: dict[str, Any]) -> None:
-    import time
-
-    start = time.time()
     node = ray.get_runtime_context().get_node_id()
     for iteration in range(1, 2 * PHASES + 1):
         if config["slope"] == SLOPES[FAULTY] and iteration == 3:
             raise RuntimeError("this trial fails, as it is meant to")
         # Two iterations are a phase; what the odd ones report would turn the order around.
         score = config["slope"] * iteration if iteration % 2 == 0 else -config["slope"]
-        tune.report({"score": score, "node": node, "start": start, "end": time.time()})
+        tune.report({"score": score, "node": node})
 
 
 class KillMeOnceNoted(tune.Callback):
@@ -58,12 +55,12 @@ class KillMeOnceNoted(tune.Callback):
     ) -> None:
         trial.storage.syncer.wait()
         journal, killed = self.storage / JOURNAL, self.storage / "killed"
-        if not killed.exists() and journal.exists() and journal.read_text().count("number") >= 5:
+        if not killed.exists() and journal.exists() and journal.read_text().count("phase") >= 5:
             killed.touch()  # Ray restores this callback too
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def search(directory: Path, callbacks: list[tune.Callback] | None = None) -> tune.Tuner:
+def search(directory: Path, callbacks: list[tune.Callback]) -> tune.Tuner:
     scheduler = HyperTrickScheduler(
         workers=WORKERS, phases=PHASES, eviction_rate=0.25, phase_length=2
     )
@@ -85,37 +82,25 @@ def findings(tuner: tune.Tuner) -> dict[str, Any]:
         rows[SLOPES.index(result.config["slope"])] = {
             "iterations": metrics["training_iteration"],
             "node": metrics["node"],
-            "start": metrics["start"],
-            "end": metrics["end"],
             "failed": result.error is not None,
         }
     return {"trials": rows, "journal": Path(results.experiment_path, JOURNAL).read_text()}
 
 
 def main(mode: str, directory: Path) -> None:
-    if mode == "cluster":
-        cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-        )
-        for _ in range(NODES - 1):
-            cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False)
-        found = findings(search(directory))
-        ray.shutdown()
-        cluster.shutdown()
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    for _ in range(NODES - 1):
+        cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    if mode == "interrupted":
+        found = findings(search(directory, [KillMeOnceNoted(directory / "search")]))
     else:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        if mode == "interrupted":
-            found = findings(search(directory, [KillMeOnceNoted(directory / "search")]))
-        else:
-            found = findings(
-                tune.Tuner.restore(
-                    str(directory / "search"),
-                    train,
-                    param_space={"slope": tune.grid_search(SLOPES)},
-                )
-            )
-        ray.shutdown()
+        space = {"slope": tune.grid_search(SLOPES)}
+        found = findings(tune.Tuner.restore(str(directory / "search"), train, param_space=space))
+    ray.shutdown()
+    cluster.shutdown()
     print(json.dumps(found))
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,19 +19,15 @@ from genkidama.plugins.hypertrick.figures import (
     best_score,
     busy,
     draw,
-    evenly,
-    floor,
     importances,
-    jitter,
     learning_curves,
     limit,
-    scores,
     settings,
 )
 from genkidama.plugins.hypertrick.study import Importances, StudySnapshot, read
 from genkidama.runs import figure_style
 from genkidama.runs.figure_style import STYLE
-from tests.plugins.hypertrick.studies import SPACE, by_hand, make_study, url_of
+from tests.plugins.hypertrick.studies import SPACE, make_study, url_of
 
 ALL = {"timeline", "learning_curves", "settings", "best_score", "importances"}
 
@@ -186,15 +180,6 @@ def test_one_score_that_diverged_does_not_hide_the_others() -> None:
         assert any("below" in text.get_text() for text in axes.texts)
 
 
-def test_scores_are_what_was_reported_without_nan() -> None:
-    assert scores(by_hand()) == [1.0, 4.0, 0.5, 5.0]
-
-
-def test_only_a_score_far_below_the_others_lies_below_the_floor() -> None:
-    assert floor([0.0, 1.0, 2.0, 3.0, 4.0]) == 1.0 - 5.0 * 2.0
-    assert floor([7.0, 7.0, 7.0]) == 7.0
-
-
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -223,17 +208,3 @@ def test_the_curve_of_the_occupancy_has_the_occupancys_area() -> None:
         offered += nodes * (right - left)
         filled += share * nodes * (right - left)
     assert filled / offered == pytest.approx(findings.occupancy)
-
-
-@given(st.integers(1, 200), st.integers(2, 12))
-def test_some_of_the_phases_have_the_first_and_the_last_among_them(phases: int, most: int) -> None:
-    chosen = evenly(phases, most)
-    assert chosen == sorted(set(chosen))
-    assert (chosen[0], chosen[-1]) == (0, phases - 1)
-    assert len(chosen) == min(phases, most)
-
-
-@given(st.integers(0, 10_000))
-def test_jitter_stays_inside_and_neighbours_stand_apart(number: int) -> None:
-    assert -0.2 <= jitter(number, 0.2) <= 0.2
-    assert abs(jitter(number, 0.2) - jitter(number + 1, 0.2)) > 0.1

@@ -1,7 +1,4 @@
-"""The pruner against the pure rule, event for event, in one process.
-
-Other storages and processes: test_pruner_storages.py.
-"""
+"""The pruner against the pure rule, event for event, and in several processes and storages."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 import pytest
 from hypothesis import given
@@ -537,36 +533,6 @@ def _start(together: Any) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def script(seed: int, length: int) -> list[Event]:
-    rng = np.random.default_rng(seed)
-    actions = ["ask"] * 12 + ["report", "fail", "elsewhere"]
-    return [
-        Event(
-            int(rng.integers(1000)),
-            actions[rng.integers(len(actions))],
-            float(rng.choice([0.0, 0.5, 1.0, NAN, rng.normal()])),
-        )
-        for _ in range(length)
-    ]
-
-
-def test_every_storage_keeps_the_rule(address: str, storage: optuna.storages.BaseStorage) -> None:
-    """In one direction a storage: which one is a matter of the pruner, and tested in memory."""
-    direction = "minimize" if address.startswith("journal:") else "maximize"
-    study = optuna.create_study(storage=storage, study_name="replay", direction=direction)
-    found = replay(
-        study,
-        script(seed=5, length=30),
-        workers=12,
-        phases=3,
-        eviction_rate=0.4,
-        cohort=4,
-        adaptive=direction == "minimize",
-    )
-    assert {d.mode for d in found} == {Mode.COLLECTION, Mode.SELECTION, Mode.FAILURE}
-    assert {d.verdict for d in found if d.mode is Mode.SELECTION} == set(Verdict)
-
-
 def work(address: str, settings: dict[str, Any], trials: int) -> dict[tuple[int, int], bool]:
     """One process: runs trials, and reports phase 0 together with the others.
 
@@ -627,30 +593,3 @@ def test_several_processes_decide_everything_once_and_let_the_right_number_pass(
         trial = optuna.Trial(late, frozen._trial_id)
         asked_again[frozen.number, frozen.last_step] = trial.should_prune()
     assert asked_again == {place: answers[place] for place in asked_again}
-
-
-def test_threads_are_exact(storage: optuna.storages.BaseStorage) -> None:
-    settings = {"workers": 16, "phases": 3, "eviction_rate": 0.25}
-    study = optuna.create_study(
-        storage=storage,
-        study_name="threads",
-        direction="maximize",
-        pruner=HyperTrickPruner(**settings),
-    )
-    together = threading.Barrier(4, timeout=60)
-
-    def objective(trial: optuna.Trial) -> float:
-        x = trial.suggest_float("x", 0, 1)
-        for phase in range(3):
-            trial.report(x, phase)
-            if phase == 0:
-                together.wait()
-            if trial.should_prune():
-                raise optuna.TrialPruned
-        return x
-
-    study.optimize(objective, n_trials=16, n_jobs=4)
-    rule = HyperTrick(**settings)
-    found = decisions(study)
-    assert [rule.decide(d.trial, d.phase, d.metric) for d in found] == found
-    assert [d.order for d in found if d.phase == 0] == list(range(1, 17))

@@ -27,9 +27,6 @@ from genkidama.plugins.hypertrick.rule import (
     minimum_completion_rate,
     workers_before_selection,
 )
-from studies.hypertrick.methods import hypertrick
-from studies.hypertrick.problems import learning_curves
-from studies.hypertrick.simulator import simulate
 
 CONTINUE, STOP = Verdict.CONTINUE, Verdict.STOP
 NAN = math.nan
@@ -621,32 +618,3 @@ def test_values_of_the_quantile() -> None:
     assert rule.report(13, 0, 6.9) is Verdict.STOP
     assert rule.report(14, 0, 7.1) is Verdict.CONTINUE
     assert rule.report(15, 0, NAN) is Verdict.STOP
-
-
-def overshoot(
-    *, adaptive: bool, workers: int, phases: int, target: float, name: str, seeds: int
-) -> float:
-    """Mean points of completion rate above equation 9, searches run to their end on 8 nodes."""
-    rate = eviction_rate_for(target, phases)
-    found = []
-    for seed in range(seeds):
-        rule = HyperTrick(
-            workers=workers, phases=phases, eviction_rate=rate, adaptive=adaptive, seed=seed
-        )
-        outcome = simulate(learning_curves(name, seed, phases=phases), hypertrick(rule), [1.0] * 8)
-        assert len(outcome.configurations) == workers
-        found.append(100 * (outcome.completion_rate - completion_rate(rate, phases)))
-    return float(np.mean(found))
-
-
-@pytest.mark.parametrize(
-    ("name", "phases", "target"),
-    [("steady", 10, 0.3775), ("crossing", 10, 0.3775), ("steady", 27, 0.3261)],
-)
-def test_where_ranks_persist_it_keeps_to_equation_9(name: str, phases: int, target: float) -> None:
-    plain, adaptive = (
-        overshoot(adaptive=adaptive, workers=100, phases=phases, target=target, name=name, seeds=6)
-        for adaptive in (False, True)
-    )
-    assert plain > 8
-    assert abs(adaptive) < 2

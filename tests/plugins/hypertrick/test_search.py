@@ -500,17 +500,6 @@ def test_weights_that_are_no_numbers_end_the_trial_once() -> None:
     assert a.enter() == 1
 
 
-def test_a_return_that_is_no_number_is_refused_and_the_trial_goes_on() -> None:
-    server = make()
-    offer(server)
-    a = Node(server)
-    a.enter()
-    before = state(server)
-    reply = a.say(returns=(NAN,))
-    assert isinstance(reply, Refusal) and reply.code == "finite"
-    assert state(server) == before
-
-
 def test_a_push_for_a_trial_that_the_node_does_not_own_is_refused_counted_and_changes_nothing() -> (
     None
 ):
@@ -532,14 +521,6 @@ def test_a_push_for_a_trial_that_the_node_does_not_own_is_refused_counted_and_ch
     assert server.refusals == {"trial": 3}
     server.settle(0.0, last=True)
     assert [event.get("count", 1) for event in events(server, "refused")] == [1, 2]
-
-
-def test_a_push_of_a_plain_child_is_refused() -> None:
-    server = ParameterServer(Experiment())
-    a = Node(server)
-    a.enter()
-    reply = a.say(trial=3)
-    assert isinstance(reply, Refusal) and reply.code == "trial"
 
 
 def test_a_push_whose_reply_was_lost_is_answered_again_and_counted_once() -> None:

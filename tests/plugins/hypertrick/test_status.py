@@ -10,8 +10,7 @@ from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import Event, Joined, Left, Resumed, Stopped, TrialEnded
 from tests.helpers import small
-from tests.plugins.dashboard.stories import as_json
-from tests.stories import PLAN, assigned, exchange, join, leave, measures, report
+from tests.stories import PLAN, as_json, assigned, exchange, join, leave, measures, report
 
 
 def searched(*events: Event, **plan: Any) -> RunStatus:
@@ -92,6 +91,12 @@ def test_a_search_tells_its_trials_its_best_and_how_long_it_takes() -> None:
 def test_the_share_is_that_of_the_reports_to_expect(plan: dict[str, Any], share: str) -> None:
     status = searched(assigned(0.0, 0), report(30.0, 0, 7.0), **plan)
     assert f"{status.share(30.0):.0%}" == share
+
+
+def test_a_search_whose_trials_have_all_ended_is_all_done() -> None:
+    for trials, share in ((1, True), (2, False)):
+        ends = (assigned(0.0, 0), report(1.0, 0, 7.0), ended(2.0, 0, "stopped"))
+        assert (searched(*ends, trials=trials).share(2.0) == 1.0) == share
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ async def test_settings_are_drawn_from_the_space_and_come_back(tmp_path: Path) -
         drawn = [await study.sample() for _ in range(6)]
         assert [number for number, _ in drawn] == list(range(6))
         assert [(trial.number, trial.params) for trial in study.trials()] == drawn
+        about = study._study.user_attrs["genkidama"]["experiment"]
+    assert Experiment.from_dict(about) == searching()
     for _, params in drawn:
         assert 1e-5 <= params["optimizer.learning_rate"] <= 1e-2
         assert params["algorithm.batch_size"] in (64, 96, 128)

@@ -49,7 +49,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (
             ["cart.toml", "--episodes", "-1"],
-            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
+            "error: episodes = -1: at least 0 is needed",
         ),
         (
             ["search.toml", "--json"],

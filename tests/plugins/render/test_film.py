@@ -110,19 +110,6 @@ def test_many_actions_fit_and_the_likely_ones_are_there(actions: int) -> None:
     assert wide(drawn, _TAKEN) == [pytest.approx(numbers[-1] * (WIDTH - 32), abs=1)]
 
 
-def test_numbers_and_names_are_words_in_the_picture() -> None:
-    plain = panel().draw(moment())
-    for other in (
-        panel().draw(moment(total=99.0)),
-        panel().draw(moment(value=-5.0)),
-        panel().draw(moment(step=7)),
-        panel().draw(moment(episode=1)),
-        panel(names=("left", "none", "right")).draw(moment()),
-    ):
-        assert (other != plain).any()
-        assert (other[:, :301] == PICTURE).all()
-
-
 def test_a_head_of_ones_own_has_no_bars() -> None:
     drawn = panel().draw(moment("unknown", ()))
     assert wide(drawn, _BAR) == wide(drawn, _TAKEN) == []

@@ -20,11 +20,9 @@ from genkidama.learning.environments import make_environment
 from genkidama.plugins.render.playback import action_names, make_pictured, moments, pace, play
 from genkidama.runs.evaluation_worker import play as evaluated
 from genkidama.runs.policy import Policy
-from genkidama.runs.run import Run, trial_folder
-from genkidama.server.events import as_lines
+from genkidama.runs.run import Run
 from tests.films import decoded
 from tests.helpers import ROOT, small, untrained
-from tests.stories import PLAN, assigned, report
 
 pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama-rl[video]'")
 
@@ -111,11 +109,6 @@ def test_an_environment_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
     policy = Policy(run.load(), allow=run.allow)
     with pytest.raises(EnvironmentFailure, match=r"Failing fails while it plays: KeyError: 'my b"):
         list(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
-
-
-def test_an_environment_that_is_not_there_says_just_that() -> None:
-    with pytest.raises(ConfigurationError, match="Gymnasium does not know it"):
-        make_pictured(Environment(id="Moon-v9"))
 
 
 def test_a_vectorized_form_is_looked_at_in_the_plain_one() -> None:
@@ -218,27 +211,6 @@ def test_a_wrong_run_is_named_before_a_missing_screen(monkeypatch: pytest.Monkey
         play("nowhere")
 
 
-def test_a_search_is_played_by_its_best_trial(tmp_path: Path, run: Run) -> None:
-    untrained(tmp_path / "search", small(search=PLAN))
-    untrained(tmp_path / "search" / trial_folder(0), small(), version=7)
-    story = as_lines([assigned(0.0, 0), report(1.0, 0, 7.0)])
-    (tmp_path / "search" / "history.jsonl").write_bytes(story)
-    said: list[str] = []
-    play(tmp_path / "search", video=tmp_path / "film.gif", every=50, say=said.append)
-    assert said[0].startswith("CartPole-v1: weights of version 7 (")
-
-
-@pytest.mark.slow
-def test_a_lunar_lander_is_trained_and_filmed(tmp_path: Path) -> None:
-    lander = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
-    experiment = lander.with_settings({"stop.seconds": 20})
-    trained = genkidama.train(experiment, children=1, cores=1, out=tmp_path / "run")
-    path = trained.video(tmp_path / "landing.mp4", deterministic=True)
-    frames, _ = decoded(path)
-    assert frames.shape[1:] == (400, 860, 3)
-    assert len(frames) > 60
-
-
 def test_its_words_are_those_of_evaluate(tmp_path: Path) -> None:
     for verb in ("play", "evaluate"):
         for words, best in (([], True), (["--best"], True), (["--newest"], False)):
@@ -260,14 +232,3 @@ def test_it_writes_a_film_and_says_what_plays(
     assert first == f"CartPole-v1: weights of version 1 ({run.final})"
     assert second.startswith("episode 1: return ")
     assert last.startswith(f"{film}: ") and film.is_file()
-
-
-def test_without_a_screen_one_line_names_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    assert main(["play", str(untrained(tmp_path, small()).path)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "--video FILE.mp4" in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.actors.rule import Experience
 from genkidama.plugins.robust.aggregation import FAR, QUARANTINED, Robust, robust, trimmed_mean
 from genkidama.protocol.vector import DTYPE, Vector
-from genkidama.server.rules.blend import Blend, Update
+from genkidama.server.rules.blend import Blend, Rule, Update
 
 FINITE = st.floats(-(2.0**127), 2.0**127, width=32)
 
@@ -106,6 +108,14 @@ def test_the_median_of_a_window_is_not_the_thiefs() -> None:
     rule.forget("thief")
     rule.apply(parent, push(1.0, "a"))
     assert parent[0] < 2.0
+
+
+def test_all_else_is_the_inner_rules() -> None:
+    rule = of(push_limit=5.0)
+    names = {name for name in vars(Rule) if not name.startswith("_")}
+    for name in names - {"takes", "convex", "apply", "forget", "refused"}:
+        rule.rule = SimpleNamespace(**{name: lambda *given: given})  # type: ignore[assignment]
+        assert getattr(rule, name)(1, 2) == (1, 2)
 
 
 @given(st.lists(arrays(DTYPE, 3, elements=FINITE), min_size=1, max_size=7), st.floats(0.0, 0.5))

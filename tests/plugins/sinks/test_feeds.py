@@ -166,10 +166,6 @@ def test_a_trial_of_a_search_has_its_own_figures_and_steps() -> None:
     assert found == [Point(10, 3.0, {"trial-7/metric": 12.5})]
 
 
-def test_other_lines_say_nothing() -> None:
-    assert Points(small()).of({"event": "news", "time": 1.0}) is None
-
-
 def test_each_name_has_an_extra_that_installs_its_package() -> None:
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name, (package, _) in SINKS.items():

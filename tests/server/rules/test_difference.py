@@ -87,7 +87,9 @@ def test_delayed_nesterov_takes_its_momentum_in_every_nth_step_only() -> None:
 
 
 def test_a_buffer_takes_the_mean() -> None:
-    assert steps(free(1.0, buffer=2), 1, 3) == [0.0, 2.0]
+    rule = free(1.0, buffer=2)
+    assert steps(rule, 1, 3) == [0.0, 2.0]
+    assert rule.moved() == 2.0
 
 
 def test_the_rate_and_the_longest_step_know_the_children() -> None:
@@ -133,7 +135,9 @@ def test_a_wrong_option_is_told_in_one_line(options: dict[str, Any], line: str) 
 def test_a_pace_that_sums_noise_is_mentioned() -> None:
     assert Difference(0.5).diagnose(0.5, 4) == []
     (sentence,) = Difference(1.0).diagnose(0.5, 9)
-    assert sentence.startswith("alpha = 1: 9 children's differences add up to 3.0 times")
+    assert sentence.startswith(
+        "alpha = 1: 9 children's differences add up to 3.0 times one child's pace; about 0.33 keeps"
+    )
     assert Difference(1.0, children_power=-0.5).diagnose(0.5, 9) == []
     assert Difference(1.0, momentum=0.4).diagnose(0.5, 1) == []
     (sentence,) = Difference(1.0, momentum=0.6).diagnose(0.5, 1)

@@ -8,7 +8,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
 from genkidama.server.rules.blend import Blend
-from genkidama.server.rules.registry import make_rule
+from genkidama.server.rules.registry import make_rule, reads_loss
 from genkidama.server.trial import SingleTrialRun
 
 SEARCH = {
@@ -93,6 +93,24 @@ def test_settings_that_do_not_fit_are_told_in_one_line(sections: dict[str, Any],
     with pytest.raises(ConfigurationError) as caught:
         experiment(**sections)
     assert str(caught.value) == f"the experiment: {line}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "reads"),
+    [
+        ({"rule": "gradient"}, False),
+        ({"rule": "gradient", "rule_options": {"outlier_sigmas": 2.0}}, True),
+        ({"rule": "mine:Rule"}, True),
+        ({"rule": "blend"}, False),
+    ],
+)
+def test_a_loss_costs_a_pass_where_the_rule_may_ask_for_it(
+    rule: dict[str, Any], reads: bool
+) -> None:
+    push = {"exchange": "update", "push": "gradient"} if rule["rule"] == "mine:Rule" else {}
+    child = push or ({"exchange": "update"} if rule["rule"] == "gradient" else {})
+    assert reads_loss(experiment(parent=rule, child=child)) is reads
+    assert not reads_loss(experiment(parent={"rule": "mine:Rule"}))
 
 
 def test_a_run_of_a_rule_of_ones_own_tells_the_children_what_to_push() -> None:

@@ -2,13 +2,13 @@
 
 import * as details from "./details.js";
 import { find, reveal, say } from "./dom.js";
+import { byName } from "./scale.js";
 import { Table } from "./table.js";
 import * as words from "./words.js";
 
 // From so many children on there is a field to find one.
 const MANY = 12;
 
-const collator = new Intl.Collator("en", { numeric: true });
 const away = (child) => child.state === "away";
 const seen = (child, now) => now - (child.exchanged ?? child.since);
 const alive = (value) => (child) => (away(child) || latest.over ? null : value(child));
@@ -132,7 +132,7 @@ const COLUMNS = [
   },
 ];
 
-const order = (a, b) => away(a) - away(b) || collator.compare(a.name, b.name);
+const order = (a, b) => away(a) - away(b) || byName(a.name, b.name);
 
 let table = null;
 let latest = { children: [], now: 0, over: false };

@@ -38,12 +38,15 @@ export function reveal(node, seen) {
   if (node.hidden === seen) node.hidden = !seen;
 }
 
+// As many children as this: those that are there stay, and missing ones are made.
+export function fit(list, count, make) {
+  while (list.children.length > count) list.lastElementChild.remove();
+  while (list.children.length < count) list.append(make());
+}
+
 // A list of terms and values: [term, value, hint, "warn" or nothing]. Rows are kept while they fit.
 export function facts(list, pairs) {
-  while (list.children.length > pairs.length) list.lastElementChild.remove();
-  while (list.children.length < pairs.length) {
-    list.append(element("div", {}, element("dt"), element("dd")));
-  }
+  fit(list, pairs.length, () => element("div", {}, element("dt"), element("dd")));
   pairs.forEach(([term, value, hint = "", kind = ""], index) => {
     const [name, figure] = list.children[index].children;
     say(name, term);

@@ -1,6 +1,6 @@
 // What matters most: the name, the newest figures, how much is done, what the diagnostics say.
 
-import { element, facts, find, mark, reveal, say } from "./dom.js";
+import { element, find, fit, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
 const STATES = { waiting: "waiting for children", training: "", over: "over" };
@@ -36,12 +36,9 @@ function hero({ run, learning, children, search, evaluation = null }) {
 function drawHero(document) {
   const list = find("hero");
   const pairs = hero(document);
-  while (list.children.length < pairs.length) {
-    list.append(
-      element("div", {}, element("dt"), element("dd", {}, element("b"), element("small"))),
-    );
-  }
-  while (list.children.length > pairs.length) list.lastElementChild.remove();
+  fit(list, pairs.length, () =>
+    element("div", {}, element("dt"), element("dd", {}, element("b"), element("small"))),
+  );
   pairs.forEach(([term, value, more], index) => {
     const [name, figure] = list.children[index].children;
     say(name, term);

@@ -1,7 +1,7 @@
 // What backends and learners measure: diagnostics as small curves, newest figures, GA3C's queues.
 
 import { AXES, spark } from "./chart.js";
-import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
+import { drawn, element, facts, find, fit, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
 // As docs/diagnostics.md has them; what learners of one's own measure follows, and counters are last.
@@ -104,9 +104,9 @@ function drawStations(figures) {
   if (!root.firstChild) root.append(element("ol", { class: "stations" }));
   const list = root.firstChild;
   const stations = STATIONS.filter(([name]) => name in figures);
-  while (list.children.length < stations.length) {
-    list.append(element("li", {}, element("b"), element("span"), element("small")));
-  }
+  fit(list, stations.length, () =>
+    element("li", {}, element("b"), element("span"), element("small")),
+  );
   stations.forEach(([name, text, more], index) => {
     const [value, label, rest] = list.children[index].children;
     mark(list.children[index], "class", name.startsWith("queue") ? "queue" : "station");

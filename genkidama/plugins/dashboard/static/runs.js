@@ -1,7 +1,8 @@
 // Several runs: a table of them, with a link to each, and their curves over one another.
 
 import * as curve from "./curve.js";
-import { element, find, mark, reveal } from "./dom.js";
+import { element, find, fit, mark, reveal, say } from "./dom.js";
+import { byName } from "./scale.js";
 import { Table } from "./table.js";
 import * as words from "./words.js";
 
@@ -12,8 +13,7 @@ let table = null;
 let hidden = new Set();
 let latest = null;
 
-const collator = new Intl.Collator("en", { numeric: true });
-const order = (a, b) => collator.compare(a.name, b.name);
+const order = (a, b) => byName(a.name, b.name);
 
 const plain = (name) => (run) => run[name];
 const WORDY = { left: true, from: "l" };
@@ -80,23 +80,20 @@ function choose(name) {
 function drawChoices(runs) {
   const root = find("curves");
   reveal(root, true);
-  while (root.children.length > runs.length) root.lastElementChild.remove();
-  while (root.children.length < runs.length) {
-    const button = element(
+  fit(root, runs.length, () =>
+    element(
       "button",
-      { type: "button", class: "choice" },
+      { type: "button", class: "choice", onclick: ({ currentTarget }) => choose(currentTarget.dataset.name) },
       element("i"),
       element("span"),
-    );
-    button.addEventListener("click", () => choose(button.dataset.name));
-    root.append(button);
-  }
+    ),
+  );
   runs.forEach((run, index) => {
     const button = root.children[index];
     button.dataset.name = run.name;
     mark(button, "aria-pressed", String(!hidden.has(run.name)));
     mark(button.firstChild, "class", `key ${run.style}`);
-    if (button.lastChild.textContent !== run.name) button.lastChild.textContent = run.name;
+    say(button.lastChild, run.name);
   });
 }
 

@@ -31,6 +31,9 @@ export function ticks(low, high, gap) {
   return found;
 }
 
+// By names, in which numbers count as numbers.
+export const byName = new Intl.Collator("en", { numeric: true }).compare;
+
 // A range that is never empty, with a little air on both sides.
 export function roomy([low, high], air = 0.06) {
   const span = high - low || Math.abs(high) || 1;

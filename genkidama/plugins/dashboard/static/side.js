@@ -1,12 +1,11 @@
 // About the run: its rule, refusals by reason, parts of the parent.
 
 import { facts, find, reveal } from "./dom.js";
+import { byName } from "./scale.js";
 import { Table } from "./table.js";
 import * as words from "./words.js";
 
 let parts = null;
-
-const collator = new Intl.Collator("en", { numeric: true });
 
 // A page is told by one part, and knows of the others what children show.
 const PART_STATES = {
@@ -75,7 +74,7 @@ function about({ run, learning, evaluation = null }) {
 export function show(document) {
   const { refusals } = document;
   const codes = Object.entries(refusals).sort(
-    (a, b) => b[1] - a[1] || collator.compare(a[0], b[0]),
+    (a, b) => b[1] - a[1] || byName(a[0], b[0]),
   );
   reveal(find("refusals"), codes.length > 0);
   facts(

@@ -1,7 +1,7 @@
 // Who trained which trial when, phase by phase: a row for each node, a bar for each phase.
 
 import { drawn, element, mark } from "./dom.js";
-import { extent, linear, ticks, timeStep } from "./scale.js";
+import { byName, extent, linear, ticks, timeStep } from "./scale.js";
 import { duration, score } from "./words.js";
 
 const ROW = 26;
@@ -9,8 +9,6 @@ const BAR = 18;
 const FOOT = 22;
 const SHADES = 5;
 const MARKS = { stopped: "×", failed: "!", finished: "✓" };
-
-const collator = new Intl.Collator("en", { numeric: true });
 
 // The shade of a score, from 0 (the worst) to 4 (the best).
 function shade(value, range) {
@@ -55,7 +53,7 @@ export class Timeline {
     if (!this.#spec || !width) return;
     const { trials, end } = this.#spec;
     const used = new Set(trials.flatMap(({ phases }) => phases.map(({ node }) => node)));
-    const nodes = [...new Set([...this.#spec.nodes, ...used])].sort(collator.compare);
+    const nodes = [...new Set([...this.#spec.nodes, ...used])].sort(byName);
     const longest = nodes.reduce((most, name) => Math.max(most, name.length), 0);
     const left = Math.min(width * 0.3, 14 + 7 * longest);
     const x = linear([0, end || 1], left, width - 14);

@@ -20,9 +20,10 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
-from genkidama.learning.networks import Network
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.tensors.networks import Network
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.protocol.vector import unflatten
 
 
@@ -43,13 +44,13 @@ def model(
     actions: gymnasium.Space[Any] | None = None,
     **experiment: Any,
 ) -> Model:
-    return Model(
+    return TensorModel(
         Experiment(network=settings, **experiment),
         Stage(vectors(observations), actions or Discrete(4)),
     )
 
 
-# Acting in NumPy is the network's own forward pass.
+# Acting is the network's own forward pass.
 
 widths = st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple)
 actions = st.one_of(
@@ -62,7 +63,7 @@ actions = st.one_of(
     st.integers(1, 10),
     actions,
     st.booleans(),
-    st.sampled_from(["tanh", "relu", "elu", "silu"]),
+    st.sampled_from(["tanh", "elu", "silu"]),
     st.integers(0, 2**31 - 1),
 )
 def test_acting_is_the_forward_pass(
@@ -94,34 +95,7 @@ def test_acting_is_the_forward_pass(
             )
         assert (batch == before).all()
         # Biases, deviations and weights change, and what is handed out then follows.
-        ours.vector.copy_(
-            torch.from_numpy(rng.normal(scale=0.5, size=len(ours.vector)).astype(np.float32))
-        )
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
-@pytest.mark.parametrize("space", [Discrete(3), Box(-1.0, 1.0, (2,))])
-def test_what_acting_returned_stays_when_it_acts_again(
-    activation: Any, space: gymnasium.Space[Any]
-) -> None:
-    act = model(
-        Settings(hidden=(6,), activation=activation, initialization="normal"), 4, space
-    ).network.acting()
-    first = act(np.ones(4, np.float32))
-    kept = first.copy()
-    act(np.full(4, -3.0, np.float32))
-    assert (first == kept).all()
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8])
-def test_observations_may_be_of_any_type_that_a_box_has(activation: Any, dtype: type) -> None:
-    network = model(
-        Settings(hidden=(6, 5), activation=activation, initialization="normal"), 4
-    ).network
-    observation = np.array([1, 2, 3, 4], dtype)
-    expected = network(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))[0][0].detach().numpy()
-    np.testing.assert_allclose(network.acting()(observation), expected, rtol=1e-5)
+        ours.vector[:] = rng.normal(scale=0.5, size=len(ours.vector))
 
 
 # What is built.
@@ -167,9 +141,12 @@ def test_a_shared_trunk_has_the_gradients_of_both_and_separate_ones_do_not_touch
     "observations",
     [Discrete(5), Box(0.0, 1.0, (2, 3)), Box(0.0, 1.0, ()), Dict({"a": Discrete(2)})],
 )
-def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[Any]) -> None:
+@pytest.mark.parametrize("kind", [Model, TensorModel])
+def test_the_built_in_network_takes_vectors_only(
+    kind: type[Model], observations: gymnasium.Space[Any]
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Model(Experiment(), Stage(observations, Discrete(2)))
+        kind(Experiment(), Stage(observations, Discrete(2)))
     assert str(caught.value).startswith(
         "network.name = 'actor-critic': takes vectors, but the environment's observation space is "
         f"{observations}; "
@@ -479,14 +456,14 @@ def test_where_the_channels_stand_makes_no_difference(dtype: type) -> None:
     convolutions = ((3, 3, 2), (2, 2, 1))
     first = convolutional((4, 7, 5), convolutions, dtype, initialization="uniform")
     last = convolutional((7, 5, 4), convolutions, dtype, initialization="uniform", channels="last")
-    last.vector.copy_(first.vector)
+    last.vector[:] = first.vector
     images = np.random.default_rng(0).integers(2, size=(6, 4, 7, 5)).astype(dtype)
     turned = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
     found = []
     for model, batch in ((first, images), (last, turned)):
         outputs, values = model.network(torch.from_numpy(model.seen(batch)))
         (outputs.sum() + values.square().sum()).backward()
-        found.append((outputs.detach(), values.detach(), model.gradient))
+        found.append([outputs.detach(), values.detach(), torch.from_numpy(model.gradient)])
         acted = np.stack([model.network.acting()(one) for one in batch])
         np.testing.assert_allclose(acted, outputs.detach().numpy(), rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(*found, strict=True):
@@ -572,12 +549,8 @@ def test_a_network_of_ones_own_acts_and_learns(algorithm: str) -> None:
     )
 
     settings = OptimizerSettings(name="sgd", learning_rate=0.05)
-    optimizer = make_optimizer(
-        settings,
-        ours.vector,
-        torch.zeros(STATE_ROWS["sgd"], ours.trainable),
-        torch.zeros((), dtype=torch.float64),
-    )
+    state = np.zeros((STATE_ROWS["sgd"], ours.trainable), np.float32)
+    optimizer = make_optimizer(settings, ours.vector, state, np.zeros(1))
     learner = make_learner(ours.experiment.algorithm, ours)
     ends = np.ones(8, np.bool_)
     rollout = Rollout(
@@ -589,9 +562,7 @@ def test_a_network_of_ones_own_acts_and_learns(algorithm: str) -> None:
         torch.zeros(0, 2, 3),
     )
     before_pi, before_v = (part.detach() for part in ours.network(rollout.observations))
-    for loss in learner.losses(rollout, torch.Generator().manual_seed(0)):
-        ours.gradient.zero_()
-        loss.backward()
+    for _ in ours.gradients(learner, rollout, ours.generator(0)):
         optimizer.step(ours.gradient, settings.learning_rate)
     after_pi, after_v = (part.detach() for part in ours.network(rollout.observations))
     # Action 1 paid 2: it is more probable now, and the states are worth more.

@@ -1,4 +1,4 @@
-"""Networks that act and value: a base class for users, perceptrons, and convolutions.
+"""Networks of tensors: a base class for users, perceptrons with any activation, convolutions.
 
 Perceptrons take vectors, convolutions take images.
 """
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
-from genkidama.learning.heads import head_for
-from genkidama.learning.numpy_gradients import ACTIVATIONS, NumpyMLP, layers_of, views_of
+from genkidama.learning.perceptron import Perceptron, initialize, layout, policy_outputs
 
 __all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
 
@@ -55,6 +54,9 @@ class Network(nn.Module):
     #: True if `forward` takes images of uint8 as they are, and not only their numbers as float32.
     takes_bytes = False
 
+    #: The same over the same numbers in NumPy, if there is such a form of it.
+    by_hand: Perceptron | None = None
+
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of the policy, and the values.
 
@@ -73,6 +75,9 @@ class Network(nn.Module):
         Override it where something faster than a forward pass of batch size 1 exists.
         """
 
+        if self.by_hand is not None:
+            return self.by_hand.acting()
+
         def outputs(observation: Array) -> Array:
             with torch.inference_mode():
                 batch = torch.as_tensor(observation, dtype=torch.float32).unsqueeze(0)
@@ -82,7 +87,10 @@ class Network(nn.Module):
         return outputs
 
     def acting_together(self) -> Callable[[Array], Array]:
-        """As `acting`, from observations (m, ...) to outputs (m, outputs)."""
+        """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
+        overwrite."""
+        if self.by_hand is not None:
+            return self.by_hand.acting_together()
 
         def outputs(observations: Array) -> Array:
             with torch.inference_mode():
@@ -90,13 +98,6 @@ class Network(nn.Module):
                 return result
 
         return outputs
-
-    def by_hand(self) -> NumpyMLP | None:
-        """The same network in NumPy, over the same numbers and gradients; None if there is none.
-
-        Asked for once, when these have their final memory.
-        """
-        return None
 
 
 class ActorCritic(Network):
@@ -113,29 +114,21 @@ class ActorCritic(Network):
         settings: NetworkSettings,
     ) -> None:
         super().__init__()
-        if (
-            not isinstance(observation_space, gymnasium.spaces.Box)
-            or len(observation_space.shape) != 1
-        ):
-            raise ConfigurationError(
-                "network.name = 'actor-critic': takes vectors, but the environment's observation "
-                f"space is {observation_space}; name a network of your own as 'module:Class'"
-            )
-        self._continuous = isinstance(action_space, gymnasium.spaces.Box)
-        policy_outputs = _policy_outputs(action_space)
-        self._activation = settings.activation
+        parts = dict(layout(observation_space, action_space, settings))
+        self._continuous = "log_deviation" in parts
         self._shared = settings.shared
-        widths = (observation_space.shape[0], *settings.hidden)
+        outputs = policy_outputs(action_space)
+        widths = (next(shape[1] for shape in parts.values() if len(shape) == 2), *settings.hidden)
         if settings.shared:
             self.body = _perceptron(widths, settings)
-            self.policy = nn.Sequential(nn.Linear(widths[-1], policy_outputs))
+            self.policy = nn.Sequential(nn.Linear(widths[-1], outputs))
             self.value = nn.Sequential(nn.Linear(widths[-1], 1))
         else:
-            self.policy = _perceptron(widths, settings, policy_outputs)
+            self.policy = _perceptron(widths, settings, outputs)
             self.value = _perceptron(widths, settings, 1)
         if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(policy_outputs))
-        _initialize(self, settings, self.policy[-1], self.value[-1])
+            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+        _initialize(self, settings)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.body(observations) if self._shared else observations
@@ -143,54 +136,6 @@ class ActorCritic(Network):
         if self._continuous:
             outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
         return outputs, self.value(hidden).squeeze(1)
-
-    def _is_plain(self) -> bool:
-        """True if NumPy can compute it. A subclass may compute anything."""
-        return type(self) is ActorCritic and self._activation in ACTIVATIONS
-
-    def by_hand(self) -> NumpyMLP | None:
-        if not self._is_plain():
-            return None
-        return NumpyMLP(
-            ACTIVATIONS[self._activation],
-            layers_of(self.body) if self._shared else [],
-            layers_of(self.policy),
-            layers_of(self.value),
-            views_of(self.log_deviation) if self._continuous else None,
-        )
-
-    def acting(self) -> Callable[[Array], Array]:
-        """The policy in NumPy: at batch size 1 several times faster than torch."""
-        if not self._is_plain():
-            return super().acting()
-        trunk = list(self.body) if self._shared else []
-        layers = [layer for layer in (*trunk, *self.policy) if isinstance(layer, nn.Linear)]
-        # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
-        matrices = [
-            np.column_stack((layer.weight.detach().numpy(), layer.bias.detach().numpy()))
-            for layer in layers
-        ]
-        inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
-        steps = [
-            (matrix, x, following[:-1])
-            for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)
-        ]
-        first = inputs[0][:-1]
-        last = matrices[-1]
-        last_input = inputs[-1]
-        activate: Callable[..., Any] = np.tanh if self._activation == "tanh" else _relu
-        dot = np.dot
-        deviation = self.log_deviation.detach().numpy() if self._continuous else None
-
-        def outputs(observation: Array) -> Array:
-            first[:] = observation
-            for matrix, x, result in steps:
-                dot(matrix, x, result)
-                activate(result, result)
-            policy: Array = dot(last, last_input)
-            return policy if deviation is None else np.concatenate((policy, deviation))
-
-        return outputs
 
 
 class Convolutional(Network):
@@ -245,13 +190,13 @@ class Convolutional(Network):
             *_perceptron((channels * height * width, *settings.hidden), settings),
         ]
         self.body = nn.Sequential(*layers)
-        policy_outputs = _policy_outputs(action_space)
-        self.policy = nn.Linear(settings.hidden[-1], policy_outputs)
+        outputs = policy_outputs(action_space)
+        self.policy = nn.Linear(settings.hidden[-1], outputs)
         self.value = nn.Linear(settings.hidden[-1], 1)
         self._continuous = isinstance(action_space, gymnasium.spaces.Box)
         if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(policy_outputs))
-        _initialize(self, settings, self.policy, self.value)
+            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+        _initialize(self, settings)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """As `Network.forward`; where the space is uint8, observations may be so, too."""
@@ -282,15 +227,6 @@ def _is_image(space: gymnasium.Space[Any]) -> bool:
     )
 
 
-def _policy_outputs(action_space: gymnasium.Space[Any]) -> int:
-    """The number of outputs of a policy's last layer.
-
-    It is all that the head takes, without the deviations, which do not depend on the state.
-    """
-    head = head_for(action_space)
-    return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
-
-
 def _same(
     inputs: int, outputs: int, kernel: int, stride: int, size: tuple[int, int]
 ) -> list[nn.Module]:
@@ -306,29 +242,10 @@ def _same(
     return [nn.ZeroPad2d(odd), convolution] if any(odd) else [convolution]
 
 
-def _initialize(
-    network: nn.Module, settings: NetworkSettings, policy: nn.Module, value: nn.Module
-) -> None:
-    """Weights and biases as `network.initialization` says.
-
-    `policy` and `value` are the layers that emit the policy's outputs and the value.
-    """
-    if settings.initialization == "uniform":
-        return  # ±1/√inputs is how torch builds them
-    for layer in network.modules():
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
-            assert layer.bias is not None
-            if settings.initialization == "normal":
-                nn.init.normal_(layer.weight, 0.0, settings.initial_deviation)
-            else:
-                gain = {id(policy): 0.01, id(value): 1.0}.get(id(layer), 2.0**0.5)
-                nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
-
-
-def _relu(x: Array, out: Array) -> Array:
-    result: Array = np.maximum(x, 0.0, out=out)
-    return result
+def _initialize(network: nn.Module, settings: NetworkSettings) -> None:
+    """Weights and biases as `network.initialization` says, by the seed that torch has got."""
+    parts = ((name, part.detach().numpy()) for name, part in network.named_parameters())
+    initialize(parts, settings, np.random.default_rng(torch.initial_seed()))
 
 
 def _perceptron(

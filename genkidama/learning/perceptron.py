@@ -1,0 +1,356 @@
+"""Perceptrons that act and value, forward and backward, in NumPy: the network `"actor-critic"`.
+
+For layers of some 64 units torch spends more time on its bookkeeping, and on its tanh, than on the
+products; decision 20 has the figures. The tests compare each gradient with that of autograd.
+
+A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d ← d ⊙ σ′, ∂W = dᵀx,
+∂b = Σd, and dW is the gradient at x. σ′ follows from y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.config.sections import Network as NetworkSettings
+from genkidama.errors import ConfigurationError
+from genkidama.learning.heads import head_for
+from genkidama.protocol.vector import Signature, unflatten
+
+__all__ = ["ACTIVATIONS", "Entries", "Perceptron", "initialize", "layout", "policy_outputs"]
+
+Array = npt.NDArray[Any]
+
+#: Names and shapes of a network's parameters, in their order.
+Entries = Sequence[tuple[str, tuple[int, ...]]]
+
+#: Rows that `evaluate` computes at once: they stay in the cache.
+_ROWS = 512
+
+
+class Activation(NamedTuple):
+    """An activation function σ."""
+
+    #: x ← σ(x).
+    apply: Callable[[Array], Any]
+    #: d ← d ⊙ σ′, given y = σ(x), which is spent afterwards.
+    descend: Callable[[Array, Array], Any]
+
+
+def _tanh(x: Array) -> None:
+    np.tanh(x, out=x)
+
+
+def _relu(x: Array) -> None:
+    np.maximum(x, 0.0, out=x)
+
+
+def _through_tanh(d: Array, y: Array) -> None:
+    np.multiply(y, y, out=y)
+    np.subtract(1.0, y, out=y)
+    d *= y
+
+
+def _through_relu(d: Array, y: Array) -> None:
+    d *= y > 0.0
+
+
+#: By their names in `forms.ARRAY_ACTIVATIONS`. The others are torch's alone.
+ACTIVATIONS = {
+    "tanh": Activation(_tanh, _through_tanh),
+    "relu": Activation(_relu, _through_relu),
+}
+
+
+class Layer(NamedTuple):
+    """A linear layer: views of the network's numbers and of its gradient."""
+
+    #: W (outputs, inputs) and b (outputs,).
+    weight: Array
+    bias: Array
+    #: ∂W and ∂b.
+    weight_gradient: Array
+    bias_gradient: Array
+
+
+def policy_outputs(action_space: gymnasium.Space[Any]) -> int:
+    """The number of outputs of a policy's last layer.
+
+    It is all that the head takes, without the deviations, which do not depend on the state.
+    """
+    head = head_for(action_space)
+    return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
+
+
+def layout(
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    settings: NetworkSettings,
+) -> Entries:
+    """The parameters of the network `"actor-critic"`, named as torch names those of its modules.
+
+    Raises:
+        ConfigurationError: observations are no vectors.
+    """
+    if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
+        raise ConfigurationError(
+            "network.name = 'actor-critic': takes vectors, but the environment's observation "
+            f"space is {observation_space}; name a network of your own as 'module:Class'"
+        )
+    outputs = policy_outputs(action_space)
+    widths = (observation_space.shape[0], *settings.hidden)
+    stacks = (
+        {"body": widths, "policy": (widths[-1], outputs), "value": (widths[-1], 1)}
+        if settings.shared
+        else {"policy": (*widths, outputs), "value": (*widths, 1)}
+    )
+    entries: list[tuple[str, tuple[int, ...]]] = []
+    if isinstance(action_space, gymnasium.spaces.Box):
+        entries.append(("log_deviation", (outputs,)))
+    for stack, sizes in stacks.items():
+        for number, (inputs, width) in enumerate(pairwise(sizes)):
+            # An activation stands between two layers.
+            layer = f"{stack}.{2 * number}"
+            entries += [(f"{layer}.weight", (width, inputs)), (f"{layer}.bias", (width,))]
+    return entries
+
+
+def initialize(
+    parts: Iterable[tuple[str, Array]], settings: NetworkSettings, rng: np.random.Generator
+) -> None:
+    """Draws the initial numbers of a network as `network.initialization` says.
+
+    Args:
+        parts: name and memory of each parameter of `layout`, or of a network whose layers are named
+            like that: each weight (outputs, …) is followed by its bias. They are written to.
+        settings: `[network]`.
+        rng: decides the numbers.
+    """
+    parts = list(parts)
+    weights = [name for name, _ in parts if name.endswith("weight")]
+    # The last layers of policy and value, and what the orthogonal matrices are multiplied by.
+    gains = {[name for name in weights if name.startswith("policy")][-1]: 0.01}
+    gains[[name for name in weights if name.startswith("value")][-1]] = 1.0
+    bound = 0.0
+    for name, part in parts:
+        if name.endswith("weight"):
+            rows, inputs = len(part), prod(part.shape[1:])
+            bound = 1.0 / sqrt(inputs)
+            if settings.initialization == "normal":
+                part[...] = rng.normal(0.0, settings.initial_deviation, part.shape)
+            elif settings.initialization == "orthogonal":
+                drawn = rng.normal(size=(max(rows, inputs), min(rows, inputs)))
+                q, r = np.linalg.qr(drawn)
+                q *= np.sign(np.diag(r))
+                q = q if rows > inputs else q.T
+                part[...] = gains.get(name, sqrt(2.0)) * q.reshape(part.shape)
+        if name.endswith(("weight", "bias")) and settings.initialization == "uniform":
+            part[...] = rng.uniform(-bound, bound, part.shape)
+        elif not name.endswith("weight"):
+            part[...] = 0.0
+
+
+class Perceptron:
+    """Policy and value, by way of a common trunk or without one, over flat memory.
+
+    Args:
+        entries: as `layout` gives them.
+        activation: σ, behind each layer but the last of policy and value.
+        vector: the parameters' numbers, float32, one entry after the other. It is never copied.
+        gradient: theirs, alike; without it there is no way back.
+    """
+
+    #: True if a network takes images of uint8 as they are.
+    takes_bytes = False
+
+    def __init__(
+        self, entries: Entries, activation: str, vector: Array, gradient: Array | None = None
+    ) -> None:
+        signature = Signature.of(entries)
+        self.parts = unflatten(vector[: signature.size], signature)
+        slopes = self.parts if gradient is None else unflatten(gradient, signature)
+        layers: dict[str, list[Layer]] = {"body": [], "policy": [], "value": []}
+        for name in self.parts:
+            if name.endswith("weight"):
+                bias = name.replace("weight", "bias")
+                layers[name.partition(".")[0]].append(
+                    Layer(self.parts[name], self.parts[bias], slopes[name], slopes[bias])
+                )
+        self._activation = ACTIVATIONS[activation]
+        self._trunk = _Stack(layers["body"], self._activation, len(layers["body"]))
+        self._policy = _Stack(layers["policy"], self._activation, len(layers["policy"]) - 1)
+        self._value = _Stack(layers["value"], self._activation, len(layers["value"]) - 1)
+        deviation = "log_deviation"
+        self._log_deviation = (
+            (self.parts[deviation], slopes[deviation]) if deviation in self.parts else None
+        )
+
+    @property
+    def outputs(self) -> int:
+        """The number of the policy's outputs."""
+        outputs = len(self._policy.layers[-1].bias)
+        return outputs if self._log_deviation is None else 2 * outputs
+
+    def forward(self, observations: Array) -> tuple[Array, Array]:
+        """Outputs of the policy (m, outputs), and values (m,).
+
+        Args:
+            observations: float32 (m, inputs). `backward` needs them again.
+        """
+        hidden = self._trunk.forward(observations)
+        outputs = self._policy.forward(hidden)
+        values = self._value.forward(hidden)[:, 0]
+        return self._with_deviation(outputs), values
+
+    __call__ = forward
+
+    def acting(self) -> Callable[[Array], Array]:
+        """A function from one observation (as the space has it) to the policy's outputs (outputs,).
+
+        It is good for the weights as they are now, and asked for anew before each batch of steps.
+        """
+        # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
+        matrices = [
+            np.column_stack((layer.weight, layer.bias))
+            for layer in (*self._trunk.layers, *self._policy.layers)
+        ]
+        inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
+        steps = [
+            (matrix, x, following[:-1])
+            for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)
+        ]
+        first, last = inputs[0][:-1], inputs[-1]
+        readout = matrices[-1]
+        activate, dot = self._activation.apply, np.dot
+        deviation = None if self._log_deviation is None else self._log_deviation[0]
+
+        def outputs(observation: Array) -> Array:
+            first[:] = observation
+            for matrix, x, result in steps:
+                dot(matrix, x, result)
+                activate(result)
+            policy: Array = dot(readout, last)
+            return policy if deviation is None else np.concatenate((policy, deviation))
+
+        return outputs
+
+    def acting_together(self) -> Callable[[Array], Array]:
+        """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
+        overwrite."""
+        return self._act
+
+    def _act(self, observations: Array) -> Array:
+        return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
+
+    def evaluate(self, observations: Array) -> tuple[Array, Array]:
+        """As `forward`, in new arrays, for any number of observations. There is no way back."""
+        parts = [
+            [part.copy() for part in self.forward(observations[start : start + _ROWS])]
+            for start in range(0, len(observations), _ROWS)
+        ]
+        outputs, values = zip(*parts, strict=True)
+        return np.concatenate(outputs), np.concatenate(values)
+
+    def backward(self, at_outputs: Array, at_values: Array | None) -> None:
+        """Writes the whole gradient, once for each `forward`: the way back spends its results.
+
+        Args:
+            at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
+            at_values: at its values (m,); None if the loss does not depend on them.
+        """
+        if self._log_deviation is not None:
+            columns = len(self._log_deviation[0])
+            at_outputs[:, columns:].sum(0, out=self._log_deviation[1])
+            at_outputs = np.ascontiguousarray(at_outputs[:, :columns])
+        shared = bool(self._trunk.layers)
+        below = self._policy.backward(at_outputs, shared)
+        if at_values is None:
+            self._value.forget()
+        else:
+            beside = self._value.backward(at_values[:, None], shared)
+            if shared:
+                below += beside
+        if shared:
+            self._trunk.backward(below, False)
+
+    def _with_deviation(self, means: Array) -> Array:
+        if self._log_deviation is None:
+            return means
+        log_deviation = self._log_deviation[0]
+        return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+
+
+class _Stack:
+    """Layers, one after the other, with the memory that their results and gradients take.
+
+    Args:
+        layers: none or more.
+        activation: σ.
+        activated: the number of layers with σ behind them.
+    """
+
+    def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:
+        self.layers = list(layers)
+        self._activation = activation
+        self._activated = activated
+        self._room = 0
+        self._inputs: list[Array] = []
+
+    def forward(self, x: Array) -> Array:
+        m = len(x)
+        if m > self._room:
+            self._make_room(m)
+        self._inputs = [x]
+        for number, layer in enumerate(self.layers):
+            y = self._results[number][:m]
+            np.matmul(x, layer.weight.T, out=y)
+            y += layer.bias
+            if number < self._activated:
+                self._activation.apply(y)
+            self._inputs.append(y)
+            x = y
+        return x
+
+    def backward(self, d: Array, below: bool) -> Array:
+        """Writes the layers' gradients.
+
+        Args:
+            d: the gradient at what `forward` gave. It is changed if σ is behind the last layer.
+            below: whether the gradient at what `forward` got is wanted.
+
+        Returns:
+            That gradient; senseless if it is not wanted.
+        """
+        m = len(d)
+        for number in range(len(self.layers) - 1, -1, -1):
+            layer, x = self.layers[number], self._inputs[number]
+            if number < self._activated:
+                self._activation.descend(d, self._inputs[number + 1])
+            np.matmul(d.T, x, out=layer.weight_gradient)
+            np.matmul(self._ones[:m], d, out=layer.bias_gradient)  # faster than sums over columns
+            if number or below:
+                at_x = self._gradients[number][:m]
+                # One output makes an outer product, which is faster as a plain one.
+                product = np.multiply if len(layer.weight) == 1 else np.matmul
+                product(d, layer.weight, out=at_x)
+                d = at_x
+        return d
+
+    def forget(self) -> None:
+        """The gradient of what nothing depends on."""
+        for layer in self.layers:
+            layer.weight_gradient[:] = 0.0
+            layer.bias_gradient[:] = 0.0
+
+    def _make_room(self, rows: int) -> None:
+        self._room = rows
+        widths = [layer.weight.shape for layer in self.layers]
+        self._results = [np.empty((rows, outputs), np.float32) for outputs, _ in widths]
+        self._ones = np.ones(rows, np.float32)
+        self._gradients = [np.empty((rows, inputs), np.float32) for _, inputs in widths]

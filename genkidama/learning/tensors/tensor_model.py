@@ -1,0 +1,206 @@
+"""TensorModel: the network of an experiment as a torch module, whose gradients autograd takes.
+
+Laws of this file:
+- Parameters and their gradients are views into `model.vector` and `model.gradient`, and
+  `zero_grad` can never detach anything.
+- Running statistics are NumPy's, so on a device other than the CPU they are kept in host memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.forms import ARRAY_ACTIVATIONS
+from genkidama.learning.model import Model, Spaces
+from genkidama.learning.perceptron import Entries
+from genkidama.learning.rollout import Numbers, Rollout
+from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network
+from genkidama.runtime.import_strings import is_import_string, load_object
+from genkidama.runtime.user_errors import describe_error
+
+__all__ = ["TensorModel", "survives_a_fork"]
+
+Array = npt.NDArray[Any]
+
+
+class _Generator(torch.Generator):
+    """A generator of tensors, whose permutations are those that NumPy draws with the same seed."""
+
+    permutation: Callable[[int], Array]
+
+
+class TensorModel(Model):
+    """A `Model` of tensors; arguments as there.
+
+    Args:
+        device: where network, vector and gradient are. Vector and gradient are arrays on the CPU,
+            and elsewhere tensors.
+    """
+
+    network: Network
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        environment: Spaces,
+        gradient: Numbers | None = None,
+        vector: Numbers | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        super().__init__(experiment, environment, gradient, vector)
+
+    def _build(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    ) -> Entries:
+        settings = self.experiment.network
+        setting = f"network.name = {settings.name!r}"
+        kind: Any = (
+            load_object(settings.name, "network.name")
+            if is_import_string(settings.name)
+            else NETWORKS[settings.name]
+        )
+        if not (isinstance(kind, type) and issubclass(kind, Network)):
+            raise ConfigurationError(f"{setting}: expected a subclass of genkidama.Network")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.experiment.seed)
+            try:
+                self.network = kind(observation_space, action_space, settings)
+            except ConfigurationError:
+                raise
+            except Exception as error:  # a network of the user's own may raise anything
+                raise ConfigurationError(
+                    f"{setting}: cannot be built: {describe_error(error)}"
+                ) from error
+        named = list(self.network.named_parameters())
+        for name, parameter in named:
+            if parameter.dtype != torch.float32:
+                raise ConfigurationError(
+                    f"{setting}: parameter {name!r} is {parameter.dtype}, expected float32"
+                )
+        try:
+            with torch.no_grad():
+                outputs, values = self.network(torch.zeros(2, *self.observation_shape))
+        except Exception as error:  # a network of the user's own may raise anything
+            raise ConfigurationError(
+                f"{setting}: does not take observations of shape {list(self.observation_shape)}: "
+                f"{describe_error(error)}"
+            ) from error
+        self._check_outputs(tuple(outputs.shape), tuple(values.shape))
+        return [(name, tuple(parameter.shape)) for name, parameter in named]
+
+    def _zeros(self, size: int) -> Numbers:
+        if self.device.type == "cpu":
+            return super()._zeros(size)
+        return torch.zeros(size, device=self.device)
+
+    def _attach(self, initial: bool) -> None:
+        vector, gradient = (
+            torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
+            for numbers in (self.vector, self.gradient)
+        )
+        self.network.to(self.device)
+        with torch.no_grad():
+            for parameter, numbers, slope in self._views(self.network, vector, gradient):
+                if initial:
+                    numbers.copy_(parameter)
+                parameter.data = numbers
+                parameter.grad = slope
+        if isinstance(self.vector, np.ndarray):
+            self.numbers = self.vector
+            activation = self.experiment.network.activation
+            if type(self.network) is ActorCritic and activation in ARRAY_ACTIVATIONS:
+                self.network.by_hand = super().twin(self.vector)
+
+    def _views(self, network: Network, *vectors: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Each parameter, and its parts of the vectors."""
+        start = 0
+        for parameter in network.parameters():
+            part = slice(start, start + parameter.numel())
+            yield parameter, *(vector[part].view(parameter.shape) for vector in vectors)
+            start = part.stop
+
+    def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Network:
+        network = deepcopy(self.network)
+        network.by_hand = None
+        given = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
+        for parameter, numbers in self._views(network, given):
+            parameter.data = numbers
+            parameter.grad = None
+            parameter.requires_grad_(False)
+        return network
+
+    def native(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def generator(self, seed: int) -> torch.Generator:
+        generator = _Generator()
+        generator.manual_seed(seed)
+        generator.permutation = np.random.default_rng(seed).permutation
+        return generator
+
+    def joined(self, rollout: Rollout) -> Tensor:
+        if rollout.cut_values is not None:
+            observations: Tensor = rollout.observations
+            return observations
+        return torch.cat((rollout.observations, rollout.cut_observations))
+
+    def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
+        with torch.no_grad():
+            outputs, values = (network or self.network)(self._tensor(observations))
+        return outputs.cpu().numpy(), values.cpu().numpy()
+
+    def log_probability(self, outputs: Array, actions: Numbers) -> Array:
+        with torch.no_grad():
+            log_pi = self.head.log_probability(self._tensor(outputs), self._tensor(actions))
+        found: Array = log_pi.cpu().numpy()
+        return found
+
+    def _tensor(self, numbers: Numbers) -> Tensor:
+        return numbers if isinstance(numbers, Tensor) else self.native(numbers)
+
+    def gradients(self, learner: Any, rollout: Rollout, rng: torch.Generator) -> Iterator[Any]:
+        """By autograd, from the learner's `losses`."""
+        for loss in learner.losses(rollout, rng):
+            self.gradient[:] = 0.0
+            loss.backward()
+            yield loss.item
+
+    def survives_a_fork(self) -> bool:
+        return survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
+
+
+def survives_a_fork(work: Callable[[], object]) -> bool:
+    """Tries whether a process that has done this work can be forked and do it again.
+
+    Forked processes try it, and this one does nothing. Some builds of torch (Debian 13's 2.6) start
+    threads at the first backward pass, and refuse another one in later forks. With such a build
+    each core takes its first gradient by itself, which costs memory, not learning.
+    """
+
+    def once() -> bool:
+        work()
+        return True
+
+    def forked(trial: Callable[[], bool]) -> bool:
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                code = int(not trial())
+            finally:
+                os._exit(code)
+        return os.waitpid(process, 0)[1] == 0
+
+    return forked(lambda: once() and forked(once))

@@ -1,0 +1,104 @@
+"""Where torch is not installed: training, evaluating and acting, and what is said of the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+#: Every process of Python's imports this at its start: it finds no torch, and notes who looks.
+CUSTOMIZED = """
+import os, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            with open(os.environ["LOOKED_FOR_TORCH"], "a") as file:
+                print(sys.argv, file=file)
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+sys.meta_path.insert(0, Missing())
+"""
+
+LEARNS = """
+import sys, genkidama
+experiment = genkidama.Experiment.load(sys.argv[1]).with_settings({
+    "stop": {"steps": 3000},
+    "child.exchange_seconds": 0.1,
+    "child.cores": 1,
+    **eval(sys.argv[2]),
+})
+run = genkidama.train(experiment, children=1, out="run")
+assert genkidama.evaluate(run, episodes=2, cores=1).mean > -1000.0
+policy = run.policy()
+environment = policy.make_environment()
+observation, _ = environment.reset(seed=0)
+action, _ = policy.predict(observation)
+assert environment.action_space.contains(action)
+assert policy.explain(observation).kind in ("probabilities", "means", "values")
+assert not any("Traceback" in path.read_text() for path in run.path.glob("logs/*"))
+"""
+
+ASKS = """
+import genkidama
+for changes in (
+    {"network.name": "convolutional"},
+    {"network.activation": "silu"},
+    {"network.name": "mine:Mine"},
+    {"algorithm.name": "mine:Learner"},
+    {"child.backend": "ga3c"},
+):
+    given = {"stop": {"steps": 10}, "child.cores": 1, **changes}
+    try:
+        experiment = genkidama.Experiment(environment="CartPole-v1").with_settings(given)
+        genkidama.train(experiment, children=1, out="none")
+    except genkidama.GenkidamaError as error:
+        print(error)
+try:
+    genkidama.Policy.load(sys.argv[1]).module
+except genkidama.GenkidamaError as error:
+    print(error)
+"""
+
+EXAMPLES = {
+    "lunarlander": ("lunarlander/lunarlander", {}),  # actors, and a learner beside the parent
+    "pendulum": ("pendulum/pendulum", {}),
+    "a gradient's loss": (
+        "cartpole/cartpole",
+        {
+            "parent.rule": "gradient",
+            "parent.rule_options": {"outlier_sigmas": 3.0},
+            "child.exchange": "update",
+        },
+    ),
+    "dqn": (
+        "cartpole/cartpole",
+        {"algorithm": {"name": "dqn", "start_steps": 200}, "replay": {"steps": 2000}},
+    ),
+}
+
+
+def run(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "sitecustomize.py").write_text(CUSTOMIZED)
+    paths = os.pathsep.join(map(str, (folder, ROOT)))
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths, "LOOKED_FOR_TORCH": str(folder / "looked")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_trains_evaluates_and_acts_and_no_process_imports_torch(
+    tmp_path: Path, name: str
+) -> None:
+    file, changes = EXAMPLES[name]
+    done = run(tmp_path, LEARNS, str(ROOT / "examples" / f"{file}.toml"), repr(changes))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "looked").exists()
