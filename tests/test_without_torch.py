@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
+from tests.helpers import ROOT, untrained
 
 #: Every process of Python's imports this at its start: it finds no torch, and notes who looks.
 CUSTOMIZED = """
@@ -102,3 +104,31 @@ def test_it_trains_evaluates_and_acts_and_no_process_imports_torch(
     done = run(tmp_path, LEARNS, str(ROOT / "examples" / f"{file}.toml"), repr(changes))
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "looked").exists()
+
+
+def test_what_needs_torch_names_the_setting_and_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import genkidama\n"
+        "class Mine(genkidama.Network): ...\n"
+        "class Learner(genkidama.PPO):\n"
+        "    def losses(self, rollout, rng):\n"
+        "        yield from super().losses(rollout, rng)\n"
+    )
+    experiment = Experiment(environment=Environment(id="CartPole-v1"))
+    saved = untrained(tmp_path / "saved", experiment)
+    (checkpoint,) = (saved.path / "checkpoints").glob("*.safetensors")
+    done = run(tmp_path, ASKS, str(checkpoint))
+    assert done.returncode == 0, done.stderr
+    install = "which is not installed: pip install 'genkidama-rl[torch]'"
+    said = done.stdout.splitlines()
+    assert said[:3] == [
+        f"network.name = 'convolutional': needs torch, {install}",
+        f"network.activation = 'silu': needs torch, {install}",
+        f"network.name = 'mine:Mine': needs torch, {install}",
+    ]
+    assert said[3].startswith("algorithm.name = 'mine:Learner': cannot import 'mine': No module")
+    assert "; pip install 'genkidama-rl[torch]'" in said[3]
+    assert said[4:] == [
+        f"child.backend = 'ga3c': needs torch, {install}",
+        f"Policy.module: needs torch, {install}",
+    ]
