@@ -34,7 +34,7 @@ experiment = genkidama.Experiment.load(sys.argv[1]).with_settings({
     **eval(sys.argv[2]),
 })
 run = genkidama.train(experiment, children=1, out="run")
-assert genkidama.evaluate(run, episodes=2, cores=1).mean > -1000.0
+assert len(genkidama.evaluate(run, episodes=2, cores=1).returns) == 2
 policy = run.policy()
 environment = policy.make_environment()
 observation, _ = environment.reset(seed=0)
@@ -45,7 +45,7 @@ assert not any("Traceback" in path.read_text() for path in run.path.glob("logs/*
 """
 
 ASKS = """
-import genkidama
+import sys, genkidama
 for changes in (
     {"network.name": "convolutional"},
     {"network.activation": "silu"},
@@ -67,7 +67,6 @@ except genkidama.GenkidamaError as error:
 
 EXAMPLES = {
     "lunarlander": ("lunarlander/lunarlander", {}),  # actors, and a learner beside the parent
-    "pendulum": ("pendulum/pendulum", {}),
     "a gradient's loss": (
         "cartpole/cartpole",
         {
@@ -76,10 +75,7 @@ EXAMPLES = {
             "child.exchange": "update",
         },
     ),
-    "dqn": (
-        "cartpole/cartpole",
-        {"algorithm": {"name": "dqn", "start_steps": 200}, "replay": {"steps": 2000}},
-    ),
+    "dqn": ("cartpole/dqn", {}),
 }
 
 

@@ -20,10 +20,6 @@ from genkidama.learning.learners import normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages, vtrace
 
-THESIS = Algorithm(name="a3c", value_coefficient=1.0)
-SUM = Algorithm(name="a3c", value_coefficient=1.0, reduction="sum")
-
-
 Step = tuple[float, float, float, float, float]
 
 
@@ -54,35 +50,6 @@ def test_the_loss_is_the_mean_or_the_sum_over_the_steps(
     assert loss.shape == ()
     expected = oracle(steps, c_v, c_e) / (len(steps) if reduction == "mean" else 1)
     assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-def test_a_worked_example() -> None:
-    # −(−1)·2 + (2)² = 6 and −(−3)·(−4) + (−4)² = 4, in the mean 5; minus ½ of the mean entropy 3.
-    log_pi, entropy = torch.tensor([-1.0, -3.0]), torch.tensor([2.0, 4.0])
-    value, advantage = torch.tensor([7.0, 9.0]), torch.tensor([2.0, -4.0])
-    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.0, THESIS).item() == 5.0
-    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.5, THESIS).item() == 3.5
-    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.5, SUM).item() == 7.0
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_each_argument_has_the_gradient_of_the_formula(reduction: Any) -> None:
-    log_pi, entropy = (
-        torch.tensor([-1.0, -3.0], requires_grad=True),
-        torch.tensor([2.0, 4.0], requires_grad=True),
-    )
-    value, advantage = torch.tensor([7.0, 9.0], requires_grad=True), torch.tensor([2.0, -4.0])
-    algorithm = Algorithm(name="a3c", value_coefficient=0.5, reduction=reduction)
-    a3c_loss(
-        log_pi, entropy, value, advantage, torch.tensor([9.0, 5.0]), 0.25, algorithm
-    ).backward()
-    n = 2.0 if reduction == "mean" else 1.0
-    assert log_pi.grad is not None and log_pi.grad.tolist() == [-2.0 / n, 4.0 / n]  # −A_t / n
-    assert value.grad is not None and value.grad.tolist() == [
-        -2.0 / n,
-        4.0 / n,
-    ]  # −2·c_v·(R_t − V) / n: the return is a constant
-    assert entropy.grad is not None and entropy.grad.tolist() == [-0.25 / n, -0.25 / n]
 
 
 @given(

@@ -328,15 +328,6 @@ def test_without_a_head_nothing_of_the_users_is_imported() -> None:
     assert tensor_setting(Experiment(algorithm=Algorithm(name="dqn"))) == ""
 
 
-@pytest.mark.parametrize("name", ["Halved", "WithTempered"])
-def test_a_learner_with_other_losses_or_another_head_is_not_taken_for_its_base(name: str) -> None:
-    model = model_of(named(name), SMALL)
-    data = rollout_of(model, 9, np.random.default_rng(0), False)
-    (gradient,) = gradients(model, data)
-    (base,) = gradients(model_of(Algorithm(epochs=1, minibatch_size=99), SMALL), data)
-    assert not np.allclose(gradient, base, rtol=1e-3, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["Cubed", "Normed"])
 def test_a_network_that_computes_something_else_acts_as_it_computes(name: str) -> None:
     model = model_of(Algorithm(), Network(name=f"{__name__}:{name}", hidden=(4,)))

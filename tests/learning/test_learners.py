@@ -185,13 +185,6 @@ def test_a_child_that_only_learns_needs_a_learner_that_samples() -> None:
             make_learner(given.experiment.algorithm, given)
 
 
-def test_a_learner_that_says_nothing_reads_neither() -> None:
-    for ours in (named("Regression"), model("a3c"), model("ppo")):
-        learner = make_learner(ours.experiment.algorithm, ours)
-        assert not reads_replay(learner)
-        assert not reads_log_mu(learner)
-
-
 def test_log_mu_of_random_actions_is_known_to_a_head_of_ones_own_alone() -> None:
     assert refusal(named("Sampling", 1000, epsilon=0.5)) == (
         f"algorithm.epsilon = 0.5: '{__name__}:Sampling' reads log μ, which knows the policy's own "
@@ -266,25 +259,6 @@ def test_equal_data_and_equal_order_give_equal_gradients(name: str) -> None:
     first, *others = (gradient(ours, rollout(ours)) for _ in range(3))
     assert first.any()
     assert all(np.array_equal(first, other) for other in others)
-
-
-@pytest.mark.parametrize("name", ON_POLICY)
-@pytest.mark.parametrize("normalize", [False, True])
-def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(
-    name: str, normalize: bool
-) -> None:
-    found = []
-    for reduction in ("mean", "sum"):
-        ours = model(
-            name,
-            reduction=reduction,
-            normalize_advantages=normalize,
-            entropy_coefficient=0.3,
-            minibatch_size=3,
-        )
-        found.append(gradient(ours, rollout(ours)))
-    steps = 6 if name == "a3c" else 3
-    np.testing.assert_allclose(found[1], steps * found[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ON_POLICY)

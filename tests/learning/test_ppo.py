@@ -105,22 +105,6 @@ def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(
     )  # ∂ρ/∂log π = ρ
 
 
-def test_a_worked_example() -> None:
-    # ρ = 2 and ½, ε = 0.2: surrogates 1.2·3 and 0.8·(−1), in the mean 1.4; value losses 4 and 0, in
-    # the mean 2; entropies 1.
-    loss = ppo_loss(
-        torch.tensor([math.log(2.0), math.log(0.5)]),
-        torch.zeros(2),
-        torch.ones(2),
-        torch.tensor([1.0, 5.0]),
-        torch.tensor([3.0, -1.0]),
-        torch.tensor([3.0, 5.0]),
-        0.1,
-        Algorithm(value_coefficient=0.5, clip=0.2),
-    )
-    assert loss.item() == pytest.approx(-1.4 + 0.5 * 2.0 - 0.1)
-
-
 # The learner.
 
 
@@ -154,27 +138,6 @@ def rollout(n: int) -> Rollout:
         np.array([n - 1]),
         rng.normal(size=(1, 4)).astype(np.float32),
     )
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normalize: bool) -> None:
-    gradients = []
-    for kind in (PPO, A3C):
-        model, plain = learner(kind, epochs=1, minibatch_size=20, normalize_advantages=normalize)
-        list(model.gradients(plain, rollout(20), model.generator(0)))
-        gradients.append(model.gradient.copy())
-    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("n", "epochs", "minibatch", "updates"),
-    [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)],
-)
-def test_every_epoch_is_cut_into_minibatches(
-    n: int, epochs: int, minibatch: int, updates: int
-) -> None:
-    model, ppo = learner(epochs=epochs, minibatch_size=minibatch)
-    assert len(list(model.gradients(ppo, rollout(n), model.generator(0)))) == updates
 
 
 @pytest.mark.parametrize("normalize", [False, True])
