@@ -23,7 +23,7 @@ from websockets.frames import Frame
 from genkidama.config.sections import ParentSettings
 from genkidama.parent import Parent
 from genkidama.parent import connection as connection_module
-from genkidama.parent.connection import SERVER, Connection, close_with_refusal
+from genkidama.parent.connection import Connection, close_with_refusal
 from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import Goodbye, Join, Leave, Push, Refusal, Weights, encode
 from genkidama.protocol.vector import Signature
@@ -220,12 +220,6 @@ async def test_a_connection_that_does_not_even_ask_for_the_upgrade(
             assert await reader.read() == b""
         writer.close()
         await eventually(lambda: parent.server.refusals == {"silent": 1})
-
-
-async def test_the_answer_to_an_upgrade_says_who_answers(parent: Parent) -> None:
-    async with FakeChild(parent.address) as child:
-        assert child.connection.response is not None
-        assert child.connection.response.headers["Server"] == SERVER
 
 
 class Owner:
