@@ -16,7 +16,6 @@ Laws of this file:
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,48 +132,51 @@ class SlidingWindow:
     """The newest chunks of a core as one batch, in which each lane's trajectory continues.
 
     Args:
-        chunks: how many.
+        length: the most steps of a lane, unless a single chunk has more.
     """
 
-    def __init__(self, chunks: int) -> None:
-        self._chunks: deque[tuple[list[Array], dict[tuple[int, int], Array]]] = deque(maxlen=chunks)
+    def __init__(self, length: int) -> None:
+        self._length = length
+        #: Columns (lanes, steps, ...) and cuts by lane and step, oldest first.
+        self._chunks: list[tuple[list[Array], dict[tuple[int, int], Array]]] = []
 
-    def add(self, chunk: CollectedBatch, lanes: int) -> CollectedBatch:
-        """The newest chunks, this one included. Chunks with fewer lanes than it, and all before
-        them, are left out, and so are lanes that it lacks.
+    def add(self, chunk: CollectedBatch, lanes: int) -> None:
+        """Adds a chunk of `lanes` trajectories, with log μ; the oldest chunks leave.
 
-        Args:
-            chunk: of `lanes` trajectories, with log μ.
+        Those with fewer lanes leave, too, and all before them.
         """
         length = chunk.steps // lanes
         assert chunk.log_mu is not None
         columns = [
-            column[: chunk.steps].reshape(lanes, length, *column.shape[1:])
-            for column in (*chunk.rows, chunk.log_mu)
+            column[: chunk.steps].reshape(lanes, length, *column.shape[1:]).copy()
+            for column in (*chunk.rows, chunk.log_mu)  # which the next chunk overwrites
         ]
-        cuts = {
-            divmod(cut, length): seen for cut, seen in zip(chunk.cuts, chunk.following, strict=True)
-        }
-        # The core writes its next chunk into the same memory.
-        self._chunks.append(([column.copy() for column in columns], cuts))
-        newest: list[tuple[list[Array], dict[tuple[int, int], Array]]] = []
+        cuts = zip(chunk.cuts, chunk.following, strict=True)
+        newest = [(columns, {divmod(cut, length): seen for cut, seen in cuts})]
         for each in reversed(self._chunks):
-            if len(each[0][0]) < lanes:
+            length += each[0][0].shape[1]
+            if len(each[0][0]) < lanes or length > self._length:
                 break
             newest.insert(0, each)
+        self._chunks = newest
+
+    def batch(self) -> CollectedBatch:
+        """All chunks, without the lanes that the newest one lacks."""
+        lanes = len(self._chunks[-1][0][0])
         joined = [
-            np.concatenate([each[0][column][:lanes] for each in newest], 1)
-            for column in range(len(columns))
+            np.concatenate([column[:lanes] for column in columns], 1)
+            for columns in zip(*(columns for columns, _ in self._chunks), strict=True)
         ]
-        total = joined[0].shape[1]
-        truncated = joined[4]
+        total, truncated = joined[0].shape[1], joined[4]
         found: dict[int, Array] = {}
-        for number, (_, cut) in enumerate(newest):
-            for (lane, t), seen in cut.items():
-                at = number * length + t
+        begin = 0
+        for columns, cuts in self._chunks:
+            for (lane, t), seen in cuts.items():
+                at = begin + t
                 # A trajectory that was cut at the end of an older chunk goes on in the next one.
                 if lane < lanes and (at == total - 1 or truncated[lane, at]):
                     found[lane * total + at] = seen
+            begin += columns[0].shape[1]
         order = sorted(found)
         *rows, log_mu = (column.reshape(-1, *column.shape[2:]) for column in joined)
         following = [found[position] for position in order]

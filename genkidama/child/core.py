@@ -228,9 +228,9 @@ class SingleCore:
         self._learner = make_learner(experiment.algorithm, self.model)
         #: Whether it exchanges after each chunk; the batch of chunks; steps of a lane in one.
         self._chunks = experiment.child.exchange == "chunk"
-        self._window = SlidingWindow(CHUNKS)
         batch = experiment.algorithm.batch_size // experiment.environment.lanes
         self._chunk_steps = batch // CHUNKS if self._chunks else batch
+        self._window = SlidingWindow(batch)
         self._lanes = experiment.environment.lanes
         #: `averaging[0]` when it took θ_O last; whether it has asked for θ_P; looks in this chunk;
         #: and the child's pushes before it.
@@ -374,10 +374,20 @@ class SingleCore:
         self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
         if self.index == 0:
             self.memory.averaging[3] = self._seconds
+        # Over a slow link there is time for further steps, which make the chunk longer.
+        while self._late and self._looks < CHUNKS * self._chunk_steps // LOOK_STEPS:
+            self._absorb(chunk)
+            self._window.add(chunk, self._lanes)
+            chunk = self.collector.collect(min(LOOK_STEPS, self._chunk_steps))
         if self.memory.averaging[5] < self._pushes:
             self.pipe.pause("chunk")
         self.pull()
         return chunk
+
+    @property
+    def _late(self) -> bool:
+        """True if θ_P was asked for early, and is not there."""
+        return self._asked and bool(self.memory.averaging[5] < self._pushes)
 
     def _look(self) -> bool:
         """Takes a late answer of the parent over in the middle of a chunk, and asks for θ_P as long
@@ -408,7 +418,8 @@ class SingleCore:
     def _rollout(self, batch: CollectedBatch) -> Rollout:
         self._absorb(batch)
         if self._chunks:
-            batch = self._window.add(batch, self._lanes)
+            self._window.add(batch, self._lanes)
+            batch = self._window.batch()
         rows, steps, cuts, following, log_mu, _ = batch
         raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])

@@ -406,19 +406,18 @@ def test_spaces_of_whole_numbers_are_not_looked_at() -> None:
 
 
 @given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=9),
-    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=9),
     st.integers(0, 2**32 - 1),
 )
 def test_a_window_is_the_end_of_each_lanes_trajectory(
-    played: list[int], length: int, seed: int
+    chunks: list[tuple[int, int]], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    window = SlidingWindow(3)
+    window = SlidingWindow(6)
     memory = ReplayRows(*(np.zeros((9, width), np.float32).squeeze() for width in (2, 1, 1, 1, 1)))
     #: Of each lane: rows of all its steps, with what follows them, and the chunk that they were in.
     trajectories: list[list[tuple[list[float], float, int]]] = [[] for _ in range(3)]
-    for number, lanes in enumerate(played):
+    for number, (lanes, length) in enumerate(chunks):
         cuts, following, log_mu = [], [], rng.normal(size=lanes * length).astype(np.float32)
         for at in range(lanes * length):
             ends = rng.integers(4)
@@ -431,13 +430,17 @@ def test_a_window_is_the_end_of_each_lanes_trajectory(
                 following.append(np.full(2, after))
             trajectories[at // length].append(([*row, float(log_mu[at])], after, number))
         chunk = CollectedBatch(memory, lanes * length, cuts, following, log_mu)
-        found = window.add(chunk, lanes)
-    first = max(0, len(played) - 3)
-    while min(played[first:]) < played[-1]:
-        first += 1
+        window.add(chunk, lanes)
+    found = window.batch()
+    first = 0
+    for number, (lanes, _) in enumerate(chunks, 1):
+        kept = chunks[first:number]
+        while sum(length for _, length in kept) > 6 or min(kept)[0] < lanes:
+            first += 1
+            kept = chunks[first:number]
     expected = [
         [(row, after) for row, after, number in trajectory if number >= first]
-        for trajectory in trajectories[: played[-1]]
+        for trajectory in trajectories[:lanes]
     ]
     rows = [row for trajectory in expected for row, _ in trajectory]
     columns = [column.reshape(len(rows), -1) for column in (*found.rows, found.log_mu)]
