@@ -340,19 +340,18 @@ def test_stopped_while_it_starts_it_leaves_no_process(
 #: `python -m genkidama`, which gets a signal as soon as it has forked its first process.
 AS_IT_FORKS = """
 import os
-import subprocess
 import sys
 
 number = int(sys.argv.pop(1))
-fork = subprocess._fork_exec
+fork = os.fork
 
-def forked(*arguments):
-    subprocess._fork_exec = fork
-    pid = fork(*arguments)
-    os.kill(os.getpid(), number)
+def forked():
+    os.fork = fork
+    if pid := fork():
+        os.kill(os.getpid(), number)
     return pid
 
-subprocess._fork_exec = forked
+os.fork = forked
 from genkidama.__main__ import main
 sys.exit(main())
 """

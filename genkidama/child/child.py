@@ -26,7 +26,6 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
-import structlog
 
 from genkidama.child.backend import (
     Backend,
@@ -45,6 +44,7 @@ from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.session import Begin, BlendReply, Decision, Reset
 from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import available_cores, loop_factory, on_signals
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import begin
@@ -69,7 +69,7 @@ _MOST_FAILURES = 3
 
 T = TypeVar("T")
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Child:

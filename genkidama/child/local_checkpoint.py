@@ -18,18 +18,18 @@ from typing import Any
 import numpy.typing as npt
 import safetensors
 import safetensors.numpy
-import structlog
 
 from genkidama.child.backend import Backend
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.files import make_folder, write_atomically
+from genkidama.runtime.log import get_logger
 
 __all__ = ["LocalCheckpoint", "load_state", "save_state"]
 
 #: Seconds between two saves.
 _EVERY_SECONDS = 60.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:

@@ -17,8 +17,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-import structlog
-
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
     CORE_BYTES,
@@ -44,6 +42,7 @@ from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
 from genkidama.runtime.shared_block import size_of
 
@@ -65,7 +64,7 @@ _SHORT = 1 / 16
 _DESCRIBE = "genkidama.child.core_forkserver:describe"
 _CORE = "genkidama.child.core:run_core"
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 #: Forks cores. They never use a GPU. If torch saw one, the backward pass in the forkserver would

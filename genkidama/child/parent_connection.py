@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import transport
@@ -54,7 +53,7 @@ from genkidama.protocol.session import (
 )
 from genkidama.protocol.shard import WHOLE, Shard, addresses
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runtime.log import log_with
+from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name
 from genkidama.runtime.pacing import Backoff
 
@@ -62,7 +61,7 @@ __all__ = ["ReplyHandler", "ParentConnection", "connect"]
 
 _PULL = Pull(wait=True)
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class ReplyHandler(Protocol):

@@ -21,7 +21,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -37,6 +36,7 @@ from genkidama.protocol.messages import (
     size_limit,
 )
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import set_retransmission_timeout
 from genkidama.runtime.pacing import Once
 
@@ -60,7 +60,7 @@ __all__ = [
     "retry_after",
 ]
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: A token in this variable goes before one in a file.
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105

@@ -29,7 +29,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.shared_memory import SharedWeights
@@ -37,6 +36,7 @@ from genkidama.child.worker import ASK, EPISODE, FAILED, PROGRESS, RECORD, RECYC
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.forkserver import ForkedProcess
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import GRACE_SECONDS, WorkerProcess, end_all
 from genkidama.runtime.watchdog import Watchdog
@@ -52,7 +52,7 @@ _FORGIVEN_SECONDS = 120.0
 #: killed is only replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class WorkerStarter(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from genkidama.runtime.log import get_logger
+
 from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
 import argparse
@@ -10,8 +12,6 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-
-import structlog
 
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # memory each time, that would take longer than the blend.
         keep_large_blocks()
         if about_stop:
-            structlog.get_logger().info("goal", reason=about_stop)
+            get_logger().info("goal", reason=about_stop)
         parent.run()
     except GenkidamaError as error:
         return fail(error)

@@ -25,7 +25,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 
 from genkidama.config.sections import ParentSettings
@@ -33,6 +32,7 @@ from genkidama.errors import EnvironmentFailure, ProtocolError
 from genkidama.parent.connection import PIECE_BYTES, SERVER, Connection
 from genkidama.parent.connections import ConnectionManager
 from genkidama.runtime.address import explain, parse_listen
+from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.machine import descriptors_left
 from genkidama.server.limits import ConnectionLimits, check_exposed
 

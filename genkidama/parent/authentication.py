@@ -18,12 +18,12 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 
-from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
+from genkidama.runtime.log import FilteringBoundLogger
 
 __all__ = ["Authenticator", "answer", "make_context"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from structlog.typing import FilteringBoundLogger
 
 from genkidama.config.formatting import duration
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.status import RunStatus
+from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Throttle
 from genkidama.server.child_record import absent_children
 from genkidama.server.events import Event, Exchange, Measures, PhaseReported, PushesRefused

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
-from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server
 from websockets.frames import CloseCode
 
@@ -38,7 +36,7 @@ from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain
-from genkidama.runtime.log import log_with
+from genkidama.runtime.log import FilteringBoundLogger, get_logger, log_with
 from genkidama.runtime.machine import loop_factory, on_signals
 from genkidama.runtime.script import begin
 from genkidama.runtime.systemd import Notify, supervised
@@ -100,7 +98,7 @@ class Parent:
         self.observers: list[Observer] = []
         self.companions: list[Companion] = []
         self.connections = ConnectionManager(self)
-        self._log: FilteringBoundLogger = structlog.get_logger()
+        self._log: FilteringBoundLogger = get_logger()
         self._websockets: Server | None = None
         self._writer: RunWriter | None = None
         self._failure: GenkidamaError | None = None

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from structlog.typing import FilteringBoundLogger
-
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -23,6 +21,7 @@ from genkidama.parent.extensions import Host, RunStore
 from genkidama.runs.history import History
 from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.runtime.files import hint, write_atomically
+from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
 

@@ -692,7 +692,8 @@ def _show(words: Sequence[str], environment: dict[str, str]) -> None:
         title = os.fsencode(" ".join(("python", "-m", *words)))
         if len(title) < room:
             title = title.replace(b" ", b"\0").ljust(room - 1, b"\0")
-        variables = [b"%s=%s" % variable for variable in os.environb.items()]
+        # There may be no room for the longest ones.
+        variables = sorted((b"%s=%s" % each for each in os.environb.items()), key=len)
         content = b"\0".join((title, *variables))[: last - start - 1]
         ctypes.memmove(start, content.ljust(last - start, b"\0"), last - start)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import structlog
@@ -107,3 +108,23 @@ signal.pause()
         assert process.poll() is None
         process.stdin.close()
         assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("genkidama.child", "--help"), ("genkidama.parent", "cartpole", "--listen", "nowhere")],
+    ids=["child", "parent"],
+)
+def test_a_process_that_draws_nothing_imports_no_rich(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", *command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "structlog.dev" in imported
+    assert not {name for name in imported if name.startswith("rich.")}
+
+
+def test_in_a_users_program_structlog_is_as_it_was() -> None:
+    code = "import genkidama.child.child, structlog; assert structlog.dev.rich is not None"
+    subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=True)

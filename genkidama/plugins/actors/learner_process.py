@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from genkidama.errors import (
     ConfigurationError,
@@ -43,6 +42,7 @@ from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.shared_block import Block
@@ -62,7 +62,7 @@ _ENTRY = "genkidama.plugins.actors.__main__:run_forked"
 #: Patience with it, in that with a core: before its first update it looks at the whole batch.
 _PATIENCE = 2.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True)

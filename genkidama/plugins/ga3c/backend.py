@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, change
@@ -46,6 +45,7 @@ from genkidama.plugins.ga3c.slots import (
 )
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
@@ -66,7 +66,7 @@ _ENGINE_PATIENCE = 2.0
 #: a change has stirred up settles.
 _SETTLING = 0.25
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class GA3C(PooledBackend):

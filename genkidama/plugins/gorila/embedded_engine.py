@@ -23,8 +23,6 @@ import subprocess
 import time
 from contextlib import suppress
 
-import structlog
-
 from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.extensions import Companion
@@ -32,6 +30,7 @@ from genkidama.parent.parent import Parent
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runtime.files import write_atomically
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import OwnedProcess
 
@@ -65,7 +64,7 @@ _GRACE_SECONDS = 2.0
 #: this process holds.
 _WITH_ITS_STARTER = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" "$1" </dev/null 3<&-'
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def companion(parent: Parent) -> EmbeddedEngine | None:

@@ -43,7 +43,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
@@ -52,6 +51,7 @@ from genkidama.learning.model import Model, scaled
 from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.vector import are_actions, are_numbers
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import Backoff
 
 __all__ = [
@@ -286,7 +286,7 @@ _LENGTH_SECONDS = 0.2
 
 _LUA = Path(__file__).with_name("lua")
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class RingSettings(NamedTuple):
