@@ -125,9 +125,9 @@ mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: whic
 		print(f"{killed} of {all} mutants killed, {killed / max(all, 1):.1%}; build/mutants.txt has the others")'
 
 audit: $(INSTALLED_TOOLS) ## Look up the pinned packages among the known vulnerabilities.
-	@status=0; for role in $(ROLES); do \
-		echo "$$role/requirements.txt"; \
-		$(TOOLS)/bin/pip-audit --requirement $$role/requirements.txt --no-deps --disable-pip --strict $(AUDIT_FLAGS) || status=$$?; \
+	@status=0; for file in $(wildcard $(ROLES:%=%/requirements*.txt)); do \
+		echo $$file; \
+		$(TOOLS)/bin/pip-audit --requirement $$file --no-deps --disable-pip --strict $(AUDIT_FLAGS) || status=$$?; \
 	done; exit $$status
 
 sbom: $(INSTALLED_TOOLS) ## Write bills of materials, build/sbom-ROLE.json, in the format CycloneDX.
@@ -178,19 +178,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 		$(PIP_INSTALL) swig setuptools && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
 	fi
-	@$(PIP_INSTALL) -e ".[uvloop,page]"
+	@$(PIP_INSTALL) -e ".[lander,page]"
 	@touch $@
 
 $(INSTALLED_SEARCH): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,page,search]"
+	@$(PIP_INSTALL) -e ".[lander,page,search]"
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
+	@$(PIP_INSTALL) -e ".[lander,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[lander,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt

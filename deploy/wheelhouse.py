@@ -41,7 +41,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,19 @@ class Target:
     role: str
     platform: str
     python: str
-    without: frozenset[str] = frozenset()
+    #: Whether their experiments need tensors.
+    torch: bool = False
 
     @property
     def folder(self) -> str:
-        return "-without-".join(
-            [f"{self.role}-{self.platform}-py{self.python.replace('.', '')}", *sorted(self.without)]
-        )
+        plain = f"{self.role}-{self.platform}-py{self.python.replace('.', '')}"
+        return f"{plain}-with-torch" if self.torch else plain
+
+    @property
+    def requirements(self) -> str:
+        """The text of its requirements files."""
+        names = ["requirements.txt", *["requirements-torch.txt"] * self.torch]
+        return "".join((ROOT / self.role / name).read_text(encoding="utf-8") for name in names)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -127,7 +133,6 @@ class Pin:
 
     name: str
     version: str
-    needed_by: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
@@ -237,42 +242,19 @@ def read_constraints() -> Iterator[Pin]:
 
 
 def read_pins(text: str, target: Target) -> Pins:
-    """The pins of a requirements.txt that hold for the target.
-
-    The packages that the target does without are left out, and all that only these need.
-
-    Raises:
-        Failure: the target does without a package that is not pinned.
-    """
+    """The pins of a requirements.txt that hold for the target."""
     from packaging.requirements import Requirement
 
     pins: Pins = {}
     for line in text.splitlines():
-        requirement, _, comment = line.partition("#")
+        requirement = line.partition("#")[0]
         if not requirement.strip():
             continue
         wanted = Requirement(requirement)
         if wanted.marker is None or wanted.marker.evaluate(target.environment):
-            needed_by = re.match(r" for ([\w, -]+)", comment)
             name = canonical(wanted.name)
-            pins[name] = Pin(
-                name,
-                str(wanted.specifier).removeprefix("=="),
-                frozenset(needed_by[1].split(", ") if needed_by else ()),
-            )
-    if unknown := target.without - pins.keys():
-        raise Failure(
-            f"--without {min(unknown)}: {target.role}/requirements.txt has no such package "
-            f"for {target.platform}",
-            2,
-        )
-    left_out: set[str] = set(target.without)
-    while (
-        more := {name for name, pin in pins.items() if pin.needed_by and pin.needed_by <= left_out}
-        - left_out
-    ):
-        left_out |= more
-    return {name: pin for name, pin in pins.items() if name not in left_out}
+            pins[name] = Pin(name, str(wanted.specifier).removeprefix("=="))
+    return pins
 
 
 def hash_of(path: Path) -> str:
@@ -368,7 +350,7 @@ def make_wheelhouse(
     if tools.packages not in sys.path:
         sys.path.insert(0, tools.packages)
 
-    pins = read_pins((ROOT / target.role / "requirements.txt").read_text(encoding="utf-8"), target)
+    pins = read_pins(target.requirements, target)
     pins["pip"] = tools.pins["pip"]
     pinned = set(pins)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=out) as name:
@@ -471,18 +453,13 @@ def check_complete(metadata: Iterable[dict[str, Any]], pinned: set[str], target:
             for need in needed
             if need.marker is None or need.marker.evaluate(target.environment)
         ]
-        missing = [
-            name
-            for name in (canonical(need.name) for need in needed)
-            if name not in pinned | target.without
-        ]
+        missing = [name for need in needed if (name := canonical(need.name)) not in pinned]
         what = f"{package['name']} {package['version']} for {target.platform} "
         what += f"and Python {target.python}"
         if missing and package["name"] == "torch":
             raise Failure(
                 f"{what} is a build with CUDA ({missing[0]}, …), some gigabytes; name an index "
-                "that has torch without CUDA: --pip-flags='--extra-index-url URL', or let the "
-                "machines use their distribution's torch: --without torch",
+                "that has torch without CUDA: --pip-flags='--extra-index-url URL'",
                 2,
             )
         if missing:
@@ -718,12 +695,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--python", choices=["3.11", "3.12", "3.13"], required=True, help="the version there"
     )
     parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="leave out a package that the machines have from their distribution, and what only it "
-        "needs; for instance torch",
+        "--with-torch",
+        action="store_true",
+        help="for children whose experiments need tensors: torch, too",
     )
     parser.add_argument(
         "--pip-flags",
@@ -747,9 +721,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="a wheel of your own, for instance your environment's",
     )
     chosen = parser.parse_args(arguments)
-    target = Target(
-        chosen.role, chosen.platform, chosen.python, frozenset(map(canonical, chosen.without))
-    )
+    if chosen.with_torch and chosen.role == "parent":
+        parser.error("--with-torch: only a child computes with tensors")
+    target = Target(chosen.role, chosen.platform, chosen.python, chosen.with_torch)
     out = chosen.out.resolve()
     try:
         with alone_in(out):

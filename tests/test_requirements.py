@@ -17,8 +17,8 @@ from deploy.wheelhouse import Pin, Target, read_pins
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = [
-    Target(role, machine, python)
-    for role in ("parent", "child")
+    Target(role, machine, python, torch)
+    for role, torch in (("parent", False), ("child", False), ("child", True))
     for machine in ("x86_64", "aarch64")
     for python in ("3.11", "3.12", "3.13")
 ]
@@ -27,23 +27,22 @@ EVERYWHERE = pytest.mark.parametrize("target", TARGETS, ids=lambda target: targe
 #: Not a parent's: `genkidama.parent` imports none of it, which import-linter sees to.
 LEARNING = {"torch", "gymnasium", "box2d", "box2d-py", "pygame-ce"}
 
-
-def requirements_of(role: str) -> str:
-    return (ROOT / role / "requirements.txt").read_text(encoding="utf-8")
+#: No machine's: none of them draws.
+DRAWING = {"pygame-ce"}
 
 
 def lines_for(target: Target) -> list[Requirement]:
     """All lines that hold for the target, as pip reads them."""
-    lines = [line.partition("#")[0] for line in requirements_of(target.role).splitlines()]
+    lines = [line.partition("#")[0] for line in target.requirements.splitlines()]
     found = [Requirement(line) for line in lines if line.strip()]
     return [one for one in found if one.marker is None or one.marker.evaluate(target.environment)]
 
 
 def dependencies(target: Target) -> list[Requirement]:
-    """What pyproject.toml asks for on the target, with the event loop, a parent's searches, and a
-    child's tensors."""
+    """What pyproject.toml asks for on the target, a parent's searches and a child's lander and
+    tensors among it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = ["uvloop", "torch"] if target.role == "child" else ["uvloop"]
+    extras = [*["lander"] * (target.role == "child"), *["torch"] * target.torch]
     asked = [
         Requirement(line)
         for lines in (
@@ -66,7 +65,7 @@ def test_a_package_has_exactly_one_version(target: Target) -> None:
     names = [canonicalize_name(line.name) for line in lines_for(target)]
     assert (
         names == list(dict.fromkeys(names))
-        and set(names) == read_pins(requirements_of(target.role), target).keys()
+        and set(names) == read_pins(target.requirements, target).keys()
     )
     assert all(
         [specifier.operator for specifier in line.specifier] == ["=="] for line in lines_for(target)
@@ -89,26 +88,27 @@ def test_the_versions_are_the_tested_ones(target: Target) -> None:
 
 @EVERYWHERE
 def test_the_projects_dependencies_are_pinned_within_their_ranges(target: Target) -> None:
-    pins = read_pins(requirements_of(target.role), target)
+    pins = read_pins(target.requirements, target)
     for asked in dependencies(target):
         name = canonicalize_name(asked.name)
-        if target.role == "child" or name not in LEARNING:
+        if name not in (DRAWING if target.role == "child" else LEARNING):
             assert asked.specifier.contains(pins[name].version), asked
 
 
 def test_a_parent_learns_nothing() -> None:
     for target in TARGETS:
         if target.role == "parent":
-            assert not LEARNING & read_pins(requirements_of("parent"), target).keys()
+            assert not LEARNING & read_pins(target.requirements, target).keys()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Machines have Python 3.11 to 3.13.")
-@pytest.mark.parametrize("role", ["parent", "child"])
-def test_what_the_pins_need_is_pinned_and_says_for_what(role: str) -> None:
+@pytest.mark.parametrize(("role", "torch"), [("parent", False), ("child", False), ("child", True)])
+def test_what_the_pins_need_is_pinned_and_nothing_else(role: str, torch: bool) -> None:
     """By the metadata of what is installed here; the wheelhouse checks the other platforms'."""
-    target = Target(role, platform.machine(), f"3.{sys.version_info.minor}")
-    pins = read_pins(requirements_of(role), target)
-    needed_by: dict[str, set[str]] = {}
+    target = Target(role, platform.machine(), f"3.{sys.version_info.minor}", torch)
+    pins = read_pins(target.requirements, target)
+    needed = {canonicalize_name(asked.name) for asked in dependencies(target)}
+    needed |= {"box2d"}  # of gymnasium[box2d]
     for pin in pins.values():
         for line in requires(pin.name) or []:
             need = Requirement(line)
@@ -117,37 +117,13 @@ def test_what_the_pins_need_is_pinned_and_says_for_what(role: str) -> None:
                 assert name in pins and need.specifier.contains(pins[name].version), (
                     f"{pin} needs {line}"
                 )
-                needed_by.setdefault(name, set()).add(pin.name)
-    own = {canonicalize_name(asked.name) for asked in dependencies(target)}
-    own |= {"box2d", "pygame-ce"}  # of gymnasium[box2d]
-    assert {name: set(pin.needed_by) for name, pin in pins.items()} == {
-        name: needed_by.get(name, set()) if name not in own else set() for name in pins
-    }
-
-
-def test_without_torch_leaves_out_what_only_torch_needs() -> None:
-    text = requirements_of("child")
-    alone, left = (
-        Target("child", "aarch64", "3.13"),
-        Target("child", "aarch64", "3.13", frozenset({"torch"})),
-    )
-    gone = read_pins(text, alone).keys() - read_pins(text, left).keys()
-    assert gone == {
-        "torch",
-        "filelock",
-        "fsspec",
-        "jinja2",
-        "markupsafe",
-        "mpmath",
-        "networkx",
-        "setuptools",
-        "sympy",
-    }
-    assert "typing-extensions" in read_pins(text, left)
+                needed.add(name)
+    assert pins.keys() <= needed
 
 
 def test_arm_gets_the_torch_that_starts_on_every_raspberry_pi() -> None:
-    pins = read_pins(requirements_of("child"), Target("child", "aarch64", "3.11"))
+    target = Target("child", "aarch64", "3.11", torch=True)
+    pins = read_pins(target.requirements, target)
     assert (
         pins["torch"] == Pin("torch", "2.9.1") and "box2d" not in pins and "setuptools" not in pins
     )

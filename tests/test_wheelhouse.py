@@ -133,17 +133,18 @@ def test_markers_are_the_targets_and_not_this_machines() -> None:
     assert {pin.name: pin.version for pin in read_pins(text, PC).values()} == {"a": "2", "c": "4"}
 
 
-def test_without_takes_what_only_the_absent_need_along() -> None:
-    text = "a==1\nb==1 # for a\nc==1 # for b\nd==1 # for b, e\ne==1 # made for something\n"
-    assert set(read_pins(text, Target("child", "aarch64", "3.11", frozenset({"a"})))) == {"d", "e"}
-
-
-def test_without_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(
-        Failure, match=r"--without trch: child/requirements.txt has no such package for aarch64"
-    ) as caught:
-        read_pins("torch==1\n", Target("child", "aarch64", "3.11", frozenset({"trch"})))
-    assert caught.value.status == 2
+def test_torch_is_for_children_alone_and_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, tensors = PI, Target("child", "aarch64", "3.11", torch=True)
+    assert (plain.folder, tensors.folder) == (
+        "child-aarch64-py311",
+        "child-aarch64-py311-with-torch",
+    )
+    assert "torch" not in read_pins(plain.requirements, plain)
+    assert read_pins(tensors.requirements, tensors)["torch"] == Pin("torch", "2.9.1")
+    target = ["--role", "parent", "--platform", "x86_64", "--python", "3.11"]
+    with pytest.raises(SystemExit):
+        wheelhouse.main(["--out", "x", *target, "--with-torch"])
+    assert "--with-torch: only a child" in capsys.readouterr().err
 
 
 def test_a_torch_with_cuda_is_refused_before_it_is_downloaded() -> None:
@@ -152,7 +153,7 @@ def test_a_torch_with_cuda_is_refused_before_it_is_downloaded() -> None:
     metadata = [{"name": "torch", "version": "2.13.0", "requires_dist": ["filelock", cuda, other]}]
     with pytest.raises(
         Failure,
-        match=r"is a build with CUDA \(nvidia-cudnn-cu13, …\).*--pip-flags.*--without torch",
+        match=r"is a build with CUDA \(nvidia-cudnn-cu13, …\).*--pip-flags",
     ):
         check_complete(metadata, {"filelock"}, PC)
     check_complete(metadata, {"filelock", "nvidia-cudnn-cu13"}, PC)
@@ -165,7 +166,7 @@ def test_a_missing_pin_is_named_with_its_file() -> None:
         match=r"sympy 1 for aarch64 and Python 3.11 needs mpmath: pin it in child/requirements.txt",
     ):
         check_complete(metadata, {"sympy"}, PI)
-    check_complete(metadata, {"sympy"}, Target("child", "aarch64", "3.11", frozenset({"mpmath"})))
+    check_complete(metadata, {"sympy", "mpmath"}, PI)
 
 
 def place(

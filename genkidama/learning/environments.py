@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
+from genkidama._version import pip_install
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -217,9 +218,10 @@ def _wrapped(
 
 
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
-    return ConfigurationError(
-        f"environment.id = {settings.id!r}: cannot be built: {describe_error(error)}"
-    )
+    problem = f"cannot be built: {describe_error(error)}"
+    if isinstance(error, gymnasium.error.DependencyNotInstalled) and "Box2D" in str(error):
+        problem = f"needs Box2D, which is not installed: {pip_install('lander')}"
+    return ConfigurationError(f"environment.id = {settings.id!r}: {problem}")
 
 
 #: One step of every lane: the observations to go on from, the rewards, which lanes terminated,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import platform
-from importlib.metadata import version
 
 import numpy as np
 
@@ -63,7 +62,6 @@ print(
         {
             "machine": platform.machine(),
             "python": platform.python_version(),
-            "torch": version("torch"),
             "steps": n,
             "return": sum(rewards),
             "fallen": [float(number) for number in fallen],

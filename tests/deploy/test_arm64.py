@@ -38,8 +38,8 @@ PACKAGES = (
 
 EPISODE = ROOT / "tests/deploy/one_episode.py"
 
-#: How a child is installed; $1 is the wheelhouse. Compiling all of torch to bytecode would take a
-#: quarter of an hour under emulation.
+#: How a child is installed; $1 is the wheelhouse. Compiling all of it to bytecode would take
+#: minutes under emulation.
 INSTALL = """set -eu
 python3 -m venv --without-pip /opt/genkidama/venv
 set -- "$1" "$1"/pip-*.whl

@@ -30,10 +30,7 @@ from tests.helpers import ROOT, history, until
 ADDRESSES = {"pi0": "10.77.0.10", "pi1": "10.77.0.11", "pi2": "10.77.0.12"}
 CHILDREN = ("pi1", "pi2")
 
-#: PyPI has no build of torch for the CPU, x86-64 and Python 3.13. Debian 13 has one.
-PACKAGES = {"bookworm": (), "trixie": ("python3-torch",)}
 PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
-SYSTEM_TORCH = {"bookworm": "false", "trixie": "true"}
 
 ONE_CORE = "[parent]\npi0\n\n[children]\npi1 genkidama_cores=1\npi2 genkidama_cores=1\n"
 
@@ -51,8 +48,7 @@ class Shelf:
         self.fleet, self.release, self.folder = fleet, release, folder
         self.began = 0.0
         self.checkout = self.copy_checkout("checkout")
-        self.torch = f"genkidama_system_torch={SYSTEM_TORCH[release]}\n"
-        self.write_inventory(f"{self.torch}genkidama_parent_address=pi0.local\n")
+        self.write_inventory("genkidama_parent_address=pi0.local\n")
 
     def copy_checkout(self, name: str) -> Path:
         """What a user has cloned."""
@@ -106,12 +102,7 @@ class Shelf:
 
     def wheels(self, role: str) -> Path:
         """Where the wheels of a role lie on the controller."""
-        without = (
-            "-without-torch" if role == "child" and SYSTEM_TORCH[self.release] == "true" else ""
-        )
-        return (
-            CACHE / f"wheelhouse/{role}-x86_64-py{PYTHON[self.release].replace('.', '')}{without}"
-        )
+        return CACHE / f"wheelhouse/{role}-x86_64-py{PYTHON[self.release].replace('.', '')}"
 
     @property
     def run(self) -> Path:
@@ -161,13 +152,10 @@ def shelf(request: pytest.FixtureRequest) -> Iterator[Shelf]:
     release = request.param
     folder = Path(f"/var/tmp/genkidama-shelf-{release}")
     shutil.rmtree(folder, ignore_errors=True)
-    with Fleet(
-        folder / "systems", base_image(release, packages=PACKAGES[release]), ADDRESSES
-    ) as fleet:
+    with Fleet(folder / "systems", base_image(release), ADDRESSES) as fleet:
         shelf = Shelf(fleet, release, folder)
         # A real controller has the internet; this one has none, so its wheels are made before.
         for role in ("parent", "child"):
-            options = ["--without", "torch"] if release == "trixie" and role == "child" else []
             command = [
                 sys.executable,
                 "deploy/wheelhouse.py",
@@ -177,7 +165,7 @@ def shelf(request: pytest.FixtureRequest) -> Iterator[Shelf]:
                 role,
             ]
             subprocess.run(
-                [*command, "--platform", "x86_64", "--python", PYTHON[release], *options],
+                [*command, "--platform", "x86_64", "--python", PYTHON[release]],
                 cwd=shelf.checkout,
                 check=True,
             )
@@ -198,11 +186,6 @@ WRONG = {
         "[parent]\npi0\n\n[children]\npi1\n",
         "genkidama_experiment=/no/such.toml",
         "genkidama_experiment = /no/such.toml",
-    ),
-    "no torch of its own": (
-        "[parent]\npi0\n\n[children]\npi1\n",
-        "genkidama_system_torch=true",
-        "pi1 has no torch for /usr/bin/python3.11",
     ),
     "no way to the parent": (
         "[parent]\npi0\n\n[children]\npi1\n",
@@ -230,8 +213,6 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_inventory_is_refused_before_anything_is_changed(shelf: Shelf, case: str) -> None:
     text, variables, message = WRONG[case]
-    if case == "no torch of its own" and SYSTEM_TORCH[shelf.release] == "true":
-        pytest.skip("these systems have torch")
     inventory = (shelf.folder / "shelf.ini").read_text()
     shelf.write_inventory(
         variables
@@ -467,7 +448,7 @@ def test_a_child_that_hangs_is_started_again_by_the_watchdog(shelf: Shelf) -> No
 def test_the_parents_name_is_one_variable(shelf: Shelf) -> None:
     # From here on with one core each: Ansible needs the processor that plays all these machines,
     # too.
-    shelf.write_inventory(f"{shelf.torch}genkidama_parent_address=10.77.0.10\n", ONE_CORE)
+    shelf.write_inventory("genkidama_parent_address=10.77.0.10\n", ONE_CORE)
     result = shelf.play("site.yml")
     assert "certificate for 10.77.0.10" in result.stdout
     assert "wss://10.77.0.10:8765" in shelf.fleet.ssh("pi1", "sudo cat /etc/genkidama/child.toml")

@@ -334,7 +334,7 @@ def judge_torch(specifiers: str, version: str | None, ended: Ended, machine: str
 def judge_box2d(ended: Ended, system: str, machine: str, python: tuple[int, ...]) -> Check:
     """A process that has played LunarLander-v3 for a step; the machine named as by `platform`."""
     no_wheel = (system == "Linux" and machine in ARM) or python >= (3, 14)
-    way = _NO_BOX2D_WHEEL if no_wheel else "pip install 'gymnasium[box2d]'"
+    way = _NO_BOX2D_WHEEL if no_wheel else pip_install("lander")
     if ended.code == 0:
         return Check("box2d", "ok", "LunarLander-v3 made and stepped")
     if ended.code is None:
@@ -342,7 +342,7 @@ def judge_box2d(ended: Ended, system: str, machine: str, python: tuple[int, ...]
     if ended.signal:
         found = f"playing LunarLander-v3 dies of {ended.signal}"
         return Check("box2d", "failed", found, f"install it anew: {way}")
-    return Check("box2d", "failed", f"LunarLander-v3 cannot be made: {ended.said}", way)
+    return Check("box2d", "warning", f"LunarLander-v3 cannot be made: {ended.said}", way)
 
 
 # The way to a parent.

@@ -31,7 +31,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from genkidama._version import DISTRIBUTION, __version__, pip_install
+from genkidama._version import DISTRIBUTION, __version__
 from genkidama.config.parent_address import parent_url
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
@@ -297,7 +297,7 @@ def box2d() -> list[Check]:
 
 def uvloop() -> list[Check]:
     """Checks whether there is the faster event loop, which nothing needs."""
-    none = f"not installed: optional, a parent is slower without ({pip_install('uvloop')})"
+    none = "not installed: a parent is slower without (pip install uvloop)"
     return [Check("uvloop", "ok", _installed("uvloop") or none)]
 
 

@@ -156,7 +156,7 @@ def test_what_is_missing_does_not_keep_the_doctor_from_saying_so(tmp_path: Path)
         and plain["software"]["protocol"] is None
     )
     rows = found.rows
-    assert found.failed() == ["msgspec", "box2d"]
+    assert found.failed() == ["msgspec"]
     assert MISSING in rows["msgspec"]["found"]
     assert rows["torch"]["found"].startswith("not installed: only")
     assert rows["torch"]["found"].endswith("(pip install 'genkidama-rl[torch]')")
