@@ -219,8 +219,8 @@ def _wrapped(
 
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
     problem = f"cannot be built: {describe_error(error)}"
-    if isinstance(error, gymnasium.error.DependencyNotInstalled) and "Box2D" in str(error):
-        problem = f"needs Box2D, which is not installed: {pip_install('lander')}"
+    if isinstance(error, gymnasium.error.DependencyNotInstalled) and "box2d" in str(error).lower():
+        problem = f"needs Box2D and pygame, which are not installed: {pip_install('lander')}"
     return ConfigurationError(f"environment.id = {settings.id!r}: {problem}")
 
 

@@ -96,14 +96,17 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
     assert bandit.action_space == gymnasium.spaces.Discrete(3, start=3)
 
 
-def test_without_box2d_the_lander_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["Box2D", "pygame"])
+def test_without_box2d_the_lander_names_its_extra(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "Box2D", None)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigurationError) as caught:
         make_environment(Environment(id="LunarLander-v3"))
     assert str(caught.value) == (
-        "environment.id = 'LunarLander-v3': needs Box2D, which is not installed: "
+        "environment.id = 'LunarLander-v3': needs Box2D and pygame, which are not installed: "
         "pip install 'genkidama-rl[lander]'"
     )
 
