@@ -512,7 +512,7 @@ def test_packets_get_lost_and_the_line_is_cut_for_twenty_seconds(tmp_path: Path)
     (tmp_path / "counted.py").write_text(COUNTED)
     settings = small(
         environment={"id": "counted:Counted"},
-        parent={"open": True, "encoding": "int8"},
+        parent={"open": True, "encoding": "int8", "silence_seconds": 5.0},
         stop={"updates": 60},
     )
     (tmp_path / "line.toml").write_text(settings.to_toml())
