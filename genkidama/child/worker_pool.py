@@ -388,17 +388,19 @@ class WorkerPool:
         while self._fatal is None:
             # A process lights its element first and reports it afterwards, so that report may come
             # late. Its other records come before.
-            if self._semaphore.all_lit:
+            # Looked at once: one that lights its element meanwhile has not been read.
+            all_lit = self._semaphore.all_lit
+            if all_lit:
                 for worker in list(self._workers.values()):
                     worker.read()
                 if self._played:
                     self.pulls = False
                     return
-            if not self._pulled and (self.asked or self._semaphore.all_lit):
+            if not self._pulled and (self.asked or all_lit):
                 self.pulls = self._pulled = True
                 self.asked = False
                 return
-            if self._semaphore.all_lit:
+            if all_lit:
                 self.release()
             self._wake.clear()
             await self._wake.wait()

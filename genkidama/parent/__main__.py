@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from genkidama.runtime.log import get_logger
-
 from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
 import argparse
@@ -21,7 +19,7 @@ from genkidama.protocol.shard import SECRET, WHOLE, Shard
 from genkidama.runs.goal import prepare, with_default_stop
 from genkidama.runs.history import write_fallback
 from genkidama.runtime.examples import experiment_file
-from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
+from genkidama.runtime.log import Parser, configure_logging, fail, get_logger, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
