@@ -227,10 +227,8 @@ async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(
     """The environment takes a minute to build. As with Ctrl-C, SIGINT reaches the whole group."""
     async with running(faulty(fault="sleep", where="construct"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi")
-        await asyncio.to_thread(
-            until,
-            lambda: any("forkserver" in " ".join(process.cmdline()) for process in child.family()),
-        )
+        await eventually(lambda: parent.server.connected)
+        assert any("forkserver" in " ".join(process.cmdline()) for process in child.family())
         if number == signal.SIGINT:
             os.killpg(child.pid, number)
         else:
