@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -298,14 +299,21 @@ class Gallery:
 
 
 def show(folders: list[Path], listen: str, say: Callable[[str], None]) -> None:
-    """Serves until it is interrupted; errors as `Gallery` and `Gallery.start`."""
+    """Serves until it is interrupted; errors as `Gallery` and `Gallery.start`.
+
+    Raises:
+        SystemExit: SIGTERM has come.
+    """
     gallery = Gallery(folders)
 
     async def serving() -> None:
+        terminated = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
         server = await gallery.start(listen)
         host, port = next(iter(server.sockets)).getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         say(f"{plural(len(gallery.runs), 'run')}: http://{shown}:{port}/  (Ctrl+C ends it)")
-        await server.serve_forever()
+        await terminated.wait()
 
     asyncio.run(serving())
+    raise SystemExit(128 + signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,7 +16,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.dashboard.run_browser import Gallery, RecordedRun, find_runs
 from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
-from tests.helpers import eventually
+from tests.helpers import eventually, starting, until
 from tests.stories import BEGAN, began, plain, pushed
 
 
@@ -171,3 +172,14 @@ async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(
         port = next(iter(server.sockets)).getsockname()[1]
         assert json.loads((await fetch(f"http://localhost:{port}/status"))[1])["schema"] == 1
         assert (await fetch(f"http://localhost:{port}/runs"))[0] == 404
+
+
+def test_terminated_while_it_reads_it_says_nothing(tmp_path: Path) -> None:
+    run = written(tmp_path / "run")
+    with (run / "history.jsonl").open("r+b") as file:
+        file.truncate(1 << 31)  # it reads for a while
+    with starting(tmp_path) as start:
+        serving = start("genkidama", "serve", "run", "--listen", "127.0.0.1:0")
+        until(lambda: "http://" in serving.out, "the page")
+        serving.signal(signal.SIGTERM)
+        assert (serving.wait(), serving.err) == (143, "")
