@@ -3,8 +3,8 @@
 Claim: from `genkidama train lunarlander` to the first step of an environment there are at most
 0.9 s and 1.2 CPU-seconds of all processes.
 
-Method: checkouts take turns. LunarLander is wrapped so that its first step leaves a file. When it
-is there, the CPU time of the command and all its descendants is added up from `/proc`, that of
+Method: checkouts take turns. LunarLander is wrapped so that its first step writes to a pipe. When
+that comes, the CPU time of the command and all its descendants is added up from `/proc`, that of
 ended ones included.
 
     python -m benchmarks.start [CHECKOUT ...] [--runs 10]
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -26,11 +27,12 @@ from statistics import median
 EXAMPLE = "examples/lunarlander/lunarlander.toml"
 
 PROBE = """
-import gymnasium, os
+import contextlib, gymnasium, os
 class FirstStep(gymnasium.Wrapper):
     def step(self, action):
-        if not os.path.exists({file!r}):
-            open({file!r}, "w").close()
+        self.step = self.env.step
+        with contextlib.suppress(OSError):  # another was first
+            os.write(os.open({pipe!r}, os.O_WRONLY | os.O_NONBLOCK), b"1")
         return self.env.step(action)
 """
 
@@ -55,8 +57,9 @@ def measure(checkout: Path) -> tuple[float, float]:
     """Seconds and CPU-seconds to the first step in a checkout with its own `.venv`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stepped = folder / "stepped"
-        (folder / "probe.py").write_text(PROBE.format(file=str(stepped)))
+        pipe = folder / "first-step"
+        os.mkfifo(pipe)
+        (folder / "probe.py").write_text(PROBE.format(pipe=str(pipe)))
         text = (checkout / EXAMPLE).read_text()
         wrapped = text.replace(
             "[environment]", '[environment]\nwrappers = [{ name = "probe:FirstStep" }]', 1
@@ -74,14 +77,15 @@ def measure(checkout: Path) -> tuple[float, float]:
                 stderr=log,
                 start_new_session=True,
             )
+            stepped = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            ended = os.pidfd_open(process.pid)
             try:
-                while not stepped.exists():
-                    if process.poll() is not None or time.monotonic() > began + 60.0:
-                        sys.exit(f"{checkout}: no step:\n{(folder / 'log').read_text()[-2000:]}")
-                    time.sleep(0.002)
-                seconds = time.monotonic() - began
-                return seconds, cpu_seconds(process.pid)
+                if stepped not in select.select([stepped, ended], [], [], 60.0)[0]:
+                    sys.exit(f"{checkout}: no step:\n{(folder / 'log').read_text()[-2000:]}")
+                return time.monotonic() - began, cpu_seconds(process.pid)
             finally:
+                os.close(stepped)
+                os.close(ended)
                 process.send_signal(signal.SIGINT)
                 process.wait(30.0)
 

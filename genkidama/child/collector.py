@@ -29,7 +29,7 @@ from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import check_numbers, make_environment, make_lanes
 from genkidama.learning.heads import samples_of_lanes
-from genkidama.learning.model import Model, Spaces
+from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "CollectedBatch",
     "Collector",
     "CollectorContext",
-    "EnvironmentSlots",
     "SlidingWindow",
     "check_numbers",
     "make_collector",
@@ -181,12 +180,6 @@ class SlidingWindow:
         *rows, log_mu = (column.reshape(-1, *column.shape[2:]) for column in joined)
         following = [found[position] for position in order]
         return CollectedBatch(ReplayRows(*rows), lanes * total, order, following, log_mu)
-
-
-class EnvironmentSlots(Spaces, Protocol):
-    """An environment, or several."""
-
-    def close(self) -> None: ...
 
 
 class Collector(Protocol):

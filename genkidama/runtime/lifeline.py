@@ -14,7 +14,7 @@ import signal
 import sys
 from contextlib import suppress
 
-__all__ = ["end_with_parent", "end_with_pipe", "outlive_parent"]
+__all__ = ["end_with_parent", "end_with_pipe"]
 
 #: From Linux' prctl.h and fcntl.h.
 _PR_SET_PDEATHSIG = 1
@@ -34,13 +34,6 @@ def end_with_parent(parent: int | None = None) -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
-
-
-def outlive_parent() -> None:
-    """Takes `end_with_parent` back."""
-    if _LINUX:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def end_with_pipe(descriptor: int) -> None:

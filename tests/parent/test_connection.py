@@ -6,8 +6,8 @@ import asyncio
 import gc
 import random
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -85,20 +85,29 @@ def masked(opcode: int, content: bytes, mask: bytes, fin: bool = True) -> bytes:
     return bytes((head,)) + length + mask + body
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_frames_are_answered_alike_however_they_are_cut(parent: Parent, seed: int) -> None:
-    """Whole pushes, one in fragments and pings between them, in pieces of any length."""
-    rng = random.Random(seed)
-    network = Signature.of([("weight", (50,))])
-    async with FakeChild(parent.address, signature=network) as child:
+NETWORK = Signature.of([("weight", (50,))])
+
+
+@asynccontextmanager
+async def trained(parent: Parent) -> AsyncIterator[tuple[FakeChild, Connection]]:
+    """A child whose first push is answered, and the parent's end of its connection."""
+    async with FakeChild(parent.address, signature=NETWORK) as child:
         await child.enter()
         await child.pushed(1.0)
         connection = parent.connections.children["pi"]
         await eventually(lambda: connection.answer is not None)
+        yield child, connection
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_frames_are_answered_alike_however_they_are_cut(parent: Parent, seed: int) -> None:
+    """Whole pushes, one in fragments and pings between them, in pieces of any length."""
+    rng = random.Random(seed)
+    async with trained(parent) as (child, connection):
         frames = []
         for number in range(2, 12):
             mask = rng.randbytes(4)
-            content = encode(Push(version=0, sequence=number, vector=vector(1.0, network)))
+            content = encode(Push(version=0, sequence=number, vector=vector(1.0, NETWORK)))
             if rng.random() < 0.2:
                 frames += [masked(2, content[:99], mask, False), masked(0, content[99:], mask)]
             else:
@@ -115,19 +124,14 @@ async def test_frames_are_answered_alike_however_they_are_cut(parent: Parent, se
         for version, reply in enumerate(replies, 2):
             assert isinstance(reply, Weights)
             assert reply.version == version
-            np.testing.assert_array_equal(reply.vector, vector(1.0, network))
+            np.testing.assert_array_equal(reply.vector, vector(1.0, NETWORK))
         assert not parent.server.refusals
 
 
 async def test_a_frame_inside_a_push_is_no_frame(parent: Parent) -> None:
     """Even where its bytes arrive alone, behind the beginning of the push."""
-    network = Signature.of([("weight", (50,))])
-    async with FakeChild(parent.address, signature=network) as child:
-        await child.enter()
-        await child.pushed(1.0)
-        connection = parent.connections.children["pi"]
-        await eventually(lambda: connection.answer is not None)
-        push = Push(version=0, sequence=2, vector=vector(1.0, network))
+    async with trained(parent) as (child, connection):
+        push = Push(version=0, sequence=2, vector=vector(1.0, NETWORK))
         inner = masked(2, encode(push), bytes(4))
         push.vector = np.frombuffer(inner, np.float32)
         outer = masked(2, encode(push), bytes(4))
@@ -139,13 +143,8 @@ async def test_a_frame_inside_a_push_is_no_frame(parent: Parent) -> None:
 
 async def test_a_reply_is_sent_before_the_end_of_its_connection(parent: Parent) -> None:
     """Replies are held until the end of the event loop's turn."""
-    network = Signature.of([("weight", (50,))])
-    async with FakeChild(parent.address, signature=network) as child:
-        await child.enter()
-        await child.pushed(1.0)
-        connection = parent.connections.children["pi"]
-        await eventually(lambda: connection.answer is not None)
-        content = encode(Push(version=0, sequence=2, vector=vector(1.0, network)))
+    async with trained(parent) as (child, connection):
+        content = encode(Push(version=0, sequence=2, vector=vector(1.0, NETWORK)))
         sent = connection.sent
         connection.data_received(masked(2, content, b"mask"))
         assert connection.sent == sent
