@@ -178,19 +178,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 		$(PIP_INSTALL) swig setuptools && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
 	fi
-	@$(PIP_INSTALL) -e ".[lander,page]"
+	@$(PIP_INSTALL) -e ".[lander,play,page]"
 	@touch $@
 
 $(INSTALLED_SEARCH): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[lander,page,search]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,search]"
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[lander,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[lander,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt

@@ -25,7 +25,7 @@ TARGETS = [
 EVERYWHERE = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.folder)
 
 #: Not a parent's: `genkidama.parent` imports none of it, which import-linter sees to.
-LEARNING = {"torch", "gymnasium", "box2d", "box2d-py", "pygame-ce"}
+LEARNING = {"torch", "gymnasium", "box2d", "box2d-py"}
 
 
 def lines_for(target: Target) -> list[Requirement]:
@@ -105,7 +105,6 @@ def test_what_the_pins_need_is_pinned_and_nothing_else(role: str, torch: bool) -
     target = Target(role, platform.machine(), f"3.{sys.version_info.minor}", torch)
     pins = read_pins(target.requirements, target)
     needed = {canonicalize_name(asked.name) for asked in dependencies(target)}
-    needed |= {"box2d", "pygame-ce"} & pins.keys()  # of gymnasium[box2d]
     for pin in pins.values():
         for line in requires(pin.name) or []:
             need = Requirement(line)

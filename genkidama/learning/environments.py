@@ -6,11 +6,13 @@ string. Wrappers may be put around it, or its vectorized form may replace it.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Protocol, SupportsFloat, TypeAlias
 
 import gymnasium
@@ -49,6 +51,16 @@ Array = npt.NDArray[Any]
 
 _WAY_OUT = "mend the environment, or put a wrapper around it"
 
+#: Gymnasium's package of environments with Box2D, and the module of each.
+_BOX2D = "gymnasium.envs.box2d"
+_BOX2D_MODULES = {
+    "BipedalWalker": "bipedal_walker",
+    "BipedalWalkerHardcore": "bipedal_walker",
+    "CarRacing": "car_racing",
+    "LunarLander": "lunar_lander",
+    "LunarLanderContinuous": "lunar_lander",
+}
+
 #: Options of vectorized forms about computing, which change no result.
 THREADS = ("num_threads", "thread_affinity_offset")
 
@@ -70,7 +82,9 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
         if is_import_string(settings.id):
             environment = load_object(settings.id, "environment.id")(**settings.options)
         else:
-            environment_spec(settings.id)  # imports what registers it
+            spec = environment_spec(settings.id)  # imports what registers it
+            if str(spec.entry_point).startswith(_BOX2D):
+                _import_box2d()
             environment = gymnasium.make(settings.id, disable_env_checker=True, **settings.options)
             if lean and "gymnasium.envs.box2d.lunar_lander" in sys.modules:
                 from genkidama.learning.lander import make_lean
@@ -174,6 +188,27 @@ def played(settings: Environment, name: str | None = None) -> Environment:
     return msgspec.structs.replace(result, options=options, vectorized=False)
 
 
+def _import_box2d() -> None:
+    """Imports Gymnasium's package of environments with Box2D, but none of its modules.
+
+    The package itself imports all of them. One needs pygame, which only draws in the others, and
+    takes 35 MB of the disk, and 6 MB and 40 ms of each process.
+    """
+    if _BOX2D in sys.modules:
+        return
+    spec = importlib.util.find_spec(_BOX2D)
+    assert spec is not None
+    package = importlib.util.module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        if name not in _BOX2D_MODULES:
+            raise AttributeError(f"module {_BOX2D!r} has no attribute {name!r}")
+        return getattr(import_module(f"{_BOX2D}.{_BOX2D_MODULES[name]}"), name)
+
+    package.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[_BOX2D] = gymnasium.envs.box2d = package
+
+
 def _flat(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnasium.Env[Any, Any]:
     """Its observations as one vector if they are parts (`Dict`, `Tuple`) or a number (`Discrete`).
 
@@ -220,7 +255,8 @@ def _wrapped(
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
     problem = f"cannot be built: {describe_error(error)}"
     if isinstance(error, gymnasium.error.DependencyNotInstalled) and "box2d" in str(error).lower():
-        problem = f"needs Box2D and pygame, which are not installed: {pip_install('lander')}"
+        extra, package = ("play", "pygame") if "pygame" in str(error) else ("lander", "Box2D")
+        problem = f"needs {package}, which is not installed: {pip_install(extra)}"
     return ConfigurationError(f"environment.id = {settings.id!r}: {problem}")
 
 

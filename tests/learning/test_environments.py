@@ -96,19 +96,47 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
     assert bandit.action_space == gymnasium.spaces.Discrete(3, start=3)
 
 
-@pytest.mark.parametrize("package", ["Box2D", "pygame"])
-def test_without_box2d_the_lander_names_its_extra(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def forget_box2d(monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+    """Gymnasium's environments with Box2D as before their import, with a package missing."""
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, without, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "lander"),
+        ("BipedalWalker-v3", "Box2D", "lander"),
+        ("CarRacing-v3", "pygame", "play"),
+    ],
+)
+def test_an_environment_with_box2d_names_the_extra_that_it_lacks(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_box2d(monkeypatch, package)
     with pytest.raises(ConfigurationError) as caught:
-        make_environment(Environment(id="LunarLander-v3"))
+        make_environment(Environment(id=name))
     assert str(caught.value) == (
-        "environment.id = 'LunarLander-v3': needs Box2D and pygame, which are not installed: "
-        "pip install 'genkidama-rl[lander]'"
+        f"environment.id = {name!r}: needs {package}, which is not installed: "
+        f"pip install 'genkidama-rl[{extra}]'"
     )
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
+def test_environments_with_box2d_play_without_pygame(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_box2d(monkeypatch, "pygame")
+    environment = make_environment(Environment(id=name))
+    environment.reset(seed=0)
+    observation, *_ = environment.step(environment.action_space.sample())
+    assert observation.shape == environment.observation_space.shape
+    from gymnasium.envs import box2d
+
+    assert isinstance(environment.unwrapped, box2d.LunarLander | box2d.BipedalWalker)
+    with pytest.raises(AttributeError, match="no attribute 'MoonLander'"):
+        box2d.MoonLander  # noqa: B018
 
 
 @pytest.mark.parametrize(

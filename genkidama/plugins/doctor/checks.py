@@ -38,7 +38,7 @@ _STUCK = "a worn SD card, or too little memory: see `dmesg` and `free -h`"
 _NO_BOX2D_WHEEL = (
     "there is no wheel for this machine; it is built from source: "
     "sudo apt install g++ python3-dev && pip install swig setuptools && "
-    "pip install --no-build-isolation box2d-py==2.3.8 && pip install pygame-ce"
+    "pip install --no-build-isolation box2d-py==2.3.8"
 )
 _FREE = "end other programs (a desktop: sudo systemctl set-default multi-user.target), or add swap"
 

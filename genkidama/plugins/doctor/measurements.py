@@ -80,8 +80,9 @@ print(torch.__version__)
 """
 
 _BOX2D = """
-import gymnasium
-environment = gymnasium.make("LunarLander-v3")
+from genkidama.config.sections import Environment
+from genkidama.learning.environments import make_environment
+environment = make_environment(Environment(id="LunarLander-v3"))
 environment.reset(seed=0)
 environment.step(0)
 environment.close()

@@ -74,7 +74,7 @@ def import_pygame() -> Any:
     try:
         import pygame
     except ImportError:
-        raise EnvironmentFailure("pictures need pygame: pip install pygame-ce") from None
+        raise EnvironmentFailure(f"pictures need pygame: {pip_install('play')}") from None
     return pygame
 
 
