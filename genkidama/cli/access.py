@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from genkidama.cli.qr import qr_drawer
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
@@ -46,6 +47,7 @@ def parent(options: argparse.Namespace) -> int:
 
     # What is wrong with it is said before a token is made that nobody will use.
     _experiment(options)
+    draw = qr_drawer(options.qr)
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
     suffix = f"{place.option} --listen {options.listen}"
@@ -53,6 +55,7 @@ def parent(options: argparse.Namespace) -> int:
     if not place.tokens.exists():
         text = _invite(place, options, ANY, None)
         print(f"on each machine that trains:\n\n    genkidama join '{text}'\n", flush=True)
+        draw(text)
     else:
         print(
             "machines that have joined before come back; a string for others: "
@@ -85,8 +88,14 @@ def token(options: argparse.Namespace) -> int:
         days = options.days
         if options.rotate is not None:
             _end(place.tokens, options.name, _day(options.rotate), options.viewer)
-        invite = _show if options.viewer else _invite
-        print(invite(place, options, options.name, None if days is None else _day(days)))
+        draw = qr_drawer(options.qr)
+        last = None if days is None else _day(days)
+        if options.viewer:
+            text, code = _show(place, options, options.name, last)
+        else:
+            text = code = _invite(place, options, options.name, last)
+        print(text, flush=True)
+        draw(code)
     return 0
 
 
@@ -173,8 +182,8 @@ def _invite(
 
 def _show(
     place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
-) -> str:
-    """Makes a viewer's token, writes its hash, and says how to look with it."""
+) -> tuple[str, str]:
+    """Makes a viewer's token, writes its hash, and says how to look with it; the link again."""
     address = _address(options)
     fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
     scheme = "https" if fingerprint else "http"
@@ -183,11 +192,13 @@ def _show(
     secret = link_token(key, salt)
     _add(place.tokens, written(name, secret, last, salt, link_cookie(key, salt)))
     end = f"#{fingerprint}" if fingerprint else ""
-    return (
-        f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"
+    link = f"{scheme}://{address}/?key={key}"
+    text = (
+        f"in a browser, once; it then knows you:\n\n    {link}\n\n"
         f"in a terminal: genkidama top '{scheme}://viewer:{secret}@{address}{end}'\n"
         f"for a monitor: Authorization: Bearer {secret}"
     )
+    return text, link
 
 
 def _address(options: argparse.Namespace) -> str:

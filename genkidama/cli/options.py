@@ -13,6 +13,7 @@ __all__ = [
     "JSON",
     "LISTEN",
     "OUT",
+    "QR",
     "SEED",
     "WEIGHTS",
     "Follower",
@@ -99,6 +100,7 @@ HOST = option(
     "name or address by which children reach it (default: this machine's address)",
     metavar="HOST",
 )
+QR = flag("--qr", "show the string or the link as a QR code on the terminal, too")
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 SEED = number("--seed", "the experiment's seed")
 OUT = path("--out", "the run directory (default: a new one under runs/)")
