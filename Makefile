@@ -11,6 +11,8 @@ EXPERIMENT ?= examples/lunarlander/lunarlander.toml
 # Which of the tests of deployment, as `make test-deploy DEPLOY=bookworm`; all if empty.
 DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
+# Where the repository is, for the addresses in a release: https://host/owner/name.
+REPOSITORY ?=
 
 # How many test files run at once: one more than there are cores, since tests wait as much as they
 # compute. A file's tests stay together: what it starts is started once. tests/conftest.py has their
@@ -49,7 +51,7 @@ MUTATED_TESTS ?= tests/config tests/protocol tests/server
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy lint docs format mutants audit sbom hashes release pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions coverage lint docs format mutants audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +88,24 @@ test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (ro
 	wait $$beside || others=$$?; \
 	cat $$said; rm $$said; \
 	case $$shelf,$$others in 0,0 | 0,5 | 5,0) ;; *) exit 1 ;; esac
+
+# Of Python's version PYTHON, whose wheels the lowest versions must have.
+test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lowest and with the highest dependencies.
+	@set -ex; for resolution in lowest-direct highest; do \
+		at=build/versions/$$resolution; rm -rf $$at; $(PYTHON) -m venv $$at; \
+		$(TOOLS)/bin/uv pip install --quiet --python $$at/bin/python --resolution $$resolution --no-build-package numpy \
+			-e ".[lander,play,page]" hypothesis psutil pytest pytest-asyncio pytest-timeout; \
+		$$at/bin/python -m pytest -q -p no:cacheprovider $(FAST); \
+		$$at/bin/genkidama train lunarlander --set stop.seconds=20 --episodes 20 --out $$at/run; \
+	done
+
+coverage: $(INSTALLED_DEV) ## Run the tests with coverage.py, also in the processes they start: build/coverage.
+	@$(PIP_INSTALL) coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not slow and not deploy and not alone"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet --directory build/coverage
+	$(BIN)/coverage report --skip-covered --sort cover | tee build/coverage/report.txt
 
 lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .
@@ -147,9 +167,13 @@ hashes: $(INSTALLED_TOOLS) ## Write build/requirements-ROLE.txt: the pins with t
 # Of what is committed: a wheel of a working tree might hold what nobody else has.
 release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a release, checked (docs/releasing.md).
 	@test -z "$$(git status --porcelain)" || { echo "there are changes; commit them first: git status" >&2; exit 1; }
-	rm -rf dist
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(TOOLS)/bin/python -m build --outdir dist
+	rm -rf dist build/release
+	$(PYTHON) deploy/release.py source build/release $(REPOSITORY)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(TOOLS)/bin/python -m build --outdir dist build/release
 	$(TOOLS)/bin/twine check --strict dist/*
+
+tag: ## Commit version VERSION and tag it with its notes, as `make tag VERSION=0.2.0`.
+	$(PYTHON) deploy/release.py tag $(VERSION)
 
 pictures: $(INSTALLED_DEV) ## Train LunarLander, and make the pictures in docs/pictures/ of it.
 	$(BIN)/python docs/pictures/make.py

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
+from deploy.release import VERSIONS, notes, whole_links
 from genkidama import __version__
 from tests.helpers import ROOT
 
@@ -54,3 +60,92 @@ def test_a_wheel_trains_an_example_in_an_empty_folder(tmp_path: Path) -> None:
     assert (trained / "evaluation.json").is_file()
     played = run(command, "evaluate", trained, "--episodes", 4, cwd=empty)
     assert " over 4 episodes, sampled: " in played
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the files that a release changes, and one commit."""
+    for name in (*VERSIONS, "CHANGELOG.md", "README.md", "pyproject.toml", "deploy/release.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".gitignore").write_text("build/\n")
+    run("git", "init", "-q", cwd=tmp_path)
+    for setting in ("user.name=a", "user.email=a@example.org"):
+        run("git", "config", *setting.split("="), cwd=tmp_path)
+    run("git", "add", ".", cwd=tmp_path)
+    run("git", "commit", "-q", "-m", "first", cwd=tmp_path)
+    return tmp_path
+
+
+def released(repository: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, repository / "deploy/release.py", *words]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+
+def test_one_command_makes_version_notes_and_tag(repository: Path) -> None:
+    done = released(repository, "tag", "9.9.9")
+    assert done.returncode == 0, done.stderr
+    for name, pattern in VERSIONS.items():
+        found = re.search(pattern, (repository / name).read_text("utf-8"))
+        assert found is not None and "9.9.9" in found[0]
+    told = run("git", "tag", "-l", "--format=%(contents)", "v9.9.9", cwd=repository)
+    changelog = (repository / "CHANGELOG.md").read_text("utf-8")
+    assert "## Unreleased" not in changelog and re.search(r"(?m)^## 9\.9\.9 \(20", changelog)
+    assert notes(changelog, "9.9.9").strip() in told
+    assert released(repository, "notes", "9.9.9").stdout == notes(changelog, "9.9.9")
+    again = released(repository, "tag", "9.9.9")
+    assert again.stderr == "v9.9.9: this tag exists; choose the next version\n"
+    assert released(repository, "tag", "9.9").stderr == "9.9: expected a version as 0.2.0\n"
+
+
+def test_a_release_has_whole_addresses_if_the_repository_is_known(repository: Path) -> None:
+    done = released(repository, "source", repository / "build/plain")
+    assert "links stay relative" in done.stdout
+    assert (
+        "urls"
+        not in tomllib.loads((repository / "build/plain/pyproject.toml").read_text())["project"]
+    )
+    assert released(repository, "tag", "9.9.9").returncode == 0
+    address = "https://host.example/owner/name"
+    assert released(repository, "source", repository / "build/whole", address).returncode == 0
+    project = tomllib.loads((repository / "build/whole/pyproject.toml").read_text())["project"]
+    assert project["urls"]["Repository"] == address
+    links = re.findall(r"\]\(([^)]+)\)", (repository / "build/whole/README.md").read_text("utf-8"))
+    assert len(links) > 40 and all(link.startswith("https://") for link in links)
+    for link in links:
+        kind, tag, path = link.removeprefix(f"{address}/").split("/", 2)
+        assert (ROOT / path.partition("#")[0]).exists() and tag == "v9.9.9"
+        assert (kind == "raw") == path.endswith((".gif", ".png", ".svg"))
+    wrong = released(repository, "source", repository / "x", "git@host:owner/name")
+    assert wrong.stderr.endswith("expected https://host/owner/name\n")
+
+
+def test_links_to_elsewhere_and_within_the_page_stay() -> None:
+    text = "[a](#b) [c](https://x.example/y) [d](docs/e.md#f) ![g](h.png)"
+    assert whole_links(text, "https://r", "v1") == (
+        "[a](#b) [c](https://x.example/y) [d](https://r/blob/v1/docs/e.md#f) ![g](https://r/raw/v1/h.png)"
+    )
+
+
+def test_the_recipe_for_conda_asks_for_what_the_package_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load((ROOT / "deploy/conda/recipe.yaml").read_text(encoding="utf-8"))
+    assert (
+        recipe["context"]["version"] == __version__ and recipe["package"]["name"] == project["name"]
+    )
+    asked = [Requirement(line) for line in project["dependencies"]]
+    wanted = {one.name: one.specifier for one in asked}
+    python, *rest = recipe["requirements"]["run"]
+    assert python == f"python {project['requires-python']}"
+    assert {(one := Requirement(line)).name: one.specifier for line in rest} == wanted
+
+
+def test_the_workflows_call_commands_that_exist() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    texts = [path.read_text("utf-8") for path in (ROOT / ".github/workflows").glob("*.yml")]
+    named = set(re.findall(r"make ([a-z-]+)", "".join(texts)))
+    assert {"release", "coverage", "test-versions"} <= named <= set(targets)
+    assert sum("bash .ci/run" in text for text in texts) == 1
+    jobs = [job for text in texts for job in yaml.safe_load(text)["jobs"].values()]
+    trusted = [job for job in jobs if "id-token" in job.get("permissions", {})]
+    assert [job["environment"] for job in trusted] == ["release"]
