@@ -22,7 +22,8 @@ from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.runs.goal import prepare
 from genkidama.runs.resume import finished, go_on
-from genkidama.runs.run import CHECKPOINTS, TRIALS, Run
+from genkidama.runs.run import TRIALS, Run
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.forkserver import prefork
 from genkidama.server.trial import Snapshot

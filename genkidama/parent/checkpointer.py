@@ -29,8 +29,7 @@ from genkidama.parent.extensions import Journal, RunStore
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
-from genkidama.runs.run import CHECKPOINTS
-from genkidama.runs.sharded_checkpoint import newest, run_of
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS, newest, run_of
 from genkidama.runtime.files import hint
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.pacing import Once

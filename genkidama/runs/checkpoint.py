@@ -38,8 +38,6 @@ from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 from genkidama.server.rules.blend import RuleState
 from genkidama.server.trial import STATE_PREFIX, Snapshot
 
-__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "newest_readable", "load", "save"]
-
 #: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
 FORMAT = "genkidama-1"
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["AXES", "COLUMNS", "Band", "band", "columns", "measured"]
-
 Numbers = npt.NDArray[np.float64]
 
 #: What a curve may be drawn over: column and label.

@@ -33,8 +33,6 @@ from genkidama.runtime.process import failure
 from genkidama.runtime.script import begin, mark
 from genkidama.runtime.user_errors import describe_exit
 
-__all__ = ["Evaluation", "Evaluations", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Evaluation:

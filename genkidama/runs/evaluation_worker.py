@@ -28,8 +28,6 @@ from genkidama.runs.policy import model_of
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
-__all__ = ["play", "steps_of"]
-
 
 def play(
     model: Model,

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import Model
 
-__all__ = ["Explanation", "explain"]
-
 Array = npt.NDArray[Any]
 
 

@@ -15,20 +15,6 @@ try:
 except ImportError:
     raise ConfigurationError(f"figures need Matplotlib: {pip_install('figures')}") from None
 
-__all__ = [
-    "BLUE",
-    "COLOURS",
-    "GREEN",
-    "GREY",
-    "INK",
-    "ORANGE",
-    "RED",
-    "SKY",
-    "STYLE",
-    "plain",
-    "write_all",
-]
-
 BLUE = "#0072B2"
 SKY = "#56B4E9"
 GREEN = "#009E73"

@@ -7,8 +7,6 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.import_strings import check_environment, environment_spec, is_import_string
 
-__all__ = ["default_threshold", "prepare", "with_default_stop"]
-
 
 def default_threshold(settings: Environment) -> float | None:
     """The mean return from which on Gymnasium calls the task solved, if it says so."""

@@ -22,18 +22,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.files import disk_errors, hint, make_folder
 from genkidama.server.events import Event, as_lines
 
-__all__ = [
-    "BACKLOG",
-    "FallbackReader",
-    "PIECE_BYTES",
-    "HistoryTail",
-    "History",
-    "read_lines",
-    "whole_length",
-    "whole_lines",
-    "write_fallback",
-]
-
 #: How much is kept for a disk that is full: a hundred thousand exchanges.
 BACKLOG = 16 << 20
 

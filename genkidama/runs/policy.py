@@ -25,8 +25,6 @@ from genkidama.runtime.files import write_atomically
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Policy", "model_of"]
-
 Array = npt.NDArray[Any]
 
 

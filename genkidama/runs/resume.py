@@ -18,11 +18,10 @@ from pathlib import Path
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs.run import CHECKPOINTS, HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
+from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
-
-__all__ = ["finished", "go_on", "prepare_directory", "resumable"]
 
 #: Its lock lies there.
 _LOCK = f"{LOGS}/.lock"

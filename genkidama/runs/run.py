@@ -42,23 +42,6 @@ if TYPE_CHECKING:
 
     from genkidama.runs.policy import Policy
 
-__all__ = [
-    "CHECKPOINTS",
-    "CHILDREN",
-    "EXPERIMENT",
-    "HISTORY",
-    "LOGS",
-    "SETTINGS",
-    "STUDY",
-    "TRIALS",
-    "Run",
-    "SelectedWeights",
-    "best_trial_of",
-    "new_directory",
-    "trial_folder",
-    "weights_of",
-]
-
 EXPERIMENT = "experiment.toml"
 TRIALS = "trials"
 STUDY = "study.db"

@@ -26,8 +26,6 @@ from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.checkpoint import load as load_file
 
-__all__ = ["CHECKPOINTS", "PARTS", "cut", "directory_of", "join", "load", "newest", "run_of"]
-
 CHECKPOINTS = "checkpoints"
 PARTS = "parts"
 

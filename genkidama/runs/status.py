@@ -40,8 +40,6 @@ from genkidama.server.events import (
 )
 from genkidama.server.trial import reached
 
-__all__ = ["SCHEMA", "ChildStatus", "Curve", "Facts", "FactsOf", "RunStatus", "fold", "line"]
-
 #: The document's version. A key that is added leaves it as it is.
 SCHEMA = 1
 

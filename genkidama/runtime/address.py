@@ -11,15 +11,6 @@ from typing import TypedDict
 from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = [
-    "Binding",
-    "explain",
-    "listening_socket",
-    "local_address",
-    "parse_listen",
-    "reachable_host",
-]
-
 #: An address of the block that is for examples alone (RFC 5737). No packet is sent there.
 _ELSEWHERE = ("192.0.2.1", 9)
 

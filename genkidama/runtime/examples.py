@@ -7,8 +7,6 @@ from pathlib import Path
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["about", "example", "examples", "experiment_file"]
-
 
 def examples() -> dict[str, Path]:
     """The file of each example, by name: `"lunarlander"`, `"lunarlander/a3c"`, ….

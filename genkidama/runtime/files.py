@@ -13,16 +13,6 @@ from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 
-__all__ = [
-    "disk_errors",
-    "hint",
-    "make_folder",
-    "remembered",
-    "remove_scratch",
-    "scratch_folder",
-    "write_atomically",
-]
-
 #: What helps where a file cannot be written, by the system's number for the reason.
 _WAYS_OUT = {
     errno.ENOSPC: "free space on its disk",

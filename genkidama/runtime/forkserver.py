@@ -40,8 +40,6 @@ from genkidama.runtime.import_strings import load_object
 from genkidama.runtime.lifeline import end_with_pipe
 from genkidama.runtime.machine import ONE_THREAD, unmap_libraries
 
-__all__ = ["ForkServer", "ForkedProcess", "Server", "begin", "main", "prefork"]
-
 #: A request is one of these bytes, with descriptors. To fork: a pipe with a `_Head` and a task, one
 #: for the answers, the standard streams, and what the process inherits. To warm up: a pipe with a
 #: module, an experiment and variables. To write elsewhere from now on: the standard streams.

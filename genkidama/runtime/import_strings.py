@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
     from genkidama.config.sections import Environment, Wrapper
 
-__all__ = [
-    "check_environment",
-    "environment_spec",
-    "is_import_string",
-    "load_object",
-    "load_wrapper",
-    "of_a_notebook",
-    "vectorized_spec",
-]
-
 _INSTALL_ATARI = pip_install("atari")
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.

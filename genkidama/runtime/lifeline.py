@@ -14,8 +14,6 @@ import signal
 import sys
 from contextlib import suppress
 
-__all__ = ["end_with_parent", "end_with_pipe"]
-
 #: From Linux' prctl.h and fcntl.h.
 _PR_SET_PDEATHSIG = 1
 _F_SETSIG = 10

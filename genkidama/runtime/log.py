@@ -14,19 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from genkidama.errors import GenkidamaError, redacted
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger, Processor
+    from structlog.typing import FilteringBoundLogger as FilteringBoundLogger
+    from structlog.typing import Processor
 else:  # without importing structlog
     FilteringBoundLogger = Any
-
-__all__ = [
-    "FilteringBoundLogger",
-    "Parser",
-    "configure_logging",
-    "fail",
-    "get_logger",
-    "log_with",
-    "stop_at_eof",
-]
 
 #: What each line of a named process says beside its own words.
 _always: dict[str, str] = {}

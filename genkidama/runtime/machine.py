@@ -15,28 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = [
-    "ONE_THREAD",
-    "RESERVED",
-    "available_bytes",
-    "available_cores",
-    "forget_peak",
-    "keep_large_blocks",
-    "limit_growth",
-    "loop_factory",
-    "machine_name",
-    "on_signals",
-    "own_bytes",
-    "private_bytes",
-    "resident_bytes",
-    "return_large_blocks",
-    "set_retransmission_timeout",
-    "descriptors_left",
-    "since_peak_bytes",
-    "unmap_libraries",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # What the kernel lets this process take, and what it has taken.
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Backoff", "Once", "RestartPolicy", "Throttle"]
-
 T = TypeVar("T")
 
 

@@ -32,19 +32,6 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
 from genkidama.runtime.user_errors import describe_exit
 
-__all__ = [
-    "Launch",
-    "OwnedProcess",
-    "Process",
-    "WorkerOwner",
-    "WorkerProcess",
-    "end_all",
-    "failure",
-    "losses",
-    "readable",
-    "start_program",
-]
-
 #: A process that is lost more often within a minute will be lost again.
 MOST_LOSSES = 5
 

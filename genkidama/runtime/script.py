@@ -29,18 +29,6 @@ from genkidama.config.decoding import name_of_script
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "MARK",
-    "begin",
-    "cells",
-    "import_module",
-    "inherit",
-    "mark",
-    "source_of",
-    "where",
-    "with_notebook",
-]
-
 #: The environment variable of each process that we start, and of all that it starts: the script's
 #: module, folders to import from, and its arguments, as JSON; no module is "".
 MARK = "GENKIDAMA_SCRIPT"

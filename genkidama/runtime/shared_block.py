@@ -19,8 +19,6 @@ import numpy.typing as npt
 from genkidama.config.formatting import megabytes
 from genkidama.errors import EnvironmentFailure
 
-__all__ = ["Block", "BlockLayout", "size_of"]
-
 Array = npt.NDArray[Any]
 
 #: Parts start at cache lines, so that no two cores write to the same one.

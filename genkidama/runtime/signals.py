@@ -8,9 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["deferred", "exit_on_interrupt"]
-
-
 # ------------------------------------------------------------------------------------------------
 # Ctrl-C while a command imports what it needs ends it at once, and prints no traceback.
 #

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
-__all__ = ["STATUS_SECONDS", "Notify", "supervised"]
-
 #: Seconds between two notifications about the status.
 STATUS_SECONDS = 2.0
 

@@ -9,8 +9,6 @@ import traceback
 
 from genkidama.errors import GenkidamaError
 
-__all__ = ["describe_exit", "describe_error", "is_user_error", "print_user_traceback"]
-
 #: An error's own text is cut after this many characters, so that its place is not.
 _LONGEST = 500
 

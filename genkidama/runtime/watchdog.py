@@ -13,9 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-__all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog", "WatchdogOwner"]
-
-
 # ------------------------------------------------------------------------------------------------
 # Detection of processes that hang. Pure.
 #

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     checks={"experience": "genkidama.plugins.actors.rule:check"},
     rules={"experience": "genkidama.plugins.actors.rule:Experience"},

@@ -25,8 +25,6 @@ from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import keep_large_blocks
 from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
-__all__ = ["main", "run_forked"]
-
 #: Characters of an error's text that are sent.
 _LONGEST_REASON = 1000
 

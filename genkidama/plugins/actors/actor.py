@@ -25,8 +25,6 @@ from genkidama.plugins.actors.outbox import BufferedPipe, Outbox, block_arrays
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.machine import forget_peak
 
-__all__ = ["Actor", "lanes_and_steps"]
-
 #: Lanes stay as they are unless this many times more, or fewer, are wanted.
 _MISFIT = 2.0
 

@@ -18,8 +18,6 @@ from genkidama.plugins.actors.outbox import BLOCK, Outboxes, block_rows
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.process import WorkerProcess
 
-__all__ = ["ActorPool", "Actors"]
-
 #: Newer weights are asked for at most once in the time of this many rows, with a push or alone. The
 #: answer wakes the child, which costs a slow machine as much CPU as ten steps; so does asking, but
 #: not with a push.

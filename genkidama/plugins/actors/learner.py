@@ -18,8 +18,6 @@ from genkidama.plugins.actors.rule import Columns
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.protocol.vector import is_finite
 
-__all__ = ["RowLearner", "columns_of", "rollout_of"]
-
 Array = npt.NDArray[Any]
 
 #: Steps of a batch that the divergence of the policies is estimated from.

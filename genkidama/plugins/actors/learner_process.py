@@ -49,8 +49,6 @@ from genkidama.runtime.shared_block import Block
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
 
-__all__ = ["FORKSERVER", "LearnerLayout", "LearnerMemory", "LearnerProcess", "companion"]
-
 Array = npt.NDArray[Any]
 
 #: The one that this program was forked from, with torch warm.

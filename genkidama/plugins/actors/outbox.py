@@ -25,8 +25,6 @@ from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
 
-__all__ = ["BLOCK", "BLOCKS", "BufferedPipe", "Outbox", "Outboxes", "block_arrays", "block_rows"]
-
 Array = npt.NDArray[Any]
 
 #: Blocks of a core: one is written while others are on their way.

@@ -30,14 +30,6 @@ from genkidama.server.rules.blend import Rule, RuleState, Update
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = [
-    "Columns",
-    "Experience",
-    "LearnedBatch",
-    "check",
-    "most_rows",
-]
-
 Rows = npt.NDArray[np.float32]
 
 #: The weight of the last batch in a child's pace.

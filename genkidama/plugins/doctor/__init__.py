@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     verbs={"doctor": "genkidama.plugins.doctor.verbs:DOCTOR"},
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     verbs={"plot": "genkidama.plugins.figures.verbs:PLOT"},
     run_methods={"plot": "genkidama.plugins.figures.plots:draw_runs"},

@@ -24,8 +24,6 @@ from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.curves import AXES, band, columns, measured
 from genkidama.runs.run import Run
 
-__all__ = ["Series", "draw_curves", "draw_densities", "draw_diagnostics", "draw_runs", "series_of"]
-
 Numbers = npt.NDArray[np.float64]
 
 #: Staleness is shown as means over this many spans of the run.

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     sections={"ga3c": "genkidama.plugins.ga3c.settings:GA3CSettings"},
     checks={"ga3c": "genkidama.plugins.ga3c.settings:check"},

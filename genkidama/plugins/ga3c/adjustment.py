@@ -29,8 +29,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Adjustment", "Setting", "Measurement", "neighbours"]
-
 
 class Setting(NamedTuple):
     """The number of each kind, or its limit."""

@@ -41,8 +41,6 @@ from genkidama.learning.environments import check_numbers, converter, make_lanes
 from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = ["Agent", "run_agent", "warm_up"]
-
 Array = npt.NDArray[Any]
 
 #: Steps between two looks of its memory guard.

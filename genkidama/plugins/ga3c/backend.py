@@ -51,8 +51,6 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.watchdog import Watchdog
 
-__all__ = ["AGENTS", "GA3C", "EngineOwner", "EngineProcess", "Rates"]
-
 #: Forks agents, without torch.
 AGENTS = ForkServer("genkidama.plugins.ga3c.agent", lambda _: ONE_THREAD)
 

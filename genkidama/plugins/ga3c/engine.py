@@ -44,8 +44,6 @@ from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.user_errors import describe_error, is_user_error, print_user_traceback
 
-__all__ = ["Engine", "Predictor", "Shared", "Trainer", "main"]
-
 Array = npt.NDArray[Any]
 
 #: Niceness of a predictor towards the agents that share its cores. While they continue, more

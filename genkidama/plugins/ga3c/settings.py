@@ -10,8 +10,6 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = ["GA3CSettings", "check"]
-
 
 class GA3CSettings(Section, frozen=True):
     """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model.

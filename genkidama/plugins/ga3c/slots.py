@@ -35,19 +35,6 @@ import numpy.typing as npt
 from genkidama.protocol.diagnostics import SHAPE
 from genkidama.runtime.shared_block import Block
 
-__all__ = [
-    "Count",
-    "Ends",
-    "LEAVE",
-    "SlotLayout",
-    "Slots",
-    "pipe",
-    "put",
-    "ring",
-    "take",
-    "waiting",
-]
-
 Array = npt.NDArray[Any]
 
 

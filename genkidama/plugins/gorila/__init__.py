@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     sections={"replay": "genkidama.plugins.gorila.settings:ReplaySettings"},
     checks={"replay": "genkidama.plugins.gorila.settings:check"},

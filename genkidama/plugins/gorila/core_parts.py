@@ -29,8 +29,6 @@ from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import LocalReplay, SumTrees, nodes_of
 
-__all__ = ["LearnerOnly", "ReplayPart", "TargetNetwork", "make_replay"]
-
 #: Bytes of the replay that a core rehearses with instead of that of all children.
 _REHEARSED_BYTES = 16_000_000
 

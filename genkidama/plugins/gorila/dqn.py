@@ -23,8 +23,6 @@ from genkidama.protocol.diagnostics import Diagnostics
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = ["DQN", "Greedy", "dqn_loss", "dqn_slope"]
-
 Array = npt.NDArray[Any]
 
 #: Numbers of the observations that are drawn together, at most, unless one update needs more.

@@ -34,8 +34,6 @@ from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import OwnedProcess
 
-__all__ = ["FOLDER", "EmbeddedEngine", "companion"]
-
 #: The engine's folder in the run's directory, and its settings in it.
 FOLDER = "replay"
 _SETTINGS = "valkey.conf"

@@ -54,20 +54,6 @@ from genkidama.protocol.vector import are_actions, are_numbers
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import Backoff
 
-__all__ = [
-    "RingSample",
-    "EngineRing",
-    "GlobalReplay",
-    "GlobalReplayWriter",
-    "RingRows",
-    "RingSettings",
-    "describe",
-    "join_blocks",
-    "ring_settings",
-    "rows_for",
-    "make_global_replay",
-]
-
 Array = npt.NDArray[Any]
 
 #: Behind the actions: reward, terminated, truncated, log μ, and 1 for a step or 0 for a stop.

@@ -19,8 +19,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 if TYPE_CHECKING:
     from valkey import Valkey
 
-__all__ = ["PASSWORD", "RedisClient", "EngineGone", "without_password"]
-
 #: The environment variable with an engine's password, for a URL without one.
 PASSWORD = "GENKIDAMA_REPLAY_PASSWORD"  # noqa: S105
 

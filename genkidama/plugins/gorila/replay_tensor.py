@@ -39,8 +39,6 @@ import numpy.typing as npt
 
 from genkidama.child.shared_memory import ReplayRows, SharedArray, SharedMemory
 
-__all__ = ["ReadView", "ReplayTensor", "RingSegment", "ring_arrays"]
-
 Array = npt.NDArray[Any]
 
 

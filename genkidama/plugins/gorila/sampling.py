@@ -30,8 +30,6 @@ from genkidama.learning.model import Model, scaled
 from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.replay_tensor import ReadView, ReplayTensor
 
-__all__ = ["LocalReplay", "Sampler", "SumTrees", "nodes_of"]
-
 Array = npt.NDArray[Any]
 
 

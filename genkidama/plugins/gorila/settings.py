@@ -10,8 +10,6 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = ["ReplaySettings", "check"]
-
 
 class ReplaySettings(Section, frozen=True):
     """`[replay]`: the steps that are kept, for algorithms that learn from samples."""

@@ -38,8 +38,6 @@ from genkidama.protocol.session import (
 from genkidama.protocol.shard import Shard, addresses
 from genkidama.protocol.vector import Signature, Vector
 
-__all__ = ["ShardedConnection", "gather_all", "wait_any"]
-
 T = TypeVar("T")
 
 #: Settings in which the shards of a parent may differ.

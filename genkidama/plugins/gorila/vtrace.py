@@ -16,8 +16,6 @@ from genkidama.learning.rollout import Rollout
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = ["VTrace"]
-
 
 class VTrace(A3C):
     """The learner `algorithm.name = "vtrace"`: A3C's loss, off its policy.

@@ -40,8 +40,6 @@ from genkidama.runs.figure_style import (
     write_all,
 )
 
-__all__ = ["draw"]
-
 
 def draw(snapshot: StudySnapshot, folder: Path, shares: Importances | None) -> list[Path]:
     """Writes the figures into `folder`, which is made if needed, each as PNG and SVG.

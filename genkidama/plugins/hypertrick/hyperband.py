@@ -36,8 +36,6 @@ from genkidama.plugins.hypertrick.rule import (
     geometric_phases,
 )
 
-__all__ = ["Halving", "bracket_sizes"]
-
 
 def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
     """Trials that Hyperband begins in each bracket, ⌈(s_max+1)/(s+1)·η^s⌉ from s_max down to 0.

@@ -18,8 +18,6 @@ from genkidama.runtime.import_strings import check_environment
 from genkidama.runtime.script import begin
 from genkidama.server.limits import check_exposed
 
-__all__ = ["check_search", "search"]
-
 
 def check_search(experiment: Experiment) -> None:
     """Checks that there is something to search.

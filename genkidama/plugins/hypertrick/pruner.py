@@ -62,8 +62,6 @@ except ImportError as error:
         f"HyperTrickPruner needs Optuna: {pip_install('search')} ({error})"
     ) from error
 
-__all__ = ["HyperTrickPruner", "decisions"]
-
 _PREFIX = "hypertrick:"
 
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
     from ray.tune.experiment import Trial
 
-__all__ = ["HyperTrickScheduler"]
-
 #: In the experiment's directory: the trials' ids in the order of their numbers, and all decisions.
 JOURNAL = "hypertrick.json"
 

@@ -32,19 +32,6 @@ import msgspec
 from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
 
-__all__ = [
-    "OPTUNA_STATES",
-    "TITLES",
-    "Improvement",
-    "PhaseRecord",
-    "Span",
-    "State",
-    "StudySnapshot",
-    "TrialRecord",
-    "best_trial",
-    "state_after",
-]
-
 #: The names of the methods in a report.
 TITLES = {
     "hypertrick": "HyperTrick",

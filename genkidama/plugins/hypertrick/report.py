@@ -43,8 +43,6 @@ from genkidama.plugins.hypertrick.study import (
 )
 from genkidama.runs.run import Run, trial_folder
 
-__all__ = ["report", "report_of", "text"]
-
 #: Columns of a report: those of the smallest terminal.
 WIDTH = 80
 

@@ -54,22 +54,6 @@ import msgspec
 
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "Decision",
-    "HyperTrick",
-    "Mode",
-    "SearchRule",
-    "Verdict",
-    "check_natural",
-    "completion_rate",
-    "eviction_rate_for",
-    "expected_runs",
-    "expected_workers",
-    "geometric_phases",
-    "minimum_completion_rate",
-    "workers_before_selection",
-]
-
 #: The error of a float that stands for a whole number.
 ROUNDING = 1e-9
 

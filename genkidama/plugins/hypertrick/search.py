@@ -43,8 +43,6 @@ from genkidama.server.events import (
 from genkidama.server.rules.blend import Rule, Update
 from genkidama.server.trial import ProgressCounter, Snapshot, Trial
 
-__all__ = ["Replace", "Search", "SearchTrial"]
-
 
 @dataclass
 class SearchTrial(Trial):

@@ -27,8 +27,6 @@ from genkidama.plugins.hypertrick.rule import HyperTrick, SearchRule, geometric_
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = ["Dimension", "SearchSettings", "check", "check_search", "parse_space"]
-
 
 class SearchSettings(Section, frozen=True):
     """`[search]`: makes the run a search, in which each child trains one trial after another."""

@@ -20,8 +20,6 @@ from genkidama.server.events import (
     TrialEnded,
 )
 
-__all__ = ["SearchStatus"]
-
 #: The document has the newest trials, and the best.
 _MOST_TRIALS = 300
 

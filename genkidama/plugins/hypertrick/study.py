@@ -56,17 +56,6 @@ except ImportError as error:
         f"a search needs Optuna ({error}); install it: {pip_install('search')}"
     ) from None
 
-__all__ = [
-    "ENOUGH",
-    "Importances",
-    "Study",
-    "ended_study",
-    "importances",
-    "open_study",
-    "read",
-    "storage_url",
-]
-
 #: Seconds that SQLite waits for another writer, a dashboard for instance.
 _SQLITE_SECONDS = 60.0
 

@@ -28,15 +28,14 @@ from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.run import CHECKPOINTS, EXPERIMENT, TRIALS, trial_folder
+from genkidama.runs.run import EXPERIMENT, TRIALS, trial_folder
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runtime.files import write_atomically
 from genkidama.server.child_record import restore_children
 from genkidama.server.events import Resumed
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.registry import check_parts
 from genkidama.server.trial import Snapshot, Trials
-
-__all__ = ["TrialStore"]
 
 #: Checkpoints kept of a trial under way, beside the best.
 _KEEP = 1

@@ -11,8 +11,6 @@ from genkidama.runs.run import LOGS
 from genkidama.runtime.files import remove_scratch, scratch_folder
 from genkidama.runtime.process import Process
 
-__all__ = ["ChildActor", "Report"]
-
 #: Seconds for the process to end after SIGTERM. The driver waits a little longer.
 _GRACE_SECONDS = 2.5
 

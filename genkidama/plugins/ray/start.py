@@ -33,8 +33,6 @@ from genkidama.runtime.files import remove_scratch, scratch_folder
 from genkidama.runtime.process import Process, losses
 from genkidama.runtime.script import begin
 
-__all__ = ["launch", "layout"]
-
 #: How long a cluster's port may take to open.
 _REACH_SECONDS = 10.0
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render.verbs:PLAY"},
     run_methods={"video": "genkidama.plugins.render.playback:play"},

@@ -24,16 +24,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.explanation import Explanation
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = [
-    "Film",
-    "Moment",
-    "Panel",
-    "PlaybackScreen",
-    "check_film",
-    "check_screen",
-    "without_screen",
-]
-
 Picture = npt.NDArray[np.uint8]
 
 #: Columns of the panel, and of its margins.

@@ -36,8 +36,6 @@ from genkidama.runs.run import Run, weights_of
 from genkidama.runtime.import_strings import environment_spec
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["FireFirst", "action_names", "make_pictured", "moments", "pace", "play"]
-
 Array = npt.NDArray[Any]
 
 #: What ALE's vectorized form and EnvPool call what Gymnasium's wrappers call otherwise. Each with
