@@ -89,17 +89,10 @@ def save(
     snapshot: Snapshot,
     state: RuleState | None = None,
 ) -> None:
-    """Writes a checkpoint, replacing the file at `path` if there is one.
+    """Writes a checkpoint over the file at `path`; a failure leaves that whole.
 
-    Args:
-        signature: what the vector's numbers mean.
-        vector: float32, shape (signature.size,), only read.
-        state: what the parent's rule remembers, float32 or float64, only read.
-
-    Raises:
-        EnvironmentFailure: the disk is full, the folder is not writable, …; or one of the numbers
-            is NaN or infinite. The old file is whole.
-        ValueError: the vector does not fit the signature.
+    The vector is float32 (signature.size,); `state` is what the parent's rule remembers, float32 or
+    float64. An EnvironmentFailure says that the disk refuses it, or a number is NaN or infinite.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
     # safetensors sorts its tensors, so their order must be stored.
@@ -204,12 +197,9 @@ def newest_readable(
 ) -> Checkpoint | None:
     """The first of these files that is whole, and whose settings can be read; None if none is.
 
-    Args:
-        unreadable: called with one line for each file that had to be passed over.
-
-    Raises:
-        ConfigurationError: none is good, and the settings in one that is whole cannot be read.
-            Another version of the software could go on with it.
+    `unreadable` is called with one line for each file that had to be passed over. If none is good,
+    and the settings in a whole one cannot be read, that is a ConfigurationError: another version of
+    the software could go on with it.
     """
     strange: GenkidamaError | None = None
     for path in paths:
@@ -228,12 +218,7 @@ def newest_readable(
 
 
 class CheckpointFolder:
-    """A run's `checkpoints/`: the last `keep` versions and the best.
-
-    Args:
-        path: the folder; `prepare` makes it.
-        keep: how many of the last versions stay, at least 1.
-    """
+    """A run's `checkpoints/`: the last `keep` versions, at least 1, and the best."""
 
     def __init__(self, path: str | Path, keep: int = 5) -> None:
         self.path = Path(path)
@@ -247,22 +232,14 @@ class CheckpointFolder:
         return self.path / f"version-{version:010d}{_SUFFIX}"
 
     def prepare(self) -> None:
-        """Makes the folder, and removes partial files of a process that was killed.
-
-        Raises:
-            EnvironmentFailure: the folder cannot be made or written to.
-        """
+        """Makes the folder, and removes partial files of a process that was killed."""
         make_folder(self.path)
         with disk_errors(self.path):
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink()
 
     def versions(self) -> list[int]:
-        """The versions that have a file, ascending; none if there is no folder.
-
-        Raises:
-            EnvironmentFailure: the folder cannot be read.
-        """
+        """The versions that have a file, ascending; none if there is no folder."""
         names: list[str] = []
         with disk_errors(self.path, "read"), suppress(FileNotFoundError, NotADirectoryError):
             names = os.listdir(self.path)
@@ -278,10 +255,7 @@ class CheckpointFolder:
         """Writes `version-N.safetensors` and deletes all but the last `keep` versions up to N.
 
         Newer ones stay: they are unreadable, or this run would have started from them. The folder
-        is made again if it has gone.
-
-        Raises:
-            EnvironmentFailure: as `save`; nothing is deleted then.
+        is made again if it has gone. Errors as `save`; nothing is deleted then.
         """
         path = self.version_path(snapshot.version)
         make_folder(self.path)
@@ -303,11 +277,7 @@ class CheckpointFolder:
         snapshot: Snapshot,
         state: RuleState | None = None,
     ) -> Path:
-        """Writes `best.safetensors`.
-
-        Raises:
-            EnvironmentFailure: as `save`.
-        """
+        """Writes `best.safetensors`; errors as `save`."""
         make_folder(self.path)
         save(self.best_path, signature, vector, snapshot, state)
         return self.best_path

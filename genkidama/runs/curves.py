@@ -85,14 +85,9 @@ def _placed(
 def measured(
     lines: Iterable[Mapping[str, Any]], names: Sequence[str], over: str
 ) -> dict[str, dict[str, tuple[Numbers, Numbers]]]:
-    """The values of these figures in a plain run's history, by name and child.
+    """The values of these figures in a plain run's history, by name and child, over one of `AXES`.
 
     A line of measures stands where the newest exchange before it does.
-
-    Args:
-        lines: of the history.
-        names: of figures, as `genkidama.protocol.diagnostics.DIAGNOSTICS`.
-        over: one of `AXES`.
     """
     points: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in names}
     for line, place in _placed(lines):
@@ -116,8 +111,7 @@ def _arrays(points: Sequence[tuple[float, float]]) -> tuple[Numbers, Numbers]:
 def band(curves: Sequence[tuple[Numbers, Numbers]]) -> Band:
     """Median and quartiles of several curves, as far as all of them reach.
 
-    Args:
-        curves: of each x, which never falls, and y; both (n,), without NaN, n at least 1.
+    Each is x, which never falls, and y; both (n,), without NaN, n at least 1.
     """
     first = max(float(x[0]) for x, _ in curves)
     last = min(float(x[-1]) for x, _ in curves)

@@ -265,19 +265,9 @@ def _ignore(_: float) -> None:
 def play_shares(
     request: dict[str, Any], shares: list[list[int]], watch: Callable[[float], None], log: Path
 ) -> list[dict[str, Any]]:
-    """Plays each share in a process of its own, all at once.
+    """Plays each share of the episodes in a process of its own, all at once; returns their answers.
 
-    Args:
-        request: the request to all of them, without their episodes.
-        shares: the numbers of each one's episodes.
-        watch: is called with each return as it comes.
-        log: the folder where a traceback is written.
-
-    Returns:
-        What each process answers.
-
-    Raises:
-        GenkidamaError: what a process ended with.
+    `watch` is called with each return as it comes. A traceback is written to the folder `log`.
     """
     command = [sys.executable, "-m", "genkidama.runs.evaluation_worker"]
     questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]

@@ -41,13 +41,7 @@ def play(
     """The undiscounted return of each numbered episode.
 
     An episode depends on `seed` and its number alone, so it does not matter which process plays it.
-
-    Args:
-        episodes: their numbers.
-        greedy: whether the most probable action is taken instead of a sampled one. ε is off either
-            way.
-        starts: how they begin; as the environment does if absent.
-        watch: is called with each return as it comes.
+    ε is off, also where actions are sampled. `watch` is called with each return as it comes.
     """
     returns = []
     for episode in episodes:
@@ -66,9 +60,8 @@ def steps_of(
 ) -> Iterator[tuple[Any, Any, float]]:
     """One episode, as it is evaluated. The seed's last number is the episode's.
 
-    Yields:
-        Before each step the observation, the next action, as the environment takes it, and the
-        undiscounted return so far; at the end None in place of the action.
+    Yields before each step the observation, the next action, as the environment takes it, and the
+    undiscounted return so far; at the end None in place of the action.
     """
     sequence = np.random.SeedSequence(seed)
     outputs = model.network.acting()

@@ -59,17 +59,9 @@ def plain(text: str) -> str:
 
 
 def write_all(makers: Mapping[str, Callable[[], Figure | None]], folder: Path) -> list[Path]:
-    """Draws and writes figures into `folder`, which is made if needed, each as PNG and SVG.
+    """Draws and writes figures into `folder`, each as PNG and SVG; returns the files.
 
-    Args:
-        makers: by the name of the file; one that gives None has nothing to show.
-        folder: where to; files of the same names are replaced.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        EnvironmentFailure: they cannot be written.
+    The makers are by the file's name. One that gives None has nothing to show.
     """
     paths = []
     try:

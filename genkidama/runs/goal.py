@@ -21,14 +21,7 @@ def default_threshold(settings: Environment) -> float | None:
 
 
 def prepare(experiment: Experiment) -> tuple[Experiment, str]:
-    """Checks the environment, and sets a stop condition: the first step of each start.
-
-    Returns:
-        As `with_default_stop`.
-
-    Raises:
-        ConfigurationError: as `check_environment`.
-    """
+    """Checks the environment, and sets a stop condition: the first step of each start."""
     check_environment(experiment)
     return with_default_stop(experiment)
 

@@ -57,11 +57,7 @@ def _whole_length(file: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a history, oldest first; none if there is no file.
-
-    Raises:
-        ConfigurationError: a line is longer than any that a parent writes.
-    """
+    """The whole lines of a history, oldest first; none if there is no file."""
     try:
         with path.open("rb") as file:
             while line := file.readline(PIECE_BYTES):
@@ -77,11 +73,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 class HistoryTail:
-    """Reads what is added to a history from now on.
-
-    Args:
-        path: the file, which need not be there yet.
-    """
+    """Reads what is added from now on to a history, which need not be there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,13 +109,9 @@ class HistoryTail:
 
 
 class History:
-    """The history file of one run, open for appending.
+    """The history file of one run, open for appending; made if there is none.
 
-    Args:
-        path: the file; made if there is none.
-
-    Raises:
-        EnvironmentFailure: it cannot be written, or another parent is writing it.
+    An EnvironmentFailure says that it cannot be written, or another parent is writing it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,11 +150,7 @@ class History:
             return True
 
     def reopen(self) -> None:
-        """Writes from now on into a new file of this name, in a folder that is made if missing.
-
-        Raises:
-            EnvironmentFailure: it cannot be made; all stays as it was.
-        """
+        """Writes from now on into a new file of this name, in a folder that is made if missing."""
         make_folder(self.path.parent)
         opened = self._open()
         os.close(self._file)
@@ -180,11 +164,7 @@ class History:
             self.dropped += len(events)
 
     def flush(self) -> None:
-        """Writes the lines taken so far.
-
-        Raises:
-            EnvironmentFailure: the disk is full, …; the lines are kept for the next call.
-        """
+        """Writes the lines taken so far; after an EnvironmentFailure the next call does."""
         try:
             while self._waiting:
                 del self._waiting[: os.write(self._file, self._waiting)]

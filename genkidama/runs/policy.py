@@ -29,11 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Model:
-    """The model of a checkpoint, with its weights.
-
-    Raises:
-        ConfigurationError: its network cannot be made for this environment, or has other weights.
-    """
+    """The model of a checkpoint, with its weights."""
     model = Model(checkpoint.experiment, environment)
     if (difference := model.signature.difference(checkpoint.signature)) is not None:
         raise ConfigurationError(

@@ -38,15 +38,8 @@ def prepare_directory(
 ) -> Run:
     """Makes a run directory ready for its parent, with the experiment in it, and locks it.
 
-    `resumable` gives the lock back.
-
-    Args:
-        out: the directory; a new one under `runs/` if absent.
-        resume: the directory of a run to go on with, instead of `out`.
-
-    Raises:
-        ConfigurationError: `out` holds a run already, or `resume` none; or somebody is using it.
-        EnvironmentFailure: it cannot be written.
+    It is `out`, or a new one under `runs/`; or `resume`, that of a run to go on with. `resumable`
+    gives the lock back.
     """
     path = Path("runs" if out is None else out)
     allow = modules(experiment.to_dict())
@@ -115,11 +108,7 @@ def _in_use(path: Path, why: str) -> ConfigurationError:
 
 
 def finished(run: Run, experiment: Experiment) -> str:
-    """The reason why a plain run is finished and the command that resumes it; empty if it is not.
-
-    Args:
-        experiment: the settings with which it is to go on.
-    """
+    """The reason why a plain run is finished and the command that resumes it; empty if not."""
     reason, _ = _reached(run, experiment.stop)
     return f"{run.path} is finished: {reason}; go on: {go_on(run, experiment)}" if reason else ""
 
@@ -166,12 +155,9 @@ def _next_goal(mean: float, best: float) -> float:
 
 @contextmanager
 def resumable(run: Run, verb: str) -> Iterator[None]:
-    """Meanwhile an interruption says how to go on, if there is anything to go on with.
+    """Meanwhile an interruption says how this command resumes the run, if there is one.
 
     Afterwards others may use the directory.
-
-    Args:
-        verb: the command that resumes it, as `"train"`.
     """
     try:
         yield

@@ -64,12 +64,7 @@ def trial_folder(number: int) -> str:
 
 
 def new_directory(name: str, under: Path = Path("runs")) -> Path:
-    """Makes `under/NAME-DATE-TIME`, with a number behind it if it is there already.
-
-    Raises:
-        EnvironmentFailure: a hundred runs of this name began in this second.
-        OSError: it cannot be made.
-    """
+    """Makes `under/NAME-DATE-TIME`, with a number behind it if it is there already."""
     stamp = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, _MOST_IN_A_SECOND + 1))):
         path = under / f"{stamp}{suffix}"
@@ -229,16 +224,7 @@ class Run:
     def record_evaluation(
         self, evaluation: dict[str, Any], returns: Sequence[float], now: float
     ) -> None:
-        """Writes `evaluation.json`, which has the returns, and a line of history, which has not.
-
-        Args:
-            evaluation: as `Evaluation.to_dict` gives it.
-            returns: of the episodes.
-            now: Unix seconds.
-
-        Raises:
-            EnvironmentFailure: they cannot be written.
-        """
+        """Writes `evaluation.json`, which has the returns, and a line of history, which has not."""
         whole = {**evaluation, "returns": [round(value, 3) for value in returns]}
         lines = (
             b"  " + msgspec.json.encode(key) + b": " + msgspec.json.encode(value)
@@ -383,12 +369,8 @@ class SelectedWeights:
 def weights_of(target: Run | str | Path, *, best: bool = True) -> SelectedWeights:
     """The weights of a run, its directory, a search's, or a checkpoint file.
 
-    Args:
-        best: of a run, takes the best by mean training return, if one is known; otherwise the
-            newest. Of a search, the run is its best trial.
-
-    Raises:
-        ConfigurationError: there is no such run or file, or it holds no good weights.
+    Of a run it takes the best by mean training return, if one is known and wanted; otherwise the
+    newest. Of a search, the run is its best trial.
     """
     if not isinstance(target, Run) and not Path(target).is_dir():
         return SelectedWeights(None, sharded_checkpoint.load(Path(target)))
@@ -397,11 +379,7 @@ def weights_of(target: Run | str | Path, *, best: bool = True) -> SelectedWeight
 
 
 def best_trial_of(run: Run) -> Run:
-    """The run itself or, of a search, its best trial.
-
-    Raises:
-        ConfigurationError: no trial of the search has a score and weights.
-    """
+    """The run itself or, of a search, its best trial that has a score and weights."""
     if not (run.path / EXPERIMENT).is_file() or not run.experiment.searches:
         return run
     search = run._status().search

@@ -43,23 +43,15 @@ def run_of(directory: Path, part: Shard) -> Path:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint, from all its files if it is one of a parent in parts.
-
-    Raises:
-        ConfigurationError: as `genkidama.runs.checkpoint.load`, or a part's file is missing.
-    """
+    """Reads a checkpoint, from all its files if it is one of a parent in parts."""
     return join(load_file(path))
 
 
 def newest(run: Path, part: Shard, unreadable: Callable[[str], None]) -> Checkpoint | None:
     """The checkpoint that this shard resumes from; None if there is none.
 
-    Args:
-        run: the run's directory.
-        unreadable: called with one line for each file that had to be passed over.
-
-    Raises:
-        ConfigurationError: the run was in other parts, and lacks the files of one.
+    `unreadable` is called with one line for each file that had to be passed over. A run that was in
+    other parts, and lacks the files of one, is a ConfigurationError.
     """
     own = _folder(run, part).latest(unreadable)
     if part.is_first and (own is None or own.part == part):

@@ -26,15 +26,10 @@ class Binding(TypedDict, total=False):
 
 
 def parse_listen(listen: str) -> Binding:
-    """Parses an address to listen on. Port 0 lets the system choose one.
+    """Parses `HOST:PORT`, `[IPV6]:PORT`, or `fd://N`. Port 0 lets the system choose one.
 
-    Args:
-        listen: `HOST:PORT`, `[IPV6]:PORT`, or `fd://N` for an inherited stream socket, as systemd's
-            socket activation gives it; the parent then owns it.
-
-    Raises:
-        ConfigurationError: it is none of these.
-        EnvironmentFailure: the inherited descriptor is no stream socket.
+    The last is an inherited stream socket, as systemd's socket activation gives it; the parent then
+    owns it.
     """
     if (inherited := _FD.match(listen)) is not None:
         return {"sock": _inherit(int(inherited[1]), listen)}
@@ -65,12 +60,7 @@ def _inherit(number: int, listen: str) -> socket.socket:
 
 
 def listening_socket(listen: str) -> socket.socket:
-    """A socket that takes what comes to `HOST:PORT`, even before there is a parent to serve it.
-
-    Raises:
-        ConfigurationError: as `parse_listen`.
-        EnvironmentFailure: nobody can listen there.
-    """
+    """A socket that takes what comes to `HOST:PORT`, even before there is a parent to serve it."""
     binding = parse_listen(listen)
     if "sock" in binding:
         return binding["sock"]

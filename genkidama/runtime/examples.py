@@ -40,11 +40,7 @@ def about(file: Path) -> str:
 
 
 def example(name: str) -> Path:
-    """The file of an example; its last word is enough if no other has it.
-
-    Raises:
-        ConfigurationError: there is no such example, or several.
-    """
+    """The file of an example; its last word is enough if no other has it."""
     known = examples()
     found = [each for each in known if name in (each, each.rpartition("/")[2])]
     if name in known:
@@ -59,11 +55,7 @@ def example(name: str) -> Path:
 
 
 def experiment_file(path: Path) -> Path:
-    """The file, or the example of this name where there is no such file.
-
-    Raises:
-        ConfigurationError: there is neither.
-    """
+    """The file, or the example of this name where there is no such file."""
     if path.suffix and not path.exists():
         raise ConfigurationError(
             f"{path}: no such file; `genkidama init {path}` writes one, "

@@ -67,11 +67,7 @@ def remove_scratch(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes a folder of this user if nobody holds its lock.
-
-    Raises:
-        OSError: somebody does, or it is none of ours.
-    """
+    """Removes a folder of this user; an OSError says that its lock is held, or that it has none."""
     if folder.lstat().st_uid != os.getuid():
         return
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
@@ -99,11 +95,7 @@ def disk_errors(path: Path, done: str = "written") -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and those above it, unless they are there.
-
-    Raises:
-        EnvironmentFailure: it cannot be made.
-    """
+    """Makes a folder and those above it, unless they are there."""
     with disk_errors(path, "made"):
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -114,10 +106,8 @@ def make_folder(path: Path) -> None:
 def remembered(name: str, decide: Callable[[], bool]) -> bool:
     """A verdict from this user's cache (`~/.cache/genkidama/NAME`), or else a new one for it.
 
-    Args:
-        name: says everything that the verdict hangs on, such as versions.
-        decide: decides where there is no verdict yet. Nothing is remembered where the cache cannot
-            be written.
+    The name says everything that the verdict hangs on, such as versions. Nothing is remembered
+    where the cache cannot be written.
     """
     above = os.environ.get("XDG_CACHE_HOME", "")
     path = Path(above or os.path.expanduser("~/.cache")) / "genkidama" / name
@@ -135,9 +125,6 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     The content is written beside the file, flushed to the disk, and renamed. Then the folder is
     flushed, too, so that the new name survives a power cut.
-
-    Raises:
-        EnvironmentFailure: it could not be written; the old file is untouched.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with disk_errors(path):

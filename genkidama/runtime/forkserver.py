@@ -80,8 +80,7 @@ class _Head(NamedTuple):
 class ForkedProcess:
     """A process that a forkserver forks, with the methods of a `subprocess.Popen`.
 
-    Raises:
-        OSError: the forkserver is gone.
+    An OSError says that the forkserver is gone.
     """
 
     #: The exit code, below 0 if it was killed; None as long as none is known.
@@ -141,11 +140,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not ended after these seconds.
-        """
+        """Waits for the exit code; raises a `subprocess.TimeoutExpired`."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -218,12 +213,9 @@ _inherited: list[int] = []
 
 
 class Server:
-    """A forkserver that lives, or has lived.
+    """A forkserver that lives, or has lived; each method raises an OSError if it is gone.
 
-    Args:
-        control: where requests go.
-        alive: the forkserver ends with this pipe; None if another program has started it.
-        pid: its process number.
+    Requests go to `control`. It ends with the pipe `alive`; None if another program has started it.
     """
 
     def __init__(
@@ -245,24 +237,15 @@ class Server:
             raise BrokenPipeError
 
     def write_to(self, log: Path) -> None:
-        """Has its standard output and error go to this file.
-
-        Raises:
-            OSError: it is gone, or the file cannot be opened.
-        """
+        """Has its standard output and error go to this file."""
         with log.open("ab") as file, _null() as null:
             socket.send_fds(self._control, [_WRITE], [null, file.fileno(), file.fileno()])
 
     def warm_up(self, module: str, experiment: Experiment, variables: Mapping[str, str]) -> None:
         """Has it import a module and call its `warm_up(experiment)`, if that has not been done.
 
-        Args:
-            module: what is imported. What is forked later meets its errors, and reports them.
-            experiment: what it warms up with.
-            variables: environment variables of the forkserver from now on.
-
-        Raises:
-            OSError: it is gone.
+        What is forked later meets the module's errors, and reports them. The variables are in the
+        forkserver's environment from now on.
         """
         if module not in self._warm:
             payload, request = Pipe(duplex=False)
@@ -277,14 +260,8 @@ class Server:
     ) -> ForkedProcess:
         """Forks a worker, which writes where this program writes, and ends with it.
 
-        Args:
-            entry: `"module:function"`, which is looked up in the new process. So this one need not
-                import the module.
-            args: for the function; they are pickled.
-            variables: environment variables beside this program's.
-
-        Raises:
-            OSError: it is gone.
+        The entry, `"module:function"`, is looked up in the new process, so this one need not import
+        the module; the arguments are pickled. The variables come beside this program's.
         """
         environment = {**os.environ, **script.mark(), **variables}
         # The system may share the CPU out by sessions (Linux' autogroups). In the forkserver's, all
@@ -303,14 +280,8 @@ class Server:
     ) -> ForkedProcess:
         """Forks a program as by `python -m MODULE ARGUMENT…`, in a session of its own.
 
-        Args:
-            command: the package, whose `__main__` has a function `main(arguments)`, and these.
-            environment: all environment variables.
-            streams: descriptors of its standard input, output and error.
-            descriptors: others that it inherits, under the same numbers.
-
-        Raises:
-            OSError: the forkserver is gone.
+        The module's `__main__` has a function `main(arguments)`. The streams are descriptors of its
+        standard input, output and error; other descriptors keep their numbers.
         """
         head = _Head(environment, list(command), True, sys.path, descriptors)
         return ForkedProcess(self._control, head, (command,), streams, descriptors)
@@ -353,11 +324,7 @@ def _spawn(log: Path | None = None) -> Server:
 
 
 def _serving(started: Callable[..., int]) -> Server:
-    """A forkserver.
-
-    Args:
-        started: starts its process, given the descriptors for `_serve`, and returns its number.
-    """
+    """A forkserver, whose process is started with the descriptors for `_serve`."""
     ours, theirs = socket.socketpair()
     ending, alive = Pipe(duplex=False)
     with theirs, ending:
@@ -401,11 +368,7 @@ def prefork() -> None:
 def begin(log: Path) -> Server:
     """The forkserver of all processes of a run on this machine: `prefork`'s, or a new one.
 
-    Args:
-        log: where its standard output and error go.
-
-    Raises:
-        OSError: it cannot be started.
+    Its standard output and error go to the log.
     """
     global _shared
     found, _shared = _shared, None
@@ -420,13 +383,10 @@ def begin(log: Path) -> Server:
 class ForkServer:
     """Starts workers in the forkserver that this program shares, or in one of its own.
 
-    Its own is started when it is needed first, and again whenever it was killed.
-
-    Args:
-        module: what is imported in it, and warmed up: its function `warm_up(experiment)`, if it has
-            one, does once what every process will do. None: this program uses a shared one or none.
-        variables: environment variables, for an experiment, of the forkserver and of all that is
-            forked from it, besides this program's own. A forkserver keeps its first variables.
+    Its own is started when it is needed first, and again whenever it was killed. It imports the
+    module, and calls its `warm_up(experiment)`, if it has one, which does once what every process
+    will do. Without a module, this program uses a shared one or none. It and all that is forked
+    from it have these environment variables besides this program's, the first ones it was given.
     """
 
     def __init__(
@@ -450,11 +410,7 @@ class ForkServer:
         return (_shared or self._own) is not None
 
     def warm_up(self, experiment: Experiment, server: Server | None = None) -> Server:
-        """Has a forkserver warm up, or this one, and does not wait for it.
-
-        Raises:
-            OSError: there is none, and none can be started.
-        """
+        """Has a forkserver warm up, or this one, without waiting; an OSError if there is none."""
         global _shared
         if server is not None:
             return self._warm(server, experiment)
@@ -482,9 +438,8 @@ class ForkServer:
     def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkedProcess:
         """Starts a worker, as `Server.fork`, which lives once the forkserver is warm.
 
-        Raises:
-            OSError: the forkserver has just died. The next call starts another one, if this program
-                may have one.
+        After an OSError, which says that the forkserver has just died, the next call starts another
+        one, if this program may have one.
         """
         return self.warm_up(experiment).fork(entry, args, self.variables(experiment))
 
@@ -508,9 +463,8 @@ def main() -> None:
 def _serve(*descriptors: int) -> NoReturn:
     """Answers requests until the starter ends.
 
-    Args:
-        descriptors: where requests come, the other end of that, for what is forked, and the pipe
-            whose end is the starter's.
+    Descriptors: where requests come, the other end of that, for what is forked, and the pipe whose
+    end is the starter's.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -609,14 +563,7 @@ def _freeze() -> None:
 def _become(
     client: int, payload: Connection, answers: Connection, descriptors: list[int]
 ) -> NoReturn:
-    """The life of a forked process.
-
-    Args:
-        client: where requests to the forkserver go.
-        payload: the request's contents.
-        answers: where its exit code goes.
-        descriptors: the standard streams, and what it inherits.
-    """
+    """The life of a forked process, with the standard streams and what it inherits."""
     code = 1
     try:
         atexit._clear()  # the starter's

@@ -41,15 +41,10 @@ def is_import_string(name: str) -> bool:
 
 
 def load_object(name: str, key: str) -> Any:
-    """Imports the object of an import string, from an installed module or one on `sys.path`.
+    """Imports the object of `"package.module:Name"`, installed or on `sys.path`.
 
-    Args:
-        name: `"package.module:Name"`.
-        key: the setting that holds it, for the error.
-
-    Raises:
-        ConfigurationError: it is no import string, there is no such module, it fails to import, or
-            it lacks the name. Or no other process could import it.
+    An error names its key, the setting that holds it. So does that of a thing that no other process
+    could import.
     """
     named = import_string(name)
     if named is None:
@@ -67,13 +62,7 @@ def load_object(name: str, key: str) -> Any:
 
 
 def of_a_notebook(key: str, value: object, name: str) -> ConfigurationError:
-    """The error of a thing of this program itself under a name that other processes cannot import.
-
-    Args:
-        key: the setting that names it.
-        value: as it does.
-        name: of the thing.
-    """
+    """The error of a thing of this program under a name that other processes cannot import."""
     main = sys.modules["__main__"]
     if cells() or (getattr(main, "__spec__", None) is None and name_of_script()):
         way = f"give {name} itself, not its name in quotes"
@@ -101,15 +90,7 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
 
 
 def load_wrapper(wrapper: Wrapper, key: str) -> Any:
-    """The class that one of `environment.wrappers` names.
-
-    Args:
-        key: where it stands, as `"environment.wrappers[0]"`, for the error.
-
-    Raises:
-        ConfigurationError: there is no such class, it is no wrapper, it does not take the options,
-            or it needs OpenCV, which is absent.
-    """
+    """The class that one of `environment.wrappers` names; errors name its key."""
     name = wrapper.name
     gymnasium = importlib.import_module("gymnasium")
     kind = load_object(name, key) if is_import_string(name) else _own_wrapper(name, key)
@@ -150,16 +131,10 @@ def _own_wrapper(name: str, key: str) -> Any:
 
 
 def environment_spec(name: str) -> Any:
-    """Gymnasium's specification of an id.
+    """Gymnasium's specification of an id: `"LunarLander-v3"`, `"ALE/Pong-v5"`, `"module:Name-v0"`.
 
-    The Arcade Learning Environment is made known to it here, without its banner.
-
-    Args:
-        name: as `"LunarLander-v3"`, `"ALE/Pong-v5"`, or `"module:Name-v0"`, for which the module is
-            imported.
-
-    Raises:
-        ConfigurationError: Gymnasium does not know it, or something cannot be imported for it.
+    The module is imported. The Arcade Learning Environment is made known to Gymnasium here, without
+    its banner.
     """
     module_name, known = import_string(name) or ("", name)
     if ":" in known:
@@ -185,11 +160,7 @@ def environment_spec(name: str) -> Any:
 
 
 def vectorized_spec(settings: Environment) -> Any:
-    """`environment_spec` of an environment that has a vectorized form of its own.
-
-    Raises:
-        ConfigurationError: it has none, or as `environment_spec`.
-    """
+    """`environment_spec` of an environment that has a vectorized form of its own."""
     spec = None if is_import_string(settings.id) else environment_spec(settings.id)
     if spec is None or spec.vector_entry_point is None:
         raise ConfigurationError(
@@ -200,13 +171,7 @@ def vectorized_spec(settings: Environment) -> Any:
 
 
 def check_environment(experiment: Experiment) -> None:
-    """Checks that environment and wrappers exist, before any process starts. Imports no torch.
-
-    Raises:
-        ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there
-            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`). Or the
-            plug-in that makes it cannot do so here.
-    """
+    """Checks that environment and wrappers exist, before any process starts. Imports no torch."""
     settings = experiment.environment
     if settings.prefix:
         find("environments", settings.prefix).check(settings)

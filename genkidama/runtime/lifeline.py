@@ -22,11 +22,7 @@ _LINUX = sys.platform == "linux"
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Has the kernel kill this process when the thread that started it ends.
-
-    Args:
-        parent: the process number of the starter; if that is gone already, this process ends now.
-    """
+    """Has the kernel kill this process with the thread that started it; now, if that is gone."""
     if _LINUX:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -37,9 +33,7 @@ def end_with_parent(parent: int | None = None) -> None:
 def end_with_pipe(descriptor: int) -> None:
     """Has the kernel kill this process when nobody holds the other end of a pipe any more.
 
-    Args:
-        descriptor: the end to read. Nothing is ever written to the pipe, and no other process may
-            have this end open.
+    Nothing is ever written to the pipe, and no other process may have this end, to read, open.
     """
     if _LINUX:
         with suppress(OSError):

@@ -20,12 +20,9 @@ from pathlib import Path
 
 
 def limit_growth(by: int | None) -> None:
-    """Has the kernel refuse memory beyond this many bytes more than now.
+    """Has the kernel refuse memory beyond this many bytes more than now; None for no limit.
 
-    Blocks that it shares do not count, and neither do files. Only Linux can.
-
-    Args:
-        by: bytes; None for no limit. Where there is a tighter limit already, that stays.
+    Blocks that it shares do not count, and neither do files. A tighter limit stays. Only Linux can.
     """
     if by is None:
         return
@@ -174,14 +171,8 @@ def available_bytes(root: Path = _ROOT) -> int | None:
     """The bytes that this process and its children may still allocate before the system runs out.
 
     The machine sets a limit, and so does each control group of this process (a container, a unit
-    with `MemoryMax`). The tightest one counts.
-
-    Args:
-        root: where `/proc` and the control groups are found.
-
-    Returns:
-        Bytes, which may be below 0; None where the system does not say, as on anything
-        but Linux.
+    with `MemoryMax`). The tightest one counts, and the result may be below 0. It is None where the
+    system does not say, as on anything but Linux.
     """
     rooms = _machines_room(root) + _groups_rooms(root)
     return min(rooms) if rooms else None

@@ -53,13 +53,9 @@ class RestartPolicy:
         return self.deaths >= self.most
 
     def died(self, now: float) -> float:
-        """Counts a death.
+        """Counts a death at `now`; returns the seconds to rest before the restart.
 
-        Args:
-            now: seconds, never less than at the call before.
-
-        Returns:
-            Seconds to rest before the restart. `given_up` says whether there is to be one.
+        `given_up` says whether there is to be one.
         """
         halvings = max(0.0, now - self._last) // self._half_life
         self._weight = (self._weight >> int(min(halvings, 64.0))) + 1
@@ -76,11 +72,8 @@ class RestartPolicy:
 
 
 class Backoff:
-    """Seconds before each further try: a random part of a bound that doubles.
-
-    Args:
-        bounds: the first bound and the greatest one, in seconds.
-        chance: uniform random numbers in [0, 1).
+    """Seconds before each further try: a random part of a bound that doubles, from the first to the
+    greatest of `bounds`. `chance` gives uniform random numbers in [0, 1).
     """
 
     def __init__(self, bounds: tuple[float, float], chance: Callable[[], float]) -> None:
@@ -113,11 +106,7 @@ class Once:
 
 
 class Throttle(Generic[T]):
-    """Lets one message of a kind through per interval, and counts the others.
-
-    Args:
-        seconds: the interval.
-    """
+    """Lets one message of a kind through per interval, in seconds, and counts the others."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -125,14 +114,7 @@ class Throttle(Generic[T]):
         self._held: dict[str, tuple[T, int]] = {}
 
     def add(self, kind: str, message: T, now: float) -> bool:
-        """Takes a message.
-
-        Args:
-            now: seconds, never less than at the call before.
-
-        Returns:
-            Whether it is to be said at once. If not, it is part of what `due` returns later.
-        """
+        """Takes a message; whether it is to be said at once. If not, `due` returns it later."""
         _, count = self._held.get(kind, (message, 0))
         if not count and now >= self._quiet_until.get(kind, now):
             self._quiet_until[kind] = now + self._seconds
@@ -143,9 +125,7 @@ class Throttle(Generic[T]):
     def due(self, now: float, last: bool = False) -> list[tuple[T, int]]:
         """Sums of the messages held back: the newest of a kind, and how many there were.
 
-        Args:
-            now: as in `add`.
-            last: whether to return all of them, not only those whose interval has passed.
+        If it is the last call, it returns all, not only those whose interval has passed.
         """
         kinds = [kind for kind in self._held if last or now >= self._quiet_until[kind]]
         self._quiet_until.update(dict.fromkeys(kinds, now + self._seconds))

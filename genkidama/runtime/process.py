@@ -95,18 +95,11 @@ class OwnedProcess:
 
 
 class Process(OwnedProcess):
-    """One process: its command, its log, and how often it was started again.
+    """A module of ours as a process, and how often it was started again.
 
-    Args:
-        name: how people call it.
-        command: a module of ours and its arguments.
-        log: where its standard output and error go, behind what is there already.
-        descriptors: open files that it inherits.
-        environment: what is added to this process' environment.
-        forkserver: forks it. Without one, or when that is gone, it is a new interpreter.
-
-    Raises:
-        OSError: it cannot be started.
+    Its standard output and error go to the log, behind what is there already. The environment is
+    added to this process'. A forkserver forks it; without one, or when that is gone, it is a new
+    interpreter. An OSError says that it cannot be started.
     """
 
     def __init__(
@@ -159,11 +152,7 @@ class Process(OwnedProcess):
         )
 
     def restart(self) -> None:
-        """Starts it again after it was killed.
-
-        Raises:
-            EnvironmentFailure: it has been killed too often.
-        """
+        """Starts it again after it was killed, but not too often."""
         self._losses.died(time.monotonic())
         if self._losses.given_up:
             times = f"{self._losses.deaths} times within a minute"
@@ -228,12 +217,9 @@ class WorkerOwner(Protocol):
 
 
 class WorkerProcess(OwnedProcess):
-    """One life of a worker.
+    """One life of a worker, one of its owner's, who receives what it says.
 
-    Args:
-        owner: receives what it says. One asyncio loop makes all calls, but for `start`.
-        index: its number among the owner's workers.
-        receive: reads one message from the pipe.
+    One asyncio loop makes all calls, but for `start`. `receive` reads one message from the pipe.
     """
 
     def __init__(
@@ -253,8 +239,7 @@ class WorkerProcess(OwnedProcess):
     def start(self, launch: Launch) -> None:
         """Starts it. Starting a program may take a while, so it is often called in a thread.
 
-        Raises:
-            EOFError, OSError: not possible this time; the pipe is closed.
+        EOFError, OSError: not possible this time; the pipe is closed.
         """
         try:
             with self._theirs:
@@ -276,12 +261,9 @@ class WorkerProcess(OwnedProcess):
     async def describe(
         self, experiment: Experiment, launch: Launch | None = None
     ) -> tuple[Any, ...]:
-        """Sends it the experiment, and returns its answer: what it has built.
+        """Launches it, sends it the experiment, and returns its answer: what it has built.
 
         If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
-
-        Args:
-            launch: starts it before, unless it is started.
 
         Raises:
             ConfigurationError: it cannot build what the experiment names.
@@ -379,22 +361,14 @@ class WorkerProcess(OwnedProcess):
 
 
 def readable(pipe: Connection) -> bool:
-    """As `pipe.poll()`, which takes 70 µs for its selector.
-
-    Raises:
-        OSError: it is closed.
-    """
+    """As `pipe.poll()`, which takes 70 µs for its selector; an OSError if it is closed."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
-    """Waits for the ends of workers that were hung up; kills those that live at the deadline.
-
-    Args:
-        deadline: of `time.monotonic`, in seconds.
-    """
+    """Waits for the ends of workers that were hung up; kills those that live at the deadline."""
     for worker in workers:
         worker.finish(deadline - time.monotonic())
 
@@ -402,10 +376,7 @@ def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
 def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: int) -> _Process:
     """Starts a module of ours as a program, with one thread for numerics.
 
-    Args:
-        numbers: arguments before the descriptors.
-        pipe: its end of the pipe.
-        more: other descriptors that it inherits.
+    Its arguments are the numbers and the descriptors that it inherits, its end of the pipe first.
     """
     inherited = [pipe.fileno(), *more]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -43,11 +43,7 @@ _OWN = ("genkidama.parent.__main__", "genkidama.child.__main__")
 
 
 class _Begins(BaseException):
-    """A module would begin a run while it is imported. No `except Exception` of its own stops it.
-
-    Args:
-        name: the module that is being imported.
-    """
+    """A module would begin a run while it is imported. No `except Exception` of it stops this."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name!r} trains while it is imported; put that under `{_GUARD}`")
@@ -92,13 +88,9 @@ def inherit() -> None:
 
 
 def begin(what: str) -> None:
-    """To be called before anything begins that starts processes.
+    """To be called before anything begins that starts processes, by its name, as `"train"`.
 
-    Args:
-        what: its name, as `"train"`.
-
-    Raises:
-        ConfigurationError: this is a process of a run already.
+    A process of a run may not begin another.
     """
     if _imports.name:
         raise _Begins(_imports.name)
@@ -114,9 +106,6 @@ def import_module(name: str) -> ModuleType:
     """Imports a module of the user's, up to where it would begin a run.
 
     In the script itself that is the script, which is not run again.
-
-    Raises:
-        Exception: whatever the module raises.
     """
     if name == name_of_script():
         sys.modules.setdefault(name, sys.modules["__main__"])
@@ -156,11 +145,7 @@ def cells() -> list[str]:
 def with_notebook(experiment: Experiment, directory: Path) -> Experiment:
     """The experiment, with import strings that other processes understand for `"__main__:Name"`.
 
-    Args:
-        directory: where the module is written if there are any.
-
-    Raises:
-        OSError: it cannot be written.
+    If there are any, their module is written to the directory.
     """
     module = "notebook_" + "".join(
         c if c.isascii() and c.isalnum() else "_" for c in directory.name

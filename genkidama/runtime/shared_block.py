@@ -39,14 +39,9 @@ def size_of(layout: BlockLayout) -> int:
 
 
 class Block:
-    """The arrays that a layout names, over one anonymous block.
+    """The arrays that a layout names, over one anonymous block: a new one, or the descriptor's.
 
     An instance can be handed to a process that is being started, and is the same memory there.
-
-    Args:
-        layout: names, shapes and types.
-        descriptor: of a block that another process has made for the same layout. If it is absent, a
-            new block is made.
     """
 
     def __init__(self, layout: BlockLayout, descriptor: int | None = None) -> None:

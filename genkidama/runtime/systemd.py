@@ -29,13 +29,8 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 async def supervised(status: Callable[[], str]) -> AsyncIterator[Notify]:
     """Meanwhile systemd hears from this process, if it has started it.
 
-    It is sent a status, and `WATCHDOG=1` twice in each of its watchdog's periods.
-
-    Args:
-        status: what the service does, in a few words.
-
-    Yields:
-        Tells systemd more.
+    It is sent a status, a few words, and `WATCHDOG=1` twice in each of its watchdog's periods. The
+    context's value tells it more.
     """
     before = {
         name: value for name in _VARIABLES if (value := os.environ.pop(name, None)) is not None

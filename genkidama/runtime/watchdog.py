@@ -38,11 +38,7 @@ _HALF_LIFE = 600.0
 
 
 class HangDetector:
-    """For how long each process has done nothing.
-
-    Args:
-        patience: seconds that are never too long; 0 for no limit.
-    """
+    """For how long each process has done nothing; `patience` seconds may pass, 0 for no limit."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -121,12 +117,9 @@ class WatchdogOwner(Protocol):
 
 
 class Watchdog:
-    """Looks after some processes. One asyncio loop makes all calls.
+    """Looks after some processes, and has their owner end those that hang. One loop calls it.
 
-    Args:
-        patience: seconds for which a process may do nothing, at least; 0 for ever.
-        trace: shows whether a silent process works; without it, only what it says counts.
-        owner: ends the processes that hang.
+    A trace shows whether a silent process works; without it, only what it says counts.
     """
 
     def __init__(self, patience: float, trace: Trace | None, owner: WatchdogOwner) -> None:

@@ -66,11 +66,7 @@ def run_forked(control: Connection) -> NoReturn:
 
 
 def main(control: Connection) -> int:
-    """The life of a learner's process; returns its exit code.
-
-    Args:
-        control: its end of the socket to the parent.
-    """
+    """The life of a learner's process; returns its exit code."""
     # The parent decides what ends when, and its end of the socket says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -35,14 +35,10 @@ _LEAST_STEPS = 16
 def lanes_and_steps(experiment: Experiment, cores: int, steps: int, before: int) -> tuple[int, int]:
     """The lanes that a core plays in its next block, and the steps of each.
 
-    Lanes are a power of two, or all that there are, and change only if another number fits much
-    better: a change costs unfinished episodes. If even one lane is too much, it is shorter.
-
-    Args:
-        experiment: has L = `environment.lanes`, each with T = `batch_size` / L steps of a block.
-        cores: of the child.
-        steps: that a push should bring; 0 leaves them to the child.
-        before: lanes of the last block; 0 if there was none.
+    Lanes are a power of two, or all that there are (L = `environment.lanes`), and change only if
+    another number fits much better than the one before (0 if there was none): a change costs
+    unfinished episodes. If even one lane is too much, it is shorter. `steps` are what a push of all
+    cores should bring; 0 leaves them to the child.
     """
     most = experiment.environment.lanes
     length = experiment.algorithm.batch_size // most

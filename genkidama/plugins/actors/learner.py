@@ -35,13 +35,7 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
 
     A trajectory continues from a step in the next row, if that is a step and holds the observation
     that followed. Wherever else it does not terminate it is cut, and its value continues from the
-    observation that followed.
-
-    Args:
-        rows: (n, M), without a `Columns.problem` in any of the blocks.
-        columns: of a row.
-        model: for its shapes, its settings and its running statistics.
-        progress: how much of the run is done, in [0, 1].
+    observation that followed. The rows, (n, M), have no `Columns.problem` in any of the blocks.
     """
     distance = rows[:, columns.following].astype(np.intp)
     steps = np.flatnonzero(distance)
@@ -72,15 +66,7 @@ def _observations(rows: Array, columns: Columns, model: Model) -> Array:
 
 
 class RowLearner:
-    """A model, its learner and its optimizer, which learn from rows alone.
-
-    Args:
-        experiment: all settings.
-        spaces: the environment's.
-
-    Raises:
-        ConfigurationError: the network or the learner cannot be built.
-    """
+    """A model, its learner and its optimizer, which learn from rows alone."""
 
     def __init__(self, experiment: Experiment, spaces: Spaces) -> None:
         self.experiment = experiment
@@ -105,12 +91,7 @@ class RowLearner:
         self._window = Window()
 
     def learn(self, rows: Array, progress: float) -> Iterator[None]:
-        """Learns from a batch. Between two updates it is the caller's turn.
-
-        Args:
-            rows: as for `rollout_of`.
-            progress: as for `rollout_of`.
-        """
+        """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn."""
         experiment = self.experiment
         model = self.model
         before = model.numbers.copy()

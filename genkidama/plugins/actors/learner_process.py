@@ -111,12 +111,7 @@ def companion(parent: Parent) -> LearnerProcess | None:
 
 
 class LearnerProcess(Companion):
-    """The learner of one parent, started again whenever it dies.
-
-    Args:
-        parent: of a plain run.
-        rule: its rule, which has the batches and takes the results.
-    """
+    """The learner of the parent of a plain run, started again whenever it dies."""
 
     def __init__(self, parent: Parent, rule: Experience) -> None:
         self._parent = parent
@@ -139,13 +134,7 @@ class LearnerProcess(Companion):
         return self._worker.pid
 
     async def start(self) -> None:
-        """Starts it with θ_P or, in a new run, takes its initial weights for θ_P.
-
-        Raises:
-            ConfigurationError: it cannot build what the experiment names, or θ_P is another
-                network's.
-            EnvironmentFailure: it died on the way.
-        """
+        """Starts it with θ_P or, in a new run, takes its initial weights for θ_P."""
         self._watch.begin()
         signature, initial = await self._describe()
         trial = self._server.trial

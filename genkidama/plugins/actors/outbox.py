@@ -74,16 +74,7 @@ class BufferedPipe(WorkerPipe):
 
 
 class Outbox:
-    """The `RolloutSink` of a core that collects for its parent.
-
-    Args:
-        memory: the child's.
-        index: the core's.
-        columns: of a row.
-        observation_shape: of one observation.
-        gamma: for the discounted returns, if there is a column for them.
-        pipe: to the orchestrator.
-    """
+    """The `RolloutSink` of a core that collects for its parent."""
 
     def __init__(
         self,
@@ -162,12 +153,7 @@ class Outbox:
 
 
 class Outboxes:
-    """The orchestrator's side of all cores' blocks.
-
-    Args:
-        memory: the child's.
-        block: rows of a block.
-    """
+    """The orchestrator's side of all cores' blocks, of `block` rows each."""
 
     def __init__(self, memory: SharedMemory, block: int) -> None:
         cores, _, columns = memory.replay.shape

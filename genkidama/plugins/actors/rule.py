@@ -123,12 +123,7 @@ class Columns:
 
 
 def most_rows(columns: int, block: int) -> int:
-    """The largest number of rows of a push.
-
-    Args:
-        columns: M.
-        block: rows of a core's largest block. A push has room for one.
-    """
+    """The largest number of rows of M columns in a push, which has room for one whole block."""
     return max(block, _NUMBERS // columns)
 
 
@@ -225,15 +220,10 @@ class Experience(Rule):
     # What the shell calls.
 
     def begin(self, columns: Columns, block: int, learned: LearnedBatch) -> LearnedBatch:
-        """There is a learner, for which rows have these columns.
+        """There is a learner, for rows of these columns and blocks of so many rows at most.
 
-        Args:
-            columns: of a row.
-            block: rows of a core's largest block.
-            learned: what it begins with: the vector is θ_P.
-
-        Returns:
-            The same, with the optimizer's state of a checkpoint if that fits.
+        Returns what it begins with, whose vector is θ_P, with the optimizer's state of a checkpoint
+        if that fits.
         """
         self._columns = columns
         self._rows = most_rows(columns.count, block)
@@ -418,11 +408,7 @@ class Experience(Rule):
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks that the children can act for a learner, if they are to.
-
-    Raises:
-        ConfigurationError: a setting is for children that learn.
-    """
+    """Checks that the children can act for a learner, if they are to."""
     if not experiment.sends_experience:
         return
     for key, value, wanted in (

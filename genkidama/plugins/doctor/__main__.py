@@ -40,11 +40,7 @@ class _Step(NamedTuple):
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Examines this machine; returns the exit code: 1 if a check has failed, else 0.
-
-    Raises:
-        GenkidamaError: an argument, or the file that one names, is wrong.
-    """
+    """Examines this machine; returns the exit code: 1 if a check has failed, else 0."""
     if options.bench:
         from genkidama.plugins.doctor.bench import bench
 

@@ -35,14 +35,10 @@ _NUMBERS = 9_797
 def bench(seconds: float = _SECONDS, exchanges: int = _EXCHANGES) -> dict[str, Any]:
     """The figures of this machine.
 
-    Returns:
-        `steps_per_second` of all cores while they train; `exchange_ms`, the median; `memory_mb` of
-        all processes of the training, the parent's and the learner's among them, at most (PSS, 10⁶
-        bytes; null if the system does not say); `celsius`, the highest while training (null where
-        nothing measures it); and what was measured with.
-
-    Raises:
-        EnvironmentFailure: the training or the parent fails; with its last line.
+    `steps_per_second` of all cores while they train; `exchange_ms`, the median; `memory_mb` of all
+    processes of the training, the parent's and the learner's among them, at most (PSS, 10⁶ bytes;
+    null if the system does not say); `celsius`, the highest while training (null where nothing
+    measures it); and what was measured with.
     """
     cores = available_cores()
     with tempfile.TemporaryDirectory(prefix="genkidama-bench-") as folder:

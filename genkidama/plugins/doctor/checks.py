@@ -185,13 +185,7 @@ def parse_quota(text: str) -> float | None:
 
 
 def judge_cores(wanted: int | None, available: int, quota: float | None) -> Check:
-    """Checks whether there are CPU cores for the wanted core processes, and the cgroup allows them.
-
-    Args:
-        wanted: None if nobody has said how many.
-        available: CPU cores that this process may use.
-        quota: CPU cores that its cgroup may use on average; None if all.
-    """
+    """Checks the CPU cores, and a cgroup's quota of them, for the wanted core processes."""
     found = f"{available} CPU core{'s' * (available != 1)}"
     if wanted is not None:
         found += f" for {wanted} core processes"
@@ -208,14 +202,10 @@ def judge_cores(wanted: int | None, available: int, quota: float | None) -> Chec
 def judge_memory(
     available: int | None, swap: int, wanted: int, said: bool, running: int = 0
 ) -> Check:
-    """Checks whether the memory is enough for the core processes, by their measured use.
+    """Checks whether the memory is enough for the core processes, by their measured use; in bytes.
 
-    Args:
-        available: bytes that a new process may take now; None if the system does not say.
-        swap: bytes of swap that are free.
-        wanted: core processes.
-        said: whether a person has asked for that number, rather than for one each CPU core.
-        running: bytes that a child already takes here; they count as available.
+    `said` if a person has asked for that number, rather than for one each CPU core. The bytes of a
+    child that is `running` here count as available.
     """
     if available is None:
         return Check("memory", "skipped", "this system does not say how much is available")
@@ -248,11 +238,7 @@ def judge_disk(free: int, where: str, least: int, better: int) -> Check:
 
 
 def judge_clock_alone(now: float, newest: float, said: str = "") -> Check:
-    """Checks whether a clock can be right, given the time of the package's newest file (Unix s).
-
-    Args:
-        said: the system's word about it, as `"synchronized"`.
-    """
+    """Checks whether a clock can be right, given the time of the package's newest file (Unix s)."""
     if now >= newest - DAY:  # files may come from another time zone
         return Check("clock", "ok", said or "plausible; there is no parent's to compare it with")
     way = "a Raspberry Pi has no battery for its clock: "
@@ -276,12 +262,7 @@ class Ended(NamedTuple):
 
 
 def judge_package(requirement: Requirement, version: str | None, error: str) -> Check:
-    """Checks whether a package is installed in an allowed version and can be imported.
-
-    Args:
-        version: the installed one; None if there is none.
-        error: of importing it; empty if it works.
-    """
+    """Checks whether a package is installed in an allowed version and can be imported."""
     name, specifiers = requirement.name, requirement.specifiers
     install = f"pip install '{name}{specifiers}'"
     if version is None:
@@ -296,12 +277,7 @@ def judge_package(requirement: Requirement, version: str | None, error: str) -> 
 
 
 def judge_torch(specifiers: str, version: str | None, ended: Ended, machine: str) -> Check:
-    """A process that has imported torch, taken one gradient and printed torch's version.
-
-    Args:
-        version: the installed one by its metadata; None if there is none.
-        machine: the processor, as `platform.machine()` calls it.
-    """
+    """A process that has imported torch, taken one gradient and printed torch's version."""
     if ended.code != 0 and "No module named 'torch'" in ended.said:
         return Check("torch", "ok", f"not installed: {_NEEDS_TORCH} ({pip_install('torch')})")
     wanted = "'torch==2.9.*'" if machine in ARM else f"'torch{specifiers}'"
@@ -359,12 +335,7 @@ def judge_unknown_name(host: str, reason: str) -> Check:
 
 
 def judge_closed_port(host: str, port: int, number: int | None, reason: str) -> Check:
-    """A port to which no connection can be made.
-
-    Args:
-        number: the `errno` of the attempt; None if it has taken too long.
-        reason: the system's words.
-    """
+    """A port to which no connection can be made; an `errno` of None says that it took too long."""
     if number is None or number == errno.ETIMEDOUT:
         found = "no answer"
         way = f"is {host} switched on (`ping {host}`), "
@@ -382,12 +353,9 @@ def judge_closed_port(host: str, port: int, number: int | None, reason: str) -> 
 
 
 def judge_server_header(header: str, healthy: bool, version: str, protocol: int | None) -> Check:
-    """Checks whether the parent and this machine have the same Genkidama.
+    """Checks the parent's `genkidama/VERSION protocol/N`, and whether its `/healthz` is well.
 
-    Args:
-        header: the parent's `genkidama/VERSION protocol/N`.
-        healthy: whether its `/healthz` is well.
-        version, protocol: ours; the protocol is None if our own messages cannot be imported.
+    Our protocol is None if our own messages cannot be imported.
     """
     stated = re.search(r"genkidama/(\S+) protocol/(\d+)", header)
     if stated is None and healthy:
@@ -418,12 +386,7 @@ def judge_certificate(row: str, names: list[str], ends: float, now: float, proto
 
 
 def judge_page(status: int, reason: str, page: str) -> Check:
-    """Checks whether the parent shows its run at this address.
-
-    Args:
-        status: of the HTTP answer; 0 if there is none.
-        reason: the same in words.
-    """
+    """Checks by an HTTP status, 0 without an answer, whether the parent shows its run there."""
     if status in (200, 401):
         token = " for viewers (genkidama token --viewer, at the parent)" if status == 401 else ""
         return Check("page", "ok", page + token)

@@ -103,12 +103,7 @@ def system() -> list[Check]:
 
 
 def cores(wanted: int | None, root: Path = Path("/")) -> list[Check]:
-    """CPU cores, and the tightest quota of this process' cgroup (version 2) and all above it.
-
-    Args:
-        wanted: core processes; None if nobody has said how many.
-        root: where `proc` and `sys` are.
-    """
+    """CPU cores, and the tightest quota of this process' cgroup (version 2) and all above it."""
     quotas = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -251,12 +246,7 @@ def _installed(name: str) -> str | None:
 
 
 def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list[Check]:
-    """A row for every needed package but torch.
-
-    Args:
-        without: packages that this machine does not need.
-        extra: packages of Genkidama's extras that it does need.
-    """
+    """A row for every needed package but torch, of `extra` ones of Genkidama's extras too."""
     requirements = _requirements(extra)
     if requirements is None:
         found = f"{DISTRIBUTION} is not installed, so it is not known what it needs"
@@ -409,11 +399,7 @@ class Greeting(NamedTuple):
 
 
 def parse_target(url: str) -> Target:
-    """The parts of `ws://HOST:PORT` or `wss://HOST:PORT`.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """The parts of `ws://HOST:PORT` or `wss://HOST:PORT`."""
     parts = parent_url(url)
     return Target(parts.host, parts.port or (443 if parts.secure else 80), parts.secure)
 
@@ -422,9 +408,6 @@ def examine(role: Role | None) -> Iterator[Check]:
     """Rows of the parent that a child with these settings would go to, and the clock's.
 
     Each row comes as soon as it is known.
-
-    Args:
-        role: None if no parent is given, or the settings could not be read.
     """
     seen: set[str] = set()
     ahead, because = None, ""

@@ -45,11 +45,7 @@ class Series:
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
-    """The runs, those together whose experiments differ in name and seed alone.
-
-    Raises:
-        ConfigurationError: one of them is a search.
-    """
+    """The runs, those together whose experiments differ in name and seed alone."""
     found: dict[str, Series] = {}
     for run in runs:
         experiment = run.experiment
@@ -70,20 +66,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 def draw_runs(runs: Sequence[Run], folder: Path, over: str = "steps") -> list[Path]:
     """Writes `learning`, `children` (of a single run), `diagnostics` and `returns` into `folder`,
-    PNG and SVG.
-
-    Args:
-        runs: plain runs, running or ended.
-        folder: where to; it is made if needed.
-        over: what the curves are drawn over, one of `genkidama.runs.curves.AXES`.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        ConfigurationError: there is no such axis, a run is a search, or none of them has ended an
-            episode yet.
-        EnvironmentFailure: the files cannot be written.
+    PNG and SVG, over one of `genkidama.runs.curves.AXES`. Returns the files.
     """
     if over not in AXES:
         raise ConfigurationError(f"over = {over!r}: expected one of {', '.join(AXES)}")
@@ -143,14 +126,7 @@ def _learning(series: Sequence[Series], over: str) -> Figure | None:
 def draw_curves(
     axes: Axes, curves: Sequence[tuple[Numbers, Numbers]], colour: str, label: str
 ) -> None:
-    """One curve as a line; several as the median, and the quartiles as a band.
-
-    Args:
-        axes: where.
-        curves: of each x, which never falls, and y; both (n,), n at least 1.
-        colour: of all of them.
-        label: in the legend.
-    """
+    """One curve, x and y, as a line; several as the median, and the quartiles as a band."""
     if len(curves) == 1:
         axes.plot(*curves[0], color=colour, linewidth=1.6, label=plain(label))
         return
@@ -211,11 +187,7 @@ def _means(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def draw_diagnostics(series: Sequence[Series], over: str) -> Figure | None:
-    """A chart a figure; of a single run a line a child, of several a colour a series.
-
-    Returns:
-        None if no run has measured anything.
-    """
+    """A chart a figure; of a single run a line a child, of several a colour a series."""
     alone = len(series) == 1 and len(series[0].runs) == 1
     lines = [
         (number, one.label, measured(run.history(), DIAGNOSTICS, over))
@@ -260,11 +232,7 @@ def _returns(series: Sequence[Series]) -> Figure | None:
 
 
 def draw_densities(found: Sequence[tuple[str, Numbers]]) -> Figure:
-    """Returns of evaluated episodes, as densities with their quartiles.
-
-    Args:
-        found: of each line its name and the returns (n,), n at least 1.
-    """
+    """Returns of evaluated episodes, by name, as densities with their quartiles."""
     figure = Figure(figsize=(9, 1.6 + 0.7 * len(found)), layout="constrained")
     axes = figure.subplots()
     for number, (name, returns) in enumerate(reversed(found)):

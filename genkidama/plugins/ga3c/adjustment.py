@@ -68,13 +68,7 @@ def neighbours(setting: Setting, most: Setting) -> list[Setting]:
 class Adjustment:
     """Proposes a setting for each window, and judges it by the rate that came of it.
 
-    Args:
-        start: what the first window runs with, the first accepted setting.
-        most: the largest of each number.
-        rng: chooses among the proposals.
-
-    Raises:
-        ValueError: `start` is outside [1, most].
+    The first window runs with `start`, the first accepted setting; `most` is the largest of each.
     """
 
     def __init__(self, start: Setting, most: Setting, rng: np.random.Generator) -> None:
@@ -92,14 +86,7 @@ class Adjustment:
         self._given_up: set[Setting] = set()
 
     def judge(self, rate: float) -> Setting:
-        """Takes the rate that was measured under `setting`, in any unit.
-
-        Returns:
-            What the next window runs with.
-
-        Raises:
-            ValueError: the rate is NaN, infinite or negative.
-        """
+        """Takes the rate measured under `setting`, in any unit; returns the next setting."""
         if not 0.0 <= rate < math.inf:
             raise ValueError(f"rate = {rate!r}: expected a finite number of at least 0")
         measured = self.setting

@@ -48,16 +48,9 @@ _GUARD_STEPS = 64
 
 
 class Agent:
-    """The agent number `index` of a child.
+    """The agent number `index` of a child: its lanes, bell and element of the semaphore vector.
 
-    Args:
-        index: which lanes, bell and element of the semaphore vector are its own.
-        experiment: all settings.
-        slots: the shared memory.
-        ends: its ends of the queues and of its bell.
-        line: to the orchestrator.
-        seed: distinguishes this agent from every other one of the run, and from its own
-            predecessors.
+    The seed distinguishes it from every other one of the run, and from its own predecessors.
     """
 
     def __init__(

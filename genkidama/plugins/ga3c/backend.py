@@ -337,11 +337,7 @@ class Rates:
         self._counted_at = time.monotonic()
 
     def figures(self, counters: npt.NDArray[Any]) -> dict[str, float]:
-        """The rates since the last call.
-
-        Args:
-            counters: by `Count`, of all threads together.
-        """
+        """The rates since the last call, from counters by `Count`, of all threads together."""
         now = time.monotonic()
         done, seconds = counters - self._counted, now - self._counted_at
         self._counted, self._counted_at = counters, now
@@ -369,12 +365,7 @@ class EngineOwner(Protocol):
 
 
 class EngineProcess(WorkerProcess):
-    """One engine process, running.
-
-    Args:
-        descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
-        backend: whose engine it is.
-    """
+    """One engine process. It inherits the queues' and bells' ends, in the engine's order."""
 
     def __init__(self, descriptors: Sequence[int], backend: EngineOwner) -> None:
         super().__init__(self)
@@ -387,12 +378,7 @@ class EngineProcess(WorkerProcess):
     async def build(self, experiment: Experiment) -> tuple[Any, ...]:
         """Builds the experiment's network and environment in the engine.
 
-        Returns:
-            Signature entries, the vector's bytes, facts, the device's type.
-
-        Raises:
-            ConfigurationError: it cannot build what the experiment names.
-            EnvironmentFailure: it died on the way.
+        Returns signature entries, the vector's bytes, facts, the device's type.
         """
         try:
             description = await self.describe(experiment)

@@ -101,14 +101,7 @@ class ThreadOwner(Protocol):
 
 
 class _Thread(threading.Thread):
-    """A thread that works until its queue gives it `LEAVE`.
-
-    Args:
-        shared: what it works on.
-        row: its row of the counters.
-        seed: of its random numbers.
-        engine: learns of the error if it ends by one.
-    """
+    """A thread that works until its queue gives it `LEAVE`, and counts in its own row."""
 
     def __init__(
         self, shared: Shared, row: int, seed: tuple[int, ...], engine: ThreadOwner
@@ -322,16 +315,7 @@ def _without_leave(indices: Array, queue: int) -> Array:
 
 
 class Engine:
-    """The engine of one child.
-
-    Args:
-        experiment: all settings.
-        control: this end of the socket to the backend.
-
-    Raises:
-        ConfigurationError: the device is not there, or the environment, network or algorithm cannot
-            be built.
-    """
+    """The engine of one child; `control` is its end of the socket to the backend."""
 
     def __init__(self, experiment: Experiment, control: Connection) -> None:
         self.experiment, self._control = experiment, control
@@ -349,9 +333,8 @@ class Engine:
     def description(self) -> tuple[Any, ...]:
         """The engine as the backend must know it.
 
-        Returns:
-            "ok", the vector's signature entries, its bytes, the facts that the memory's layout
-            follows from, the device's type.
+        "ok", the vector's signature entries, its bytes, the facts that the memory's layout follows
+        from, the device's type.
         """
         space = self.spaces.observation_space
         facts = {

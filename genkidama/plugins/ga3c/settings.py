@@ -54,11 +54,7 @@ class GA3CSettings(Section, frozen=True):
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks `[ga3c]`, and that nothing is set which only cores of the backend hogwild have.
-
-    Raises:
-        ConfigurationError: settings do not fit together.
-    """
+    """Checks `[ga3c]`, and that nothing is set which only cores of the backend hogwild have."""
     settings: GA3CSettings = experiment.ga3c
     for key in ("predictors", "trainers", "agents"):
         number, limit = getattr(settings, key), getattr(settings, f"max_{key}")

@@ -101,15 +101,7 @@ def make_replay(
     writer: str = "",
     check: Callable[[], None] = lambda: None,
 ) -> tuple[RolloutSink, Replay]:
-    """The sink of a core's steps, and the replay that its learner samples.
-
-    Args:
-        memory: the child's.
-        model: for its shapes and its experiment.
-        rng: decides what is drawn.
-        index: the core.
-        writer, check: as `EngineRing` takes them.
-    """
+    """The sink of a core's steps, and the replay that its learner samples by `rng`."""
     experiment = model.experiment
     if experiment.shares_replay:
         batch = BatchSink(memory, index, model.observation_shape, model.head.columns)
@@ -125,11 +117,7 @@ def make_replay(
 
 
 class LearnerOnly:
-    """A `Collector` of a core that only learns, from the steps of other children: it plays nothing.
-
-    Args:
-        context: of the core.
-    """
+    """A `Collector` of a core that only learns, from the steps of others: it plays nothing."""
 
     def __init__(self, context: CollectorContext) -> None:
         self._sink = context.sink

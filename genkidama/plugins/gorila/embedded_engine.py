@@ -71,11 +71,7 @@ def companion(parent: Parent) -> EmbeddedEngine | None:
 
 
 class EmbeddedEngine(OwnedProcess, Companion):
-    """Keeps an engine running if it is the parent's own.
-
-    Args:
-        parent: its `[replay]` has a `url` other than `"local"`.
-    """
+    """Keeps an engine running if it is the parent's own."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -84,11 +80,7 @@ class EmbeddedEngine(OwnedProcess, Companion):
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts the engine, or checks the user's own, and lets the children know of it.
-
-        Raises:
-            ConfigurationError, EnvironmentFailure: there is no engine, or it cannot be used.
-        """
+        """Starts the engine, or checks the user's own, and lets the children know of it."""
         out = self._parent.out
         assert out is not None
         name = self._settings.name or out.name
@@ -256,11 +248,7 @@ def _binary() -> str:
 
 
 def _free_port(host: str, wanted: int, fixed: bool) -> int:
-    """The wanted port if it is free soon, or another one.
-
-    Raises:
-        EnvironmentFailure: it is in use, and `fixed`.
-    """
+    """The wanted port if it is free soon, or another one, which is an error if it is `fixed`."""
     deadline = time.monotonic() + _PORT_SECONDS
     while True:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:

@@ -81,12 +81,8 @@ class RingSample(NamedTuple):
 
 @dataclass(frozen=True)
 class RingRows:
-    """The format of a row.
-
-    Args:
-        shape: of an observation.
-        pixels: whether observations are kept as uint8 instead of float32.
-        actions: numbers of one action.
+    """The format of a row: an observation's shape, whether it is kept as uint8 instead of float32
+    (`pixels`), and the numbers of one action.
     """
 
     shape: tuple[int, ...]
@@ -130,15 +126,10 @@ class RingRows:
         following: list[Array],
         log_mu: Any,
     ) -> Array:
-        """The rows of a batch: its steps in their order, and a stop behind each cut.
+        """The rows of a batch: its n steps in their order, and a stop behind each cut.
 
-        Args:
-            observations: (n, ...).
-            actions: (n, columns).
-            rewards, terminated, truncated: (n,).
-            cuts: after which steps the trajectory is cut, in their order.
-            following: the observations that followed there.
-            log_mu: of the actions, (n,) or one number for all.
+        `cuts` are the steps after which the trajectory is cut, in their order; `following` are the
+        observations that followed there.
         """
         steps = len(rewards)
         block = np.zeros(steps + len(cuts), self._dtype())
@@ -163,13 +154,9 @@ class RingRows:
         gamma: float,
         scale: Callable[[Array], Array] = lambda rewards: rewards,
     ) -> RingSample:
-        """Decodes an engine's reply of sampled steps.
+        """Decodes an engine's reply: of each step s, the numbers of n rows from it on, and s′.
 
-        Args:
-            reply: of each: s, the numbers of it and the `steps` − 1 rows behind, s′.
-            steps: n of n-step returns.
-            gamma: γ.
-            scale: from the environment's rewards (any shape) to those that are summed up.
+        `scale` is applied to the rewards before they are summed with γ.
         """
         found = np.frombuffer(reply, self._dtype(steps))
         numbers = found["numbers"]
@@ -201,9 +188,8 @@ class RingRows:
     def trajectories(self, reply: bytes, lengths: list[int]) -> list[tuple[Array, Array, Array]]:
         """Trajectories that an engine has sent: the rows of each, and the observation behind.
 
-        Returns:
-            Of each trajectory of m steps: observations (m + 1, ...), as they are kept; actions
-            (m, columns), and of each step reward, terminated, truncated, log μ (m, 4), float32.
+        Of one with m steps: observations (m + 1, ...), as they are kept; actions (m, columns); and
+        of each step reward, terminated, truncated, log μ (m, 4), float32.
         """
         found = []
         start = 0
@@ -237,24 +223,12 @@ def join_blocks(blocks: list[Array], block: Array, goes_on: bool) -> None:
 
 
 def rows_for(steps: int, batch: int, lanes: int) -> int:
-    """The number of rows that hold these steps, if none is truncated within a batch.
-
-    Args:
-        steps: `replay.steps`.
-        batch: `algorithm.batch_size`.
-        lanes: `environment.lanes`.
-    """
+    """The number of rows that hold these steps, if none is truncated within a batch."""
     return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + SEND_ROWS
 
 
 def describe(environment: dict[str, Any], rows: RingRows, capacity: int, prioritized: bool) -> str:
-    """The description of a ring. Two experiments can share one if theirs are equal.
-
-    Args:
-        environment: `[environment]`, as plain values.
-        capacity: how many rows.
-        prioritized: whether each step has a priority.
-    """
+    """The description of a ring. Two experiments can share one if theirs are equal."""
     settled = {key: environment[key] for key in ("id", "options", "wrappers", "vectorized")}
     kind = "uint8" if rows.pixels else "float32"
     return (
@@ -292,13 +266,8 @@ class RingSettings(NamedTuple):
 class EngineRing:
     """One process' hand on a ring.
 
-    Args:
-        settings: which one.
-        writer: the process' name among all that write, the same for its successors.
-        check: called while the engine is waited for; it raises if this process should end.
-
-    Raises:
-        ConfigurationError: as `RedisClient`.
+    `writer` is the process' name among all that write, the same for its successors. `check` is
+    called while the engine is waited for; it raises if this process should end.
     """
 
     def __init__(
@@ -340,14 +309,7 @@ class EngineRing:
         self._check_description(self._once("open", kept.description, *row))
 
     def add(self, block: Array) -> None:
-        """Writes a block, and returns when the engine has it.
-
-        Args:
-            block: rows as `RingRows.block` makes them.
-
-        Raises:
-            GenkidamaError: as `open`.
-        """
+        """Writes a block of rows, and returns when the engine has it; errors as `open`."""
         self._number += 1
         kept = self.settings
         self._ask(
@@ -372,26 +334,15 @@ class EngineRing:
     ) -> tuple[RingSample, Array]:
         """Random steps, and of each its row, lap and priority, float64 (count, 3).
 
-        Args:
-            seed: decides which.
-            count: how many.
-            steps: n of n-step returns.
-            mode: `"uniform"`, `"distinct"`, which is without replacement, or `"priority"`.
-            gamma, scale: as `RingRows.drawn`.
-
-        Raises:
-            ValueError: there are no steps, or fewer than `count` different ones.
+        The mode is `"uniform"`, `"distinct"`, which is without replacement, or `"priority"`. A
+        ValueError says that there are no steps, or fewer than `count` different ones.
         """
         reply, places, _ = self._draw(seed, count, steps, mode)
         drawn = self.settings.rows.drawn(reply, steps, gamma, scale)
         return drawn, np.frombuffer(places, "<f8").reshape(count, 3)
 
     def trajectories(self, seed: int, count: int, length: int) -> list[tuple[Array, Array, Array]]:
-        """Random trajectories of at most `length` steps, as `RingRows.trajectories` gives them.
-
-        Raises:
-            ValueError: there are no steps.
-        """
+        """Random trajectories of at most `length` steps, as `RingRows.trajectories` gives them."""
         reply, _, lengths = self._draw(seed, count, length, "stretch")
         found = np.frombuffer(lengths, "<f8").astype(int).tolist()
         return self.settings.rows.trajectories(reply, found)
@@ -408,8 +359,7 @@ class EngineRing:
     def prioritize(self, places: Array) -> None:
         """Gives steps other priorities, unless they have been overwritten.
 
-        Args:
-            places: of each its row, its lap and its new priority, (B, 3).
+        `places` has of each its row, its lap and its new priority, (B, 3).
         """
         self._ask("prioritize", places.astype("<f8").tobytes())
 
@@ -516,13 +466,7 @@ def ring_settings(model: Model) -> RingSettings:
 
 
 class GlobalReplayWriter:
-    """Takes a core's batches, as a `RolloutSink`, and sends them to the ring.
-
-    Args:
-        batch: where a batch is collected.
-        rows: what a row of the ring is made of.
-        ring: where it goes.
-    """
+    """Takes a core's batches, as a `RolloutSink`, and sends them to the ring."""
 
     def __init__(self, batch: BatchSink, rows: RingRows, ring: EngineRing) -> None:
         self._batch = batch
@@ -562,13 +506,7 @@ class GlobalReplayWriter:
 
 
 class GlobalReplay:
-    """The ring as a learner sees it: a `genkidama.learning.rollout.Replay`.
-
-    Args:
-        ring: where the steps are.
-        model: for its head, its settings and its running statistics.
-        rng: decides what is drawn.
-    """
+    """The ring as a learner sees it: a `genkidama.learning.rollout.Replay`."""
 
     def __init__(self, ring: EngineRing, model: Model, rng: np.random.Generator) -> None:
         self._ring = ring

@@ -34,14 +34,7 @@ class EngineGone(Exception):
 
 
 class RedisClient:
-    """An engine, over one connection that is made when it is needed.
-
-    Args:
-        url: `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, or `rediss://…`.
-
-    Raises:
-        ConfigurationError: there is no client on this machine, or the URL is none.
-    """
+    """An engine, over one connection that is made when it is needed."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -144,11 +137,7 @@ class RedisClient:
         return ""
 
     def check_room(self, size: int) -> None:
-        """Checks that a string of this size fits into the engine, which has none of it yet.
-
-        Raises:
-            EnvironmentFailure: it does not. Other errors as `ask`.
-        """
+        """Checks that a string of this size fits into the engine, which has none of it yet."""
         found: dict[str, Any] = self.ask(lambda client: client.info("memory"))
         most = int(found.get("maxmemory", 0)) or int(found.get("total_system_memory", 0))
         free = max(0, most - int(found.get("used_memory", 0)))

@@ -43,12 +43,9 @@ Array = npt.NDArray[Any]
 
 
 def ring_arrays(rows: int, columns: int, pixels: int = 0) -> dict[str, SharedArray]:
-    """The arrays of a child's memory that a replay tensor consists of.
+    """The arrays of a replay tensor of N rows a core and M columns.
 
-    Args:
-        rows: N, of each core.
-        columns: M.
-        pixels: bytes of an observation that is kept beside T, because it is an image of uint8.
+    `pixels` are the bytes of an observation that is kept beside T, an image of uint8.
     """
     arrays = {
         "replay": SharedArray((rows, columns), "float32"),
@@ -90,18 +87,10 @@ class ReadView(NamedTuple):
 
 
 class ReplayTensor:
-    """Named views of T.
+    """Named views of T, float32 (C, N, M); images are beside it in `pixels`.
 
-    Args:
-        memory: the child's. `replay` is T, float32 (C, N, M); `pixels` are images, if it has them;
-            `head`, `filled` (rows written in this lap and the last) and `ended` (blocks written)
-            are int64 (C,).
-        batch: B.
-        observation_shape: of one observation.
-        action_columns: numbers of one action.
-
-    Raises:
-        ValueError: T has another number of columns.
+    `head`, `filled` (rows written in this lap and the last) and `ended` (blocks written) are int64
+    (C,).
     """
 
     def __init__(
@@ -158,12 +147,7 @@ class ReplayTensor:
         return ReadView(front, back, start, head, ended)
 
     def overwritten(self, view: ReadView, cores: Array, rows: Array) -> Array:
-        """True for rows that may have changed since they were read by this view: (B,) bool.
-
-        Args:
-            view: by which they were found.
-            cores, rows: where steps begin, (B,) each.
-        """
+        """True for steps that may have changed since this view found them: (B,) bool."""
         if np.array_equal(self.ended, view.ended):
             return np.zeros(len(rows), np.bool_)
         now = self.view()
@@ -178,14 +162,7 @@ class ReplayTensor:
 
 
 class RingSegment:
-    """One core's writes to the tensor: a block a batch.
-
-    Args:
-        replay: the tensor.
-        index: the core's.
-        lanes: L, how many trajectories a batch has.
-        priorities: of the tensor's rows, if there are any.
-    """
+    """One core's writes to the tensor: a block a batch, of L trajectories (`lanes`)."""
 
     def __init__(
         self,
@@ -219,9 +196,7 @@ class RingSegment:
     def begin(self, goes_on: bool) -> ReplayRows:
         """The B rows that the next batch is written to.
 
-        Args:
-            goes_on: whether it continues the episode in which this `RingSegment`'s last block was
-            cut.
+        `goes_on` if it continues the episode in which this segment's last block was cut.
         """
         head = int(self._head[0])
         start = head - 1 if goes_on else head
@@ -241,14 +216,7 @@ class RingSegment:
         )
 
     def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """The batch is written: from now on all cores may read it.
-
-        Args:
-            steps: how many.
-            cuts: after which of them the trajectory is cut, in their order.
-            following: the observations that followed there.
-            log_mu: of the actions, (steps,) or one number for all.
-        """
+        """The batch is written: all cores may read it now. Arguments as `RolloutSink.end`."""
         start = self._start
         stops = start + steps
         head = stops + len(cuts)

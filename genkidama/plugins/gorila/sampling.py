@@ -57,13 +57,7 @@ def nodes_of(rows: int) -> int:
 
 
 class SumTrees:
-    """The trees of all cores.
-
-    Args:
-        memory: the child's.
-        replay: the tensor in it.
-        exponent: α: a priority is (|δ| + 0.001)^α.
-    """
+    """The trees of all cores; a priority is (|δ| + 0.001)^α, with α = `exponent`."""
 
     def __init__(self, memory: SharedMemory, replay: ReplayTensor, exponent: float) -> None:
         self._replay = replay
@@ -116,11 +110,7 @@ class SumTrees:
         share: int | None,
         replacement: bool,
     ) -> tuple[Array, Array, Array]:
-        """Cores and rows of steps in proportion to their priorities, and these: (B,) each.
-
-        Raises:
-            ValueError: no steps are there or, without replacement, fewer than `count`.
-        """
+        """Cores and rows of steps in proportion to their priorities, and these: (B,) each."""
         totals = self.totals()
         if share is not None:
             totals = np.where(np.arange(len(totals)) == share, totals, 0.0)
@@ -328,9 +318,8 @@ class Sampler:
     def _walk(self, cores: Array, rows: Array, most: int) -> tuple[Array, Array, Array]:
         """The chains of steps that follow these, as far as the tensor has them.
 
-        Returns:
-            The rows of the steps (B, most), the last one again and again behind the end; how many
-            they are (B,); and the row of s′, which is invalid after a termination (B,).
+        Returns the rows of the steps (B, most), the last one again and again behind the end; their
+        number (B,); and the row of s′, which is invalid after a termination (B,).
         """
         terminated, following = self.replay.terminated, self.replay.following
         chain = np.empty((len(rows), most), np.intp)

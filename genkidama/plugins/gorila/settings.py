@@ -44,11 +44,7 @@ class ReplaySettings(Section, frozen=True):
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks `[replay]`, the algorithms that sample it, and `child.roles`.
-
-    Raises:
-        ConfigurationError: settings do not fit together.
-    """
+    """Checks `[replay]`, the algorithms that sample it, and `child.roles`."""
     replay: ReplaySettings = experiment.replay
     algorithm = experiment.algorithm
     if replay.priority_exponent and not replay.steps:

@@ -46,11 +46,7 @@ _OWN = ("name", "parent.listen", *_FILES)
 
 
 class ShardedConnection:
-    """The connections to all shards of a parent, as one `ParentConnection`.
-
-    Args:
-        shards: a connection to each, in their order; at least two.
-    """
+    """The connections to all shards of a parent, in their order, as one `ParentConnection`."""
 
     def __init__(self, shards: Sequence[ParentConnection]) -> None:
         self._shards = shards
@@ -228,8 +224,7 @@ class ShardedConnection:
     def _whole(self, pieces: Sequence[Vector | None], own: Vector | None) -> Vector | None:
         """The shards' vectors as one, with the child's own numbers for those that are missing.
 
-        Returns:
-            None if all are missing, or one is and the child has no numbers of its own.
+        None if all are missing, or one is and the child has no numbers of its own.
         """
         present = [piece for piece in pieces if piece is not None]
         if len(present) == len(pieces):

@@ -42,19 +42,7 @@ from genkidama.runs.figure_style import (
 
 
 def draw(snapshot: StudySnapshot, folder: Path, shares: Importances | None) -> list[Path]:
-    """Writes the figures into `folder`, which is made if needed, each as PNG and SVG.
-
-    Args:
-        snapshot: of the search.
-        folder: where to; files of an earlier report are replaced.
-        shares: the importances, if there are any.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        EnvironmentFailure: they cannot be written.
-    """
+    """Writes the figures into `folder`, each as PNG and SVG, over those of an earlier report."""
     makers: dict[str, Callable[[], Figure | None]] = {
         "timeline": lambda: timeline(snapshot),
         "learning_curves": lambda: learning_curves(snapshot),

@@ -54,15 +54,8 @@ def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
 class Halving(SearchRule):
     """The rule of Successive Halving, without waiting.
 
-    Args:
-        workers: how many trials are started in all, at least 1.
-        phases: R, the phases of a trial that is never stopped, at least 1.
-        factor: η, at least 2: one trial of η passes a rung.
-        least: r, the phases before the first rung, at least 1.
-        brackets: whether to run Hyperband's brackets; its first alone, which is ASHA, if not.
-
-    Raises:
-        ConfigurationError: one of them is out of its range.
+    `factor` is η, at least 2: one trial of η passes a rung. `least` is r, the phases before the
+    first rung. With `brackets` it runs Hyperband's brackets, otherwise its first alone: ASHA.
     """
 
     def __init__(

@@ -20,11 +20,7 @@ from genkidama.server.limits import check_exposed
 
 
 def check_search(experiment: Experiment) -> None:
-    """Checks that there is something to search.
-
-    Raises:
-        ConfigurationError: the experiment has no `[search]`.
-    """
+    """Raises a ConfigurationError if the experiment has no `[search]`."""
     if experiment.search is None:
         raise ConfigurationError(
             f"{experiment.name}: has no [search]; "

@@ -122,12 +122,7 @@ def state_after(phases: list[PhaseRecord], count: int) -> State | None:
 
 
 def best_trial(scores: Mapping[int, float], completed: Collection[int]) -> int | None:
-    """The best trial, as the laws of this file define it; None if no trial has a score.
-
-    Args:
-        scores: by trial; NaN is none.
-        completed: the trials that ran all phases.
-    """
+    """The best trial by the laws of this file, given scores by trial; None if none has a score."""
     scored = {trial: score for trial, score in scores.items() if not math.isnan(score)}
     finished = {trial: scored[trial] for trial in completed if trial in scored}
     return max(finished or scored, key=lambda trial: (scored[trial], -trial), default=None)

@@ -62,16 +62,7 @@ _MOST_STEPS = 10
 
 
 def report_of(run: Run, figures: str | Path | None = None) -> str:
-    """The report on a search, as `genkidama report` prints it.
-
-    Args:
-        run: a search, running or ended.
-        figures: the folder that figures are written to; none are drawn if absent.
-
-    Raises:
-        ConfigurationError: it is no search, or a package is missing.
-        EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
-    """
+    """The report on a search, as `genkidama report` prints it; figures go to a folder, if given."""
     experiment = run.experiment
     settings = experiment.search
     if settings is None:
@@ -83,19 +74,9 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
 
 
 def report(url: str, name: str, folder: Path | None, directory: str, allow: str = "") -> str:
-    """The report on the study `name` in the storage `url`.
+    """The report on the study `name` in the storage at `url`.
 
-    Args:
-        url: for example `sqlite:///runs/search/study.db`.
-        name: of the study.
-        folder: where figures are written to, as PNG and SVG; none are drawn if absent.
-        directory: the search's run directory, for the commands that use the best trial.
-        allow: their options `--allow`.
-
-    Raises:
-        ConfigurationError: no such study, one that is not from a search, or a package that is
-            missing.
-        EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
+    Its commands name the search's run directory, with `allow`, their options `--allow`.
     """
     snapshot = read(open_study(url, name))
     shares = importances(snapshot)
@@ -115,14 +96,7 @@ def text(
     shares: Importances | None = None,
     allow: str = "",
 ) -> str:
-    """The text of a report, of one to two screens.
-
-    Args:
-        snapshot: of the search.
-        directory: its run directory, for the commands that use the best trial.
-        allow: their options `--allow`.
-        shares: the importances, if they are computed already.
-    """
+    """The text of a report, of one to two screens; see `report`."""
     parts = [_overview(snapshot)]
     if not snapshot.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")

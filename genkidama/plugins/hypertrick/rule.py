@@ -97,15 +97,7 @@ def expected_runs(
 
     Of the workers that come to a decision, as many pass early as eq. 2 says, and 1−√r of the rest.
     With all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a
-    cohort), nearly √r are stopped instead of r.
-
-    Args:
-        workers: W₀.
-        phases: N_p.
-        eviction_rate: r.
-        decide_after: the phases after which anything is decided, ascending; all but the last if
-            absent.
-        collecting: W₀ of eq. 2, if it is smaller.
+    cohort, `collecting`), nearly √r are stopped instead of r.
     """
     check_natural("workers", workers)
     check_natural("phases", phases)
@@ -123,15 +115,9 @@ def expected_runs(
 
 
 def eviction_rate_for(target: float, phases: int) -> float:
-    """The r with a completion rate of `target`: eq. 9 solved by bisection.
+    """The r with a completion rate of `target`, within (1/phases, 1): eq. 9 solved by bisection.
 
     For 32.61 % over 27 phases it is 0.10846; the paper prints 10.82 %, which gives 32.68 %.
-
-    Args:
-        target: within (1/phases, 1), the open range that eq. 9 reaches.
-
-    Raises:
-        ConfigurationError: out of that range.
     """
     check_natural("phases", phases)
     if not 1 / phases < target < 1:
@@ -204,15 +190,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class SearchRule(ABC):
-    """A rule of a search with its memory of all reports.
-
-    Args:
-        workers: W₀, how many trials are started in all, at least 1.
-        phases: N_p, at least 1.
-
-    Raises:
-        ConfigurationError: one of them is out of its range.
-    """
+    """A rule of a search of W₀ workers and N_p phases, with its memory of all reports."""
 
     #: The phases, from 0, after which anything is decided, ascending.
     decide_after: tuple[int, ...]

@@ -112,11 +112,7 @@ class Replace(Rule):
 
 
 class Search:
-    """The `Trials` of a search: gives them to nodes, and decides after each phase.
-
-    Args:
-        experiment: with a `[search]`.
-    """
+    """The `Trials` of a search: gives them to nodes, and decides after each phase."""
 
     shared = False
 
@@ -175,9 +171,7 @@ class Search:
     def assign(self, child: str, now: float, training: int | None = None) -> SearchTrial | None:
         """The trial for this node; None if there is none now.
 
-        Args:
-            training: the trial that the node says it is training already. It keeps that one, unless
-                another node has it.
+        A node keeps the trial that it says it is `training` already, unless another node has it.
         """
         number = self.owned.get(child)
         if training is not None and training != number and self._is_free(training):

@@ -108,11 +108,9 @@ class SearchSettings(Section, frozen=True):
         return default and (self.reduction_factor or default)
 
     def rule(self, trials: int = 0, seed: int = 0) -> SearchRule:
-        """The rule that decides in this search; random search decides nothing.
+        """The rule of this search, or of `trials` as W₀; random search decides nothing.
 
-        Args:
-            trials: W₀, if it is not this search's.
-            seed: of the hash that orders equal metrics.
+        The seed is of the hash that orders equal metrics.
         """
         trials = trials or self.trials
         if self.eta:
@@ -148,11 +146,7 @@ _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
 
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks `[search]`, if there is one.
-
-    Raises:
-        ConfigurationError: as `check_search`, or the run averages versions.
-    """
+    """Checks that a search has a length, and that every trial of its space could run."""
     if experiment.search is None:
         return
     if average := experiment.parent.average:
@@ -293,14 +287,9 @@ class Dimension(
 
 
 def parse_space(settings: dict[str, Any], source: str = "search.space") -> dict[str, Dimension]:
-    """A space's dimensions by dotted setting, in their order.
+    """A space's dimensions by dotted setting, in their order; a list means choices.
 
-    Args:
-        settings: nested tables as TOML gives them; a list means choices.
-        source: what errors name first.
-
-    Raises:
-        ConfigurationError: a dimension that makes no sense, or none at all; the message names it.
+    Errors begin with `source`.
     """
     space: dict[str, Dimension] = {}
     _collect(settings, "", space, source)

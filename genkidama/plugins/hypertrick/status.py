@@ -28,11 +28,7 @@ _STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed", "r
 
 
 class SearchStatus:
-    """The status of a search.
-
-    Args:
-        experiment: with a `[search]`.
-    """
+    """The status of a search."""
 
     def __init__(self, experiment: Experiment) -> None:
         assert experiment.search is not None

@@ -76,12 +76,7 @@ def _without_password(url: str) -> str:
 
 
 def _open_database(url: str) -> optuna.storages.RDBStorage:
-    """The database at `url`, to write to it. It is made if it is a SQLite file that does not exist.
-
-    Raises:
-        ConfigurationError: no such database or driver.
-        EnvironmentFailure: it cannot be reached.
-    """
+    """The database at `url`, to write to it; a SQLite file is made if it does not exist."""
     shown, sqlite = _without_password(url), url.startswith("sqlite")
     try:
         storage = optuna.storages.RDBStorage(
@@ -118,12 +113,7 @@ def _speed_up(storage: optuna.storages.RDBStorage) -> None:
 
 
 def open_study(url: str, name: str) -> optuna.Study:
-    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it.
-
-    Raises:
-        ConfigurationError: the database's driver is not installed, or there is no such study.
-        EnvironmentFailure: the database cannot be read.
-    """
+    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it."""
     file = url.removeprefix("sqlite:///")
     if file != url and not Path(file).exists():  # opening it would make an empty one
         raise ConfigurationError(f"study {name!r}: there is no file {file}; has the search begun?")
@@ -163,16 +153,8 @@ def _first_line(error: BaseException) -> str:
 class Study:
     """The study of one search. All methods may block; `sample` and `write` have a thread for that.
 
-    Args:
-        experiment: with a `[search]`.
-        out: the run's directory; its name is the study's.
-        resumes: whether the run is there already. A study that exists although the run does not
-            is another one's.
-
-    Raises:
-        ConfigurationError: the study searches another space, or belongs to another run; no such
-            sampler or driver.
-        EnvironmentFailure: the database cannot be reached.
+    Its name is that of the run's directory, `out`. A study that exists although the run does not
+    (`resumes`) is another one's, and is refused.
     """
 
     def __init__(self, experiment: Experiment, out: Path, resumes: bool) -> None:
@@ -217,11 +199,7 @@ class Study:
             raise
 
     def trials(self) -> list[TrialRecord]:
-        """All trials that were begun, by number.
-
-        Raises:
-            ConfigurationError: a trial was written in another way than this version's.
-        """
+        """All trials that were begun, by number."""
         running = (optuna.trial.TrialState.RUNNING,)
         for trial in self._study.get_trials(deepcopy=False, states=running):
             if trial.params.keys() != self._distributions.keys():
@@ -232,11 +210,7 @@ class Study:
         return [record for record in records if record.state != "waiting"]
 
     async def sample(self) -> tuple[int, dict[str, Any]]:
-        """A new trial: its number and its settings, from the sampler.
-
-        Raises:
-            EnvironmentFailure: the database cannot be reached, or the sampler fails.
-        """
+        """A new trial: its number and its settings, from the sampler."""
         number, params = await self._in_thread(self._sample)
         return number, params
 
@@ -244,10 +218,7 @@ class Study:
         """Brings the study up to date with these trials; with each comes its checkpoint's path.
 
         They are written as they are at the call. That may take a minute if another program has
-        locked the database.
-
-        Raises:
-            EnvironmentFailure: the database cannot be reached; try again with the same trials.
+        locked the database. After an EnvironmentFailure, try again with the same trials.
         """
         copies = [
             (trial.number or 0, list(trial.phases), trial.state, trial.stop, checkpoint)
@@ -403,12 +374,7 @@ def _difference(before: Any, now: Any) -> str:
 
 
 def read(study: optuna.Study) -> StudySnapshot:
-    """A snapshot of a study; its search may still be running.
-
-    Raises:
-        ConfigurationError: the study was not written by a search of Genkidama, or in another way
-            than this version's.
-    """
+    """A snapshot of a study; its search may still be running."""
     source = f"study {study.study_name!r}"
     attributes = study.user_attrs.get("genkidama")
     if attributes is None:
@@ -425,11 +391,7 @@ def read(study: optuna.Study) -> StudySnapshot:
 
 
 def _read_trials(study: optuna.Study, space: dict[str, Dimension]) -> list[TrialRecord]:
-    """The trials of a study, by number.
-
-    Raises:
-        ConfigurationError: one of them was written in another way than this version's.
-    """
+    """The trials of a study, by number."""
     return [
         _trial(trial, space, f"study {study.study_name!r}, trial {trial.number}")
         for trial in sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
@@ -500,12 +462,7 @@ class Importances:
 def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
     """The settings' importances; None if fewer than 4 trials have ended with anything to learn.
 
-    Args:
-        snapshot: of the search.
-        seed: of the trees; the same seed gives the same shares.
-
-    Raises:
-        ConfigurationError: scikit-learn is not installed.
+    The same seed of the trees gives the same shares.
     """
     study = ended_study(snapshot)
     scores = [trial.value for trial in study.get_trials(deepcopy=False)]
@@ -532,9 +489,8 @@ def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
 def ended_study(snapshot: StudySnapshot, failed: bool = True) -> optuna.Study:
     """A study in memory in which the trials that have ended completed with their last scores.
 
-    Args:
-        failed: counts failed trials, with the worst score of all reports; else takes every trial
-            that has a score.
+    With `failed` it counts failed trials, with the worst score of all reports; else it takes every
+    trial that has a score.
     """
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -73,11 +73,7 @@ class TrialStore(RunStore):
         return Search(experiment)
 
     def restore(self, now: float) -> Resumed | None:
-        """See `RunStore`.
-
-        Raises:
-            ConfigurationError: the study is empty, and there are trials' directories.
-        """
+        """See `RunStore`. An empty study beside trials' directories is an error."""
         search = self._search
         trials = self._study.trials()
         self._rename_unknown({each.number for each in trials})

@@ -24,14 +24,8 @@ Report: TypeAlias = tuple[int | None, str, bytes]
 class ChildActor:
     """Starts a Child, and restarts it if it is killed.
 
-    Its files are in a directory of its own, which only its user can read.
-
-    Args:
-        version: that of the driver, which this node must have.
-        token: lets the child in. It is passed by the environment, never on a command line.
-        url: the parent's address.
-        name: the child's.
-        cores: its core processes.
+    Its files are in a directory of its own, which only its user can read. The token is passed by
+    the environment, never on a command line. This node must have the driver's version.
     """
 
     def __init__(self, version: str, token: str, url: str, name: str, cores: int) -> None:
@@ -56,10 +50,8 @@ class ChildActor:
             self._problem = str(error)
 
     def poll(self, log: int) -> Report:
-        """The state of the process; one that was killed is started again, with its weights.
-
-        Args:
-            log: bytes of its log that the driver has.
+        """The state of the process, and its log from that byte on; if it was killed, it is started
+        again, with its weights.
         """
         process = self._process
         if process is not None and not self._problem and (process.code or 0) < 0:

@@ -121,13 +121,8 @@ def launch(
 class RayCluster(Cluster):
     """A run's Parent on this machine, and its Children on the cluster.
 
-    Args:
-        ray: the module.
-        run, experiment: as of `Cluster`.
-        shares: of each child, its cores and the node that it belongs on, if there is one.
-        gpus: GPUs of each child.
-        host: this machine's address, as the nodes reach it.
-        say: is called with a line about a child that waits for room.
+    `shares` are of each child its cores and the node that it belongs on, if there is one; `host` is
+    this machine's address, as the nodes reach it.
     """
 
     def __init__(
@@ -187,13 +182,7 @@ class RemoteChild(Process):
     """A Child on a node: one actor after another, each with a process.
 
     Each actor has a name of its own, as `child-3-2`: the parent may not have missed a lost one yet.
-
-    Args:
-        ray: the module.
-        name, log: as of `Process`. The log of the node is copied to this one.
-        access: the token and the parent's address.
-        options: of its actors.
-        say: is called with a line if it waits for room.
+    The log of the node is copied to this one. `access` is the token and the parent's address.
     """
 
     def __init__(
@@ -239,11 +228,7 @@ class RemoteChild(Process):
         self.start()
 
     def restart(self) -> None:
-        """Replaces an actor that was lost, after a rest: Ray may not miss its node yet.
-
-        Raises:
-            EnvironmentFailure: it has been lost too often.
-        """
+        """Replaces an actor that was lost, after a rest: Ray may not miss its node yet."""
         self.close()
         self._due = time.monotonic() + self._policy.died(time.monotonic())
         self._code = None
@@ -351,15 +336,8 @@ def layout(
 ) -> list[tuple[int, str | None]]:
     """The cores of each child, and the node that it belongs on, if there is one.
 
-    Args:
-        nodes: how many CPUs each node has.
-        children: how many are asked for; None for one on each node.
-        cores: how many each is to have. None for all of a node or, with `children`, for as many as
-            let all begin at once.
-
-    Raises:
-        EnvironmentFailure: there is no node for a child to be on, and nobody says how large the
-            nodes to come are.
+    `nodes` says how many CPUs each has. Without `children` each node gets one; without `cores` a
+    child gets all of a node or, with `children`, as many as let all begin at once.
     """
     if children is None:
         shares: list[tuple[int, str | None]] = [
@@ -390,11 +368,7 @@ def layout(
 
 
 def find_ray() -> Any:
-    """The module.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """The module `ray`."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -405,11 +379,7 @@ def find_ray() -> Any:
 
 @contextmanager
 def connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Connects to the cluster, unless the program is connected already.
-
-    Raises:
-        EnvironmentFailure: there is no cluster.
-    """
+    """Connects to the cluster, unless the program is connected already."""
     if ray.is_initialized():
         yield
         return

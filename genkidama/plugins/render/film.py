@@ -55,11 +55,7 @@ _TAKEN = (205, 120, 25)
 
 
 def import_pygame() -> Any:
-    """pygame, without its greeting.
-
-    Raises:
-        EnvironmentFailure: it is not installed.
-    """
+    """pygame, without its greeting."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
         import pygame
@@ -86,14 +82,9 @@ class Moment:
 
 
 class Panel:
-    """Draws the moments of one environment, all in the same size.
+    """Draws the moments of one environment, all in the same size, which follows from `picture`.
 
-    Args:
-        title: the first line.
-        source: the second one: which weights play.
-        picture: one that the environment has drawn.
-        names: of the actions; their numbers if empty.
-        space: of the actions.
+    Without names of the actions it shows their numbers.
     """
 
     def __init__(
@@ -206,16 +197,7 @@ def _even(length: int) -> int:
 
 
 class Film:
-    """An MP4 or GIF file.
-
-    Args:
-        path: its ending says which; an existing file is replaced.
-        panel: draws its pictures.
-        fps: pictures a second.
-
-    Raises:
-        EnvironmentFailure: the file cannot be written.
-    """
+    """An MP4 or GIF file, by the path's ending; an existing file is replaced."""
 
     def __init__(self, path: Path, panel: Panel, fps: float) -> None:
         self._path = path
@@ -294,13 +276,7 @@ def _ffmpeg(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Pi
 
 
 class PlaybackScreen:
-    """A window on the screen. Escape, Q and its cross close it; the space bar halts it.
-
-    Args:
-        panel: draws its pictures.
-        title: of the window.
-        fps: pictures a second.
-    """
+    """A window on the screen. Escape, Q and its cross close it; the space bar halts it."""
 
     def __init__(self, panel: Panel, title: str, fps: float) -> None:
         self._pygame = import_pygame()
@@ -371,13 +347,7 @@ def without_screen() -> Iterator[None]:
 
 
 def check_film(path: Path) -> Path:
-    """The path, if a film can be written there.
-
-    Raises:
-        ConfigurationError: its ending says no kind of film.
-        EnvironmentFailure: the packages for it are missing, or its folder is, or there is something
-            that is no file.
-    """
+    """The path, if a film can be written there."""
     if path.suffix.lower() not in _CODECS:
         raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_CODECS)}")
     if find_spec("imageio_ffmpeg") is None:

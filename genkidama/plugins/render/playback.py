@@ -173,17 +173,11 @@ class FireFirst(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def make_pictured(settings: Environment, name: str | None = None) -> gymnasium.Env[Any, Any]:
-    """The environment in which a policy is shown.
+    """The environment in which a policy is shown, which draws pictures.
 
     It is what the policy is evaluated in, but in place of a vectorized form it is the plain one,
-    since that draws pictures. An Atari game then gets Gymnasium's wrappers.
-
-    Args:
-        settings: what the policy was trained in.
-        name: the id of another environment, which is taken whatever it is.
-
-    Raises:
-        ConfigurationError: it cannot be made, or draws no pictures.
+    since that draws pictures. An Atari game then gets Gymnasium's wrappers. An environment that is
+    named is taken whatever it is.
     """
     settings = _plain(played(settings, name))
     options = {**settings.options, "render_mode": "rgb_array"}
@@ -210,14 +204,7 @@ def moments(
 ) -> Iterator[Moment]:
     """Plays the episodes that `genkidama evaluate` plays with this seed.
 
-    Args:
-        environment: as `make_pictured` gives it.
-        deterministic: takes the most probable action instead of a sampled one.
-        every: one step in this many is shown, and the end of each episode.
-
-    Raises:
-        ConfigurationError: the environment fails to draw itself.
-        EnvironmentFailure: it fails otherwise.
+    One step of `every` is shown, and the end of each episode.
     """
     for episode in range(episodes):
         steps = steps_of(policy.model, environment, (seed, episode), deterministic)
