@@ -18,7 +18,6 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -55,7 +54,6 @@ from genkidama.protocol.shard import WHOLE, Shard, addresses
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name
-from genkidama.runtime.pacing import Backoff
 
 __all__ = ["ReplyHandler", "ParentConnection", "connect"]
 
@@ -221,7 +219,7 @@ class ParentConnection:
         self.session.cores = cores or self.session.cores
         self.joined = False  # of an earlier trial on the same connection
         join = self.session.join(signature)
-        backoff = Backoff(transport.BACKOFF_SECONDS, random.random)
+        backoff = transport.backoff()
         while True:
             try:
                 if self._connection is None:
@@ -357,7 +355,7 @@ class ParentConnection:
 
     async def _connect(self) -> Decision:
         """Says hello on a new connection, however long it takes to get one."""
-        backoff = Backoff(transport.BACKOFF_SECONDS, random.random)
+        backoff = transport.backoff()
         self._errors.readable_token(self.session.name)
         while True:
             asked = 0.0

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import hmac
 import os
+import random
 import socket
 import ssl
 import stat
@@ -37,8 +38,8 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
 from genkidama.runtime.log import get_logger
-from genkidama.runtime.machine import set_retransmission_timeout
-from genkidama.runtime.pacing import Once
+from genkidama.runtime.machine import set_tcp_timeouts
+from genkidama.runtime.pacing import Backoff, Once
 
 if TYPE_CHECKING:
     from genkidama.protocol.session import RequestRefused
@@ -52,6 +53,7 @@ __all__ = [
     "OtherCertificate",
     "Transport",
     "ask",
+    "backoff",
     "explain",
     "fingerprints",
     "make_context",
@@ -73,9 +75,14 @@ _PING_SECONDS = 60.0
 #: wait for it.
 REPLY_SECONDS = 30.0
 
-#: The first wait before reconnecting, and the longest. Each is twice the one before, and the child
-#: waits a random part of it.
+#: The bounds of the wait before reconnecting, as `Backoff` takes them, and its early tries: after a
+#: cut of a minute or two it takes two seconds at most.
 BACKOFF_SECONDS = (0.5, 30.0)
+_EARLY_TRIES = 30
+
+#: Seconds for a TCP connection. The kernel repeats its first packet ever more rarely, so a new
+#: attempt finds a link that is mended sooner.
+_DIAL_SECONDS = 3.5
 
 #: Errors of a connection. The child continues to train, and tries again.
 FAILURES = (OSError, websockets.WebSocketException, TimeoutError, ProtocolError)
@@ -85,6 +92,40 @@ _NOT_YET_VALID = 9
 _EXPIRED = 10
 _OTHER_NAMES = {62, 64}
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
+
+
+class _Connect(connect):
+    """websockets' `connect` over a TCP connection that is given up soon."""
+
+    async def open_tcp_connection(self) -> ClientConnection:
+        options = self.create_connection_kwargs
+        options["sock"] = await _dial(self.ws_uri.host, self.ws_uri.port)
+        try:
+            return await super().open_tcp_connection()
+        finally:
+            del options["sock"]  # a redirection needs another one
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    """A TCP connection to the first of the host's addresses that answers.
+
+    Raises:
+        OSError: none does; the error of the last one.
+    """
+    loop = asyncio.get_running_loop()
+    for *kind, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        line = socket.socket(*kind)
+        try:
+            line.setblocking(False)
+            async with asyncio.timeout(_DIAL_SECONDS):
+                await loop.sock_connect(line, address)
+            return line
+        except BaseException as error:
+            line.close()
+            if not isinstance(error, OSError):
+                raise
+            failure = error
+    raise failure
 
 
 class Transport:
@@ -140,7 +181,7 @@ class Transport:
             ConfigurationError: the address is invalid.
         """
         try:
-            opening = connect(
+            opening = _Connect(
                 self.parent,
                 additional_headers=self._headers,
                 compression=None,
@@ -156,7 +197,7 @@ class Transport:
             connection = await opening
         except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
             raise _no_address(self.parent, error) from None
-        set_retransmission_timeout(connection.transport)
+        set_tcp_timeouts(connection.transport)
         return connection
 
 
@@ -171,6 +212,11 @@ async def ask(connection: ClientConnection, request: Request) -> Reply:
         await connection.send(encode(request))
         frame = await connection.recv(decode=False)
     return decode_reply(frame)
+
+
+def backoff() -> Backoff:
+    """The waits before connecting again."""
+    return Backoff(BACKOFF_SECONDS, random.random, _EARLY_TRIES)
 
 
 def make_room(connection: ClientConnection, size: int) -> None:

@@ -50,7 +50,7 @@ from genkidama.config.sections import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.protocol.messages import PROTOCOL, Refusal, Request, decode_request, encode
 from genkidama.protocol.tokens import ANY
-from genkidama.runtime.machine import set_retransmission_timeout
+from genkidama.runtime.machine import set_tcp_timeouts
 from genkidama.server.limits import ConnectionSlot, TokenBucket
 
 __all__ = [
@@ -251,7 +251,7 @@ class Connection(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        set_retransmission_timeout(transport)
+        set_tcp_timeouts(transport)
         self.opened = True
         self.recv_messages.pause = partial(self._pause_reading, "queue")
         self.recv_messages.resume = partial(self._resume_reading, "queue")

@@ -48,22 +48,41 @@ def own_bytes() -> int:
 # ------------------------------------------------------------------------------------------------
 # TCP over links that come and go.
 
-#: Linux 6.15 has it: the longest pause before data without an answer are sent again, in ms.
+#: Linux 6.15 has it: the longest pause before data without an answer are sent again, in ms, and
+#: the least that it takes.
 TCP_RTO_MAX_MS = 44
-LONGEST_PAUSE_MS = 2000
+LONGEST_PAUSE_MS = 1000
+
+#: Milliseconds without an acknowledgment that end a connection, where the kernel has that option
+#: and where it has not.
+SILENCE_MS = (120_000, 10_000)
+
+#: Seconds without data before a keepalive probe, and between two of them.
+_KEEPALIVE_SECONDS = (5, 1)
 
 
-def set_retransmission_timeout(transport: asyncio.BaseTransport) -> None:
-    """Lets a connection go on two seconds after its link is mended, where the kernel can do that.
+def set_tcp_timeouts(transport: asyncio.BaseTransport) -> None:
+    """Lets a connection go on a second after its link is mended, where the kernel can do that.
 
-    Otherwise TCP doubles its pauses: after a cut of 20 s it may stay silent for another 20 s.
+    Otherwise TCP doubles its pauses: after a cut of 20 s it may stay silent for another 20 s. There
+    the connection ends after ten seconds, so that a new one can be tried every few seconds.
+    Keepalive probes tell a connection that only waits.
     """
     connected = transport.get_extra_info("socket")
     if connected is None:
         return
     # What uvloop gives is no whole socket.
     with suppress(OSError), socket.socket(fileno=os.dup(connected.fileno())) as line:
-        line.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+        silence = SILENCE_MS[0]
+        try:
+            line.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+        except OSError:
+            silence = SILENCE_MS[1]
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        idle, interval = _KEEPALIVE_SECONDS
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
 # ------------------------------------------------------------------------------------------------

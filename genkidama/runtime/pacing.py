@@ -73,22 +73,27 @@ class RestartPolicy:
 
 class Backoff:
     """Seconds before each further try: a random part of a bound that doubles, from the first to the
-    greatest of `bounds`. `chance` gives uniform random numbers in [0, 1).
+    greatest of `bounds`. `chance` gives uniform random numbers in [0, 1). For `early` tries the
+    bound stays at four times the first one.
     """
 
-    def __init__(self, bounds: tuple[float, float], chance: Callable[[], float]) -> None:
+    def __init__(
+        self, bounds: tuple[float, float], chance: Callable[[], float], early: int = 0
+    ) -> None:
         self._bounds = bounds
         self._chance = chance
+        self._early = early
         self.reset()
 
     def reset(self) -> None:
         """Begins with the first bound again, after a success."""
-        self._bound = self._bounds[0]
+        self._tries = 0
 
     def wait(self) -> float:
         """Seconds before the next try, between a tenth of the bound and all of it."""
-        bound = self._bound
-        self._bound = min(self._bounds[1], 2.0 * bound)
+        doublings = max(min(self._tries, 2), self._tries - self._early)
+        self._tries += 1
+        bound = min(self._bounds[1], self._bounds[0] * 2.0 ** min(doublings, 64))
         return (0.1 + 0.9 * self._chance()) * bound
 
 

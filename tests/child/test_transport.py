@@ -276,6 +276,21 @@ async def test_nobody_is_there() -> None:
     )
 
 
+async def test_a_line_that_swallows_everything_is_given_up_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux drops what asks for a connection while a listening socket's queue is full."""
+    monkeypatch.setattr(transport, "_DIAL_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        there = Transport(url(address))
+        with socket.create_connection(address):
+            async with asyncio.timeout(5.0) as patience:
+                with pytest.raises(TimeoutError):
+                    await there.open()
+                assert not patience.expired()
+
+
 def test_another_error_of_tls_is_told_with_openssls_word_for_it() -> None:
     there = Transport("wss://127.0.0.1:1")
     error = ssl.SSLError(1, "[SSL] wrong version number")

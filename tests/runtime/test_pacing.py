@@ -70,6 +70,12 @@ def test_backoff_takes_a_random_part_of_a_bound_that_doubles(tries: int, chance:
     assert backoff.wait() == first
 
 
+def test_backoff_stays_small_for_early_tries() -> None:
+    backoff = Backoff((0.5, 30.0), lambda: 1.0, early=5)
+    waits = [backoff.wait() for _ in range(12)]
+    assert waits == [0.5, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+
+
 def test_a_state_is_said_when_it_changes_and_no_state_is_nothing_to_say() -> None:
     once = Once()
     states = ("", "full", "full", "gone", "full", "", "full")
