@@ -40,9 +40,10 @@ class Machines:
         self.beside: Group | None = None
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._cuts: list[tuple[float, list[int]]] = []
+        #: Seconds since the beginning, and who is cut off from then on.
+        self.plan: list[tuple[float, list[int]]] = []
         if DISTURBANCES[condition.disturbance].cuts:
-            self._cuts = cuts(condition.machines, limit, random.Random(condition.seed))
+            self.plan = cuts(condition.machines, limit, random.Random(condition.seed))
         self._begun = [0.0] * len(self.shares)
         self._used = [0.0] * len(self.shares)
         self._throttled = [0] * len(self.shares)
@@ -144,8 +145,8 @@ class Machines:
         Args:
             seconds: since the beginning.
         """
-        while self._cuts and self._cuts[0][0] <= seconds:
-            self.network.cut(self._cuts.pop(0)[1])
+        while self.plan and self.plan[0][0] <= seconds:
+            self.network.cut(self.plan.pop(0)[1])
 
     def account(self) -> Row:
         """What the machines had since the beginning: each one's use of its share, and more.

@@ -33,6 +33,9 @@ _START_SECONDS = 300.0
 #: So many children start side by side.
 _STARTING = 2
 
+#: Runs the parent and the children.
+INTERPRETER = sys.executable
+
 #: How often the history is read, while children join and while they train.
 _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
 
@@ -68,7 +71,8 @@ class Ours:
         self._joined: dict[str, float] = {}
         self._exchanges: list[Row] = []
         self._refused = 0
-        self._begin = 0.0
+        #: When the machines got their shares, in Unix seconds.
+        self.begin = 0.0
         self._parent: subprocess.Popen[bytes] | None = None
         self._experiment = experiment_of(machines.condition).with_settings(
             {
@@ -89,7 +93,7 @@ class Ours:
         condition = self._machines.condition
         file = self._out.with_suffix(".toml")
         file.write_text(self._experiment.to_toml())
-        command = [sys.executable, "-m", "genkidama.parent", str(file), "--until-eof"]
+        command = [INTERPRETER, "-m", "genkidama.parent", str(file), "--until-eof"]
         command += ["--listen", f"0.0.0.0:{self._port}", "--out", str(self._out)]
         command += ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
         self._parent = self._machines.start_beside(command, "parent")
@@ -102,10 +106,10 @@ class Ours:
             for machine in together:
                 self._start_child(machine)
             self._wait_for(together)
-        self._begin = self._machines.begin()
+        self.begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
         self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
-        seconds = time.time() - self._begin
+        seconds = time.time() - self.begin
         row = {
             "seconds": seconds,
             "head_start_steps": head_start,
@@ -128,7 +132,7 @@ class Ours:
 
     def snapshots(self) -> list[Snapshot]:
         """The checkpoints, oldest first, with the clock of the machines."""
-        offset = self._begin - min(self._joined.values())
+        offset = self.begin - min(self._joined.values())
         found = []
         for path in Run(self._out).checkpoints:
             loaded = checkpoints.load(path)
@@ -140,7 +144,7 @@ class Ours:
 
     def _start_child(self, machine: int) -> None:
         url = f"ws://{self._machines.network.parents_address(machine)}:{self._port}"
-        command = [sys.executable, "-m", "genkidama.child", "--parent", url, "--until-eof"]
+        command = [INTERPRETER, "-m", "genkidama.child", "--parent", url, "--until-eof"]
         self._machines.start(machine, [*command, "--name", _name(machine)], _name(machine))
 
     def _wait_for(self, machines: list[int]) -> None:
@@ -166,7 +170,7 @@ class Ours:
         """Returns when the parent has ended the run, or the time is over."""
         assert self._parent is not None
         started: list[int] = []
-        while self._parent.poll() is None and (now := time.time() - self._begin) < limit:
+        while self._parent.poll() is None and (now := time.time() - self.begin) < limit:
             self._read()
             self._machines.disturb(now)
             if waiting and now >= late:
