@@ -67,7 +67,7 @@ class ActorPool(WorkerPool):
         if self.unanswered:
             await asyncio.sleep(_RETRY_SECONDS)
         while self._fatal is None and not self.outboxes.ready:
-            left = None if self._pulling else self._until(_ROWS_ALONE)
+            left = None if self._pulling else self.until(_ROWS_ALONE)
             if left is not None and left <= 0.0:
                 break
             self._wake.clear()
@@ -84,12 +84,7 @@ class ActorPool(WorkerPool):
         self._pulling = True
         self._asked = time.monotonic()
 
-    @property
-    def asks(self) -> bool:
-        """True if newer weights are to be asked for with the push that is being sent."""
-        return self._until(_ROWS_WITH_PUSH) <= 0.0
-
-    def _until(self, rows: int) -> float:
+    def until(self, rows: int) -> float:
         """Seconds until the time of this many rows has passed since the last request."""
         return self._asked + rows * self._pace - time.monotonic()
 
@@ -137,7 +132,7 @@ class Actors(CoreOrchestrator):
     @property
     def asks(self) -> bool:
         """True if θ_P is to be asked for with the push that is being sent."""
-        return self._actor_pool.asks
+        return self._actor_pool.until(_ROWS_WITH_PUSH) <= 0.0
 
     def pulling(self) -> None:
         """θ_P is asked for. The answer may wait until there is a newer one."""

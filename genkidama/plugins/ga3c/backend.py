@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -199,7 +199,7 @@ class GA3C(PooledBackend):
             self._engine.kill()
 
     def engine_lost(self, reason: str, alive: bool) -> None:
-        """As `EngineOwner` says."""
+        """The engine says that training cannot go on, or, not `alive`, ended by itself."""
         self._watch.ages.forget(0)
         updates = self.slots.updates
         if updates > self._updates_at_death:
@@ -353,21 +353,10 @@ class Rates:
         }
 
 
-class EngineOwner(Protocol):
-    """Owns an engine process, and learns of its end."""
-
-    def engine_lost(self, reason: str, alive: bool) -> None:
-        """The engine says that training cannot go on, or has ended without being asked to.
-
-        Args:
-            alive: whether it is still there.
-        """
-
-
 class EngineProcess(WorkerProcess):
     """One engine process. It inherits the queues' and bells' ends, in the engine's order."""
 
-    def __init__(self, descriptors: Sequence[int], backend: EngineOwner) -> None:
+    def __init__(self, descriptors: Sequence[int], backend: GA3C) -> None:
         super().__init__(self)
         self._backend = backend
         self._attached = False

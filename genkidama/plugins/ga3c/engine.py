@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,19 +93,10 @@ class Shared:
             ring(self.bells[agent])
 
 
-class ThreadOwner(Protocol):
-    """Starts threads, and learns of their ends."""
-
-    def thread_failed(self, error: Exception) -> None:
-        """A thread has ended by an error: training cannot go on."""
-
-
 class _Thread(threading.Thread):
     """A thread that works until its queue gives it `LEAVE`, and counts in its own row."""
 
-    def __init__(
-        self, shared: Shared, row: int, seed: tuple[int, ...], engine: ThreadOwner
-    ) -> None:
+    def __init__(self, shared: Shared, row: int, seed: tuple[int, ...], engine: Engine) -> None:
         super().__init__(daemon=True)
         self._shared, self._engine = shared, engine
         self._slots, self._device = shared.slots, shared.device
@@ -387,7 +378,7 @@ class Engine:
         thread.start()
 
     def thread_failed(self, error: Exception) -> None:
-        """As `ThreadOwner` says; the error is the user's or the machine's."""
+        """A thread has ended by an error of the user's or the machine's: training cannot go on."""
         if not isinstance(error, GenkidamaError) or is_user_error(error):
             traceback.print_exception(error)
         self._send("failed", describe_error(error)[:1000])

@@ -24,7 +24,12 @@ from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
-from genkidama.plugins.gorila.global_replay import GlobalReplay, make_global_replay
+from genkidama.plugins.gorila.global_replay import (
+    EngineRing,
+    GlobalReplay,
+    GlobalReplayWriter,
+    ring_settings,
+)
 from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_tensor import ReplayTensor, RingSegment, ring_arrays
 from genkidama.plugins.gorila.sampling import LocalReplay, SumTrees, nodes_of
@@ -105,14 +110,17 @@ def make_replay(
     experiment = model.experiment
     if experiment.shares_replay:
         batch = BatchSink(memory, index, model.observation_shape, model.head.columns)
-        return make_global_replay(batch, model, rng, writer, check)
+        ring = EngineRing(ring_settings(model), writer, check)
+        ring.open()
+        return GlobalReplayWriter(batch, ring), GlobalReplay(ring, model, rng)
     tensor = ReplayTensor(
         memory, experiment.algorithm.batch_size, model.observation_shape, model.head.columns
     )
-    trees = None
-    if hasattr(memory, "priorities"):
-        trees = SumTrees(memory, tensor, experiment.replay.priority_exponent)
-    segment = RingSegment(tensor, index, experiment.environment.lanes, trees)
+    segment = RingSegment(tensor, index, experiment.environment.lanes)
+    if not hasattr(memory, "priorities"):
+        return segment, LocalReplay(tensor, model, rng, index)
+    trees = SumTrees(memory, tensor, experiment.replay.priority_exponent)
+    segment.written = trees.written
     return segment, LocalReplay(tensor, model, rng, index, trees)
 
 

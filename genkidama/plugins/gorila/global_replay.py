@@ -211,17 +211,6 @@ class RingRows:
         return found
 
 
-def join_blocks(blocks: list[Array], block: Array, goes_on: bool) -> None:
-    """Appends a block to others that have not been sent.
-
-    Args:
-        goes_on: whether its first step is the one at which the last of them was cut.
-    """
-    if goes_on and blocks:
-        blocks[-1] = blocks[-1][:-1]
-    blocks.append(block)
-
-
 def rows_for(steps: int, batch: int, lanes: int) -> int:
     """The number of rows that hold these steps, if none is truncated within a batch."""
     return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + SEND_ROWS
@@ -468,9 +457,9 @@ def ring_settings(model: Model) -> RingSettings:
 class GlobalReplayWriter:
     """Takes a core's batches, as a `RolloutSink`, and sends them to the ring."""
 
-    def __init__(self, batch: BatchSink, rows: RingRows, ring: EngineRing) -> None:
+    def __init__(self, batch: BatchSink, ring: EngineRing) -> None:
         self._batch = batch
-        self._rows = rows
+        self._rows = ring.settings.rows
         self._ring = ring
         self._unsent: list[Array] = []
         self._since = 0.0
@@ -494,7 +483,9 @@ class GlobalReplayWriter:
         )
         now = time.monotonic()
         self._since = self._since if self._unsent else now
-        join_blocks(self._unsent, block, self._goes_on)
+        if self._goes_on and self._unsent:  # its first step is where the last block was cut
+            self._unsent[-1] = self._unsent[-1][:-1]
+        self._unsent.append(block)
         enough = sum(map(len, self._unsent)) >= SEND_ROWS
         if enough or now - self._since >= SEND_SECONDS:
             blocks, self._unsent = self._unsent, []
@@ -665,23 +656,6 @@ class GlobalReplay:
     def _scaled(self, rewards: Array) -> Array:
         model = self._model
         return scaled(rewards, model.experiment.environment, model.moments("returns"))
-
-
-def make_global_replay(
-    batch: BatchSink,
-    model: Model,
-    rng: np.random.Generator,
-    writer: str,
-    check: Callable[[], None],
-) -> tuple[GlobalReplayWriter, GlobalReplay]:
-    """A core's share of the replay of all children, and its learner's view of it.
-
-    Arguments as for `GlobalReplayWriter`, `GlobalReplay` and `EngineRing`.
-    """
-    settings = ring_settings(model)
-    ring = EngineRing(settings, writer, check)
-    ring.open()
-    return GlobalReplayWriter(batch, settings.rows, ring), GlobalReplay(ring, model, rng)
 
 
 def _check_own(own: bool) -> None:

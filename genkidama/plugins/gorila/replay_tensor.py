@@ -32,7 +32,8 @@ Laws of this file:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,21 +56,6 @@ def ring_arrays(rows: int, columns: int, pixels: int = 0) -> dict[str, SharedArr
     if pixels:
         arrays["pixels"] = SharedArray((rows, pixels), "uint8")
     return arrays
-
-
-class Priorities(Protocol):
-    """Keeps a priority for each row; `SumTrees`."""
-
-    def written(self, index: int, start: int, stops: int, head: int) -> None:
-        """A core has written a block whose steps cannot be sampled yet.
-
-        Args:
-            index: the core's.
-            start: the block's first row.
-            stops: the row after its steps.
-            head: the new `head`.
-        """
-        ...
 
 
 class ReadView(NamedTuple):
@@ -169,11 +155,12 @@ class RingSegment:
         replay: ReplayTensor,
         index: int,
         lanes: int = 1,
-        priorities: Priorities | None = None,
     ) -> None:
         self._lanes = lanes
         self._index = index
-        self._priorities = priorities
+        #: Called when a block is written whose steps cannot be sampled yet, with the core's index,
+        #: its first row, the row after its steps, and the new `head`.
+        self.written: Callable[[int, int, int, int], None] = lambda *_: None
         #: The stops of the lanes that the last block left in the midst of an episode, by lane.
         self._open: dict[int, int] = {}
         self._tensor = replay.tensor[index]
@@ -227,8 +214,7 @@ class RingSegment:
         distances = np.ones(steps, np.float32)
         distances[cuts] = np.arange(steps, steps + len(cuts)) - cuts
         self._following[start + 1 : stops] = distances[1:]
-        if self._priorities is not None:
-            self._priorities.written(self._index, start, stops, head)
+        self.written(self._index, start, stops, head)
         if head > self._filled[0]:
             self._filled[0] = head
         self._head[0] = head
@@ -258,7 +244,6 @@ class RingSegment:
         self._columns.observations[1:] = self._columns.observations[:1]
         self._following[:-1] = 1.0
         self._following[-1] = 0.0
-        if self._priorities is not None:
-            self._priorities.written(self._index, 0, len(self._following) - 1, 0)
+        self.written(self._index, 0, len(self._following) - 1, 0)
         self._head[0] = self._filled[0] = len(self._following)
         self._ended[0] += 1

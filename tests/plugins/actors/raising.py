@@ -7,8 +7,6 @@ from typing import Any
 
 from genkidama.learning.ppo import PPO
 
-__all__ = ["Picky", "Raising"]
-
 
 class Raising:
     def __init__(self, algorithm: Any, model: Any) -> None:

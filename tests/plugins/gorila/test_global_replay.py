@@ -26,7 +26,6 @@ from genkidama.plugins.gorila.global_replay import (
     RingRows,
     RingSettings,
     describe,
-    join_blocks,
     ring_settings,
     rows_for,
 )
@@ -63,21 +62,6 @@ def test_a_stop_lies_behind_each_cut_and_each_step_before_what_followed_it(
             assert block["observation"][row].tolist() == [step + 0.5, 0.5 - step]
             assert block["numbers"][row, -1] == 0
             row += 1
-
-
-def test_a_trajectory_that_goes_on_loses_its_stop() -> None:
-    blocks: list[np.ndarray] = []
-    join_blocks(blocks, batch(0, 3, [2]), False)
-    join_blocks(blocks, batch(3, 2, [1]), True)
-    join_blocks(blocks, batch(9, 1, [0]), False)
-    rows = np.concatenate(blocks)
-    assert rows["numbers"][:, -1].tolist() == [1, 1, 1, 1, 1, 0, 1, 0]
-
-
-def test_the_first_block_that_goes_on_has_nothing_to_lose() -> None:
-    blocks: list[np.ndarray] = []
-    join_blocks(blocks, batch(0, 1, [0]), True)
-    assert len(blocks[0]) == 2
 
 
 def test_pixels_take_a_byte_each_and_come_back_as_they_were() -> None:
@@ -423,7 +407,7 @@ class Core:
         self.ring = EngineRing(ring_settings(self.model), "core")
         self.ring.open()
         sink = BatchSink(self.memory, 0, (4,), 1)
-        self.share = GlobalReplayWriter(sink, self.ring.settings.rows, self.ring)
+        self.share = GlobalReplayWriter(sink, self.ring)
         self.replay = GlobalReplay(self.ring, self.model, np.random.default_rng(0))
         self.written = 0
         self.goes_on = False

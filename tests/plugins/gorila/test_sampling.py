@@ -306,7 +306,8 @@ class Noting(Writer):
         super().start()
         replay = ReplayTensor(self.memory, self.batch, (2,), 1)
         self.trees = SumTrees(self.memory, replay, 1.0)
-        self._share = RingSegment(replay, self.index, 1, self.trees)
+        self._share = RingSegment(replay, self.index, 1)
+        self._share.written = self.trees.written
 
 
 def leaves(memory: SharedMemory) -> np.ndarray:
