@@ -57,8 +57,10 @@ class Follower(NamedTuple):
 
     #: Each with the follower's name as its `dest`, where it leaves a list.
     options: tuple[Option, ...]
-    #: Import string of `open(wanted, say) -> cli.progress.Feed`.
-    open: str
+    #: Import string of `open(wanted, say) -> cli.progress.Feed`; none if the parent reads it all.
+    open: str = ""
+    #: Whether `genkidama parent` takes its options, too.
+    of_parents: bool = False
 
 
 _BEST = "play a run's best weights by mean training return, if known (default)"

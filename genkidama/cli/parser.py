@@ -307,8 +307,9 @@ def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser
         )
         for word, more in verb.options:
             command.add_argument(word, **more)
-        for follower in followers if verb.starts_run else ():
-            for word, more in follower.options:
-                command.add_argument(word, **more)
+        for follower in followers:
+            if verb.starts_run or (follower.of_parents and name == "parent"):
+                for word, more in follower.options:
+                    command.add_argument(word, **more)
         command.set_defaults(verb=name)
     return parser

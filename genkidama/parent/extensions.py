@@ -68,6 +68,9 @@ class Observer:
     def end(self) -> None:
         """Says goodbye to its readers: the run is over, or the parent goes away."""
 
+    async def finish(self) -> None:
+        """Ends, within seconds: everything is written, and `take` is called no more."""
+
 
 class Host(Protocol):
     """The parent, as its connections and its writer see it."""

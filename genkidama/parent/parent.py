@@ -242,7 +242,11 @@ class Parent:
                 async with asyncio.timeout(CLOSE_SECONDS + 1.0):
                     await websockets.wait_closed()
         finally:
-            await writer.finish()
+            try:
+                await writer.finish()
+            finally:
+                for observer in self.observers:
+                    await observer.finish()
         if failure is not None:
             raise failure
 

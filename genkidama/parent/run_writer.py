@@ -90,7 +90,7 @@ class RunWriter:
         self._log.error("problem", reason=problem)
         if self._problem.is_new(problem):
             self._take_events()
-            self._history.add([Warned(time=self.now(), reason=problem)])
+            self._share([Warned(time=self.now(), reason=problem)])
             if self._history_error.message:
                 self._write_fallback(problem)
 
@@ -143,14 +143,17 @@ class RunWriter:
         if last:
             self._server.settle(self.now(), last)
         events = [*self._server.take_events(), *own]
-        self._history.add(events)
-        self._host.status.take(events)
-        for observer in self._host.observers:
-            observer.take(events)
+        self._share(events)
         self._events.report(events, self.now(), last)
         server = self._server
         beta = server.experiment.child.beta
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
+
+    def _share(self, events: list[Event]) -> None:
+        self._history.add(events)
+        self._host.status.take(events)
+        for observer in self._host.observers:
+            observer.take(events)
 
     def _write_fallback(self, problem: str) -> None:
         self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))

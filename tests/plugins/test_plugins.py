@@ -32,6 +32,7 @@ OWN = {
     "ga3c": ((*PLAIN, "--set", "child.backend=ga3c"), "child.backend = 'ga3c'"),
     "gorila": ((*PLAIN, "--set", "algorithm.name=dqn"), "algorithm.name = 'dqn'"),
     "hypertrick": (("search", "examples/lunarlander/search.toml"), "search"),
+    "notify": ((*PLAIN, "--notify", "https://ntfy.sh/topic"), "--notify"),
     "ray": (("launch", "examples/lunarlander/lunarlander.toml"), "launch"),
     "render": (("play", "runs"), "play"),
     "robust": ((*PLAIN, "--set", "parent.push_limit=3"), "parent.push_limit"),

@@ -1,0 +1,12 @@
+"""Notices of a run to a phone or a chat: ntfy, Slack, Home Assistant, or any webhook."""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin(
+    observers={"notify": "genkidama.plugins.notify.notifier:observer"},
+    followers={"notify": "genkidama.plugins.notify.verbs:NOTIFY"},
+)

@@ -1,0 +1,195 @@
+"""Notices of a run: what is worth a person's attention, and when.
+
+Laws of this file:
+- It reads the run's events and changes nothing. Which notice follows depends on events, counts of
+  pushes and the time alone.
+- A lasting trouble is told once, and so is its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import duration
+from genkidama.parent.extensions import Observer
+from genkidama.parent.parent import Parent
+from genkidama.plugins.notify.verbs import VARIABLE
+from genkidama.runs.status import line
+from genkidama.runtime.log import get_logger
+from genkidama.runtime.pacing import Throttle
+from genkidama.server.events import (
+    Event,
+    Exchange,
+    Joined,
+    PhaseReported,
+    Resumed,
+    Started,
+    Stopped,
+    Warned,
+)
+
+if TYPE_CHECKING:
+    from genkidama.plugins.notify.posting import Poster
+
+__all__ = ["Notice", "Notices", "observer"]
+
+#: Seconds between two notices of a best mean return, or of a warning of the same kind.
+BEST_SECONDS, WARNING_SECONDS = 600.0, 600.0
+
+#: A child without a push for so long, or for three times `child.exchange_seconds`, is silent.
+SILENT_SECONDS = 300.0
+
+#: Seconds in which the last notice may be posted when the run is over, and when the parent is
+#: stopped before that: whoever stops it does not wait for long.
+_OVER_SECONDS, _STOPPED_SECONDS = 5.0, 1.5
+
+
+class Notice(NamedTuple):
+    """Something to be told."""
+
+    #: `begun`, `best`, `solved`, `ended`, `silent`, `back` or `warning`.
+    kind: str
+    run: str
+    title: str
+    text: str
+
+
+class Notices:
+    """Makes notices of a run's events. Pure.
+
+    Args:
+        experiment: of the run.
+        describe: gives the run's state in one line.
+    """
+
+    def __init__(self, experiment: Experiment, describe: Callable[[], str] = str) -> None:
+        self._stop = experiment.stop
+        self._describe = describe
+        self._patience = max(SILENT_SECONDS, 3.0 * experiment.child.exchange_seconds)
+        self._run = ""
+        self._over = False
+        #: The best mean return, the last that was told, and when the next may be.
+        self._best, self._told = -float("inf"), -float("inf")
+        self._best_due = float("inf")
+        #: By child: how many pushes it had made, and when it made the last.
+        self._heard: dict[str, tuple[int, float]] = {}
+        self._silent: set[str] = set()
+        self._warnings = Throttle[str](WARNING_SECONDS)
+
+    def take(self, events: Sequence[Event], pushes: Mapping[str, int], now: float) -> list[Notice]:
+        """The notices that follow from new events.
+
+        Args:
+            events: oldest first.
+            pushes: by child that has not said goodbye, how many pushes it has made so far.
+            now: seconds.
+        """
+        found = [notice for event in events for notice in self._of(event, pushes)]
+        if self._best_due <= now and self._best > self._told:
+            self._told, self._best_due = self._best, now + BEST_SECONDS
+            found.append(self._notice("best", f"best so far {self._best:.1f}", self._describe()))
+        return found if self._over else [*found, *self._listen(pushes, now)]
+
+    def _of(self, event: Event, pushes: Mapping[str, int]) -> list[Notice]:
+        match event:
+            case Started(run=run) | Resumed(run=run):
+                self._run, self._best_due = run, event.time + BEST_SECONDS
+                begun = "begun" if isinstance(event, Started) else "resumed"
+                return [self._notice("begun", begun, self._describe())]
+            case Joined(child=child) if child not in self._silent:
+                self._heard[child] = pushes.get(child, 0), event.time
+            case Exchange(trial=int()):
+                pass  # one trial of many
+            case Exchange(mean_return=float(mean)) if event.episodes >= self._stop.window:
+                self._best = max(self._best, mean)
+            case PhaseReported(metric=float(metric)):
+                self._best = max(self._best, metric)
+            case Warned(reason=reason):
+                # Counts and times in it make it no other warning.
+                kind = "".join(letter for letter in reason if not letter.isdigit())
+                if self._warnings.add(kind, reason, event.time):
+                    return [self._notice("warning", "warning", reason)]
+            case Stopped(reason=reason):
+                self._over = True
+                goal = self._stop.mean_return is not None and reason.startswith("mean return ")
+                kind = "solved" if goal else "ended"
+                return [self._notice(kind, kind, f"{reason}\n{self._describe()}")]
+        return []
+
+    def _listen(self, pushes: Mapping[str, int], now: float) -> list[Notice]:
+        """Tells of children that fell silent, and of those that are back."""
+        found = []
+        for child, (count, time) in list(self._heard.items()):
+            pushed = pushes.get(child)
+            if pushed is None:  # it has said goodbye
+                del self._heard[child]
+                self._silent.discard(child)
+            elif pushed != count:
+                self._heard[child] = pushed, now
+                if child in self._silent:
+                    self._silent.discard(child)
+                    words = f"after {duration(now - time)} without a push"
+                    found.append(self._notice("back", f"{child} is back", words))
+            elif now - time >= self._patience and child not in self._silent:
+                self._silent.add(child)
+                words = f"no push for {duration(now - time)}; the run goes on without it"
+                found.append(self._notice("silent", f"{child} is silent", words))
+        return found
+
+    def _notice(self, kind: str, title: str, text: str) -> Notice:
+        return Notice(kind, self._run, f"{self._run}: {title}", text)
+
+
+def observer(parent: Parent) -> Observer | None:
+    """Notices to the addresses in the environment; None without any.
+
+    Raises:
+        ConfigurationError: one of them is none.
+    """
+    addresses = os.environ.get(VARIABLE, "").split()
+    if not addresses or not parent.part.is_first:
+        return None
+    # urllib.parse is imported only where it is needed.
+    from genkidama.plugins.notify.posting import Poster, service_at
+
+    log = get_logger()
+    posters = []
+    for service in map(service_at, addresses):
+
+        def complain(problem: str, host: str = service.host) -> None:
+            log.warning("notify", host=host, reason=f"{problem}; the run goes on")
+
+        posters.append(Poster(service, complain))
+    return _Notifier(parent, posters)
+
+
+class _Notifier(Observer):
+    """Posts the notices of a parent's run."""
+
+    def __init__(self, parent: Parent, posters: Sequence[Poster]) -> None:
+        self._parent = parent
+        self._posters = posters
+        self._notices = Notices(parent.experiment, self._line)
+
+    def take(self, events: Sequence[Event]) -> None:
+        children = self._parent.server.children
+        pushes = {name: each.exchanges for name, each in children.items() if not each.parted}
+        for notice in self._notices.take(events, pushes, self._parent.now()):
+            for poster in self._posters:
+                poster.post(notice)
+
+    async def finish(self) -> None:
+        seconds = _OVER_SECONDS if self._parent.server.stop else _STOPPED_SECONDS
+        await asyncio.gather(
+            *(asyncio.to_thread(poster.close, seconds) for poster in self._posters)
+        )
+
+    def _line(self) -> str:
+        document = self._parent.status.document(self._parent.now())
+        return line(msgspec.to_builtins(document))

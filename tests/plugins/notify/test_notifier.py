@@ -1,0 +1,81 @@
+"""Notices that follow from a run's events, in made-up time."""
+
+from __future__ import annotations
+
+from genkidama.plugins.notify.notifier import BEST_SECONDS, SILENT_SECONDS, Notices
+from genkidama.server.events import Started, Stopped, Warned
+from tests.helpers import small
+from tests.stories import exchange, join, report
+
+
+def begun(**stop: float) -> Notices:
+    notices = Notices(small(stop={"window": 10, **stop}), lambda: "all well")
+    (first,) = notices.take([Started(time=0.0, run="shelf", software="1")], {}, 0.0)
+    assert first == ("begun", "shelf", "shelf: begun", "all well")
+    return notices
+
+
+def test_the_best_is_told_at_most_once_in_ten_minutes_and_only_if_it_is_better() -> None:
+    notices = begun()
+    early = exchange(1.0, episodes=9, mean=400.0)  # the window is not full
+    assert not notices.take([early, exchange(2.0, episodes=10, mean=30.0)], {}, 2.0)
+    (best,) = notices.take([], {}, BEST_SECONDS)
+    assert best == ("best", "shelf", "shelf: best so far 30.0", "all well")
+    assert not notices.take([exchange(700.0, episodes=20, mean=40.0)], {}, 700.0)
+    assert [each.title for each in notices.take([], {}, 2 * BEST_SECONDS)] == [
+        "shelf: best so far 40.0"
+    ]
+    lower = exchange(5000.0, episodes=20, mean=39.0)
+    assert not notices.take([lower], {}, 5000.0)
+
+
+def test_in_a_search_the_best_is_that_of_all_trials() -> None:
+    notices = begun()
+    notices.take([report(1.0, 0, 30.0), report(2.0, 1, 50.0), report(3.0, 2, None)], {}, 3.0)
+    assert notices.take([], {}, BEST_SECONDS)[0].title == "shelf: best so far 50.0"
+
+
+def test_a_silent_child_is_told_once_and_so_is_its_return() -> None:
+    notices = begun()
+    assert not notices.take([join(10.0, "pi"), join(10.0, "other")], {"pi": 0, "other": 0}, 10.0)
+    assert not notices.take([], {"pi": 3, "other": 1}, 20.0)
+    at = 20.0 + SILENT_SECONDS
+    (silent,) = notices.take([], {"pi": 3, "other": 2}, at)
+    assert silent[0] == "silent" and silent.title == "shelf: pi is silent"
+    assert silent.text == "no push for 5:00; the run goes on without it"
+    assert not notices.take([join(at + 1.0, "pi")], {"pi": 3, "other": 3}, at + 1.0)
+    (back,) = notices.take([], {"pi": 4, "other": 4}, at + 60.0)
+    assert back[2:] == ("shelf: pi is back", "after 6:00 without a push")
+    # One that has said goodbye is not missed.
+    assert not notices.take([], {"pi": 5}, at + 61.0)
+    assert not notices.take([], {"pi": 6}, at + 61.0 + SILENT_SECONDS)
+
+
+def test_rare_exchanges_are_no_silence() -> None:
+    experiment = small(child={"exchange": "free", "exchange_seconds": 600.0})
+    notices = Notices(experiment)
+    notices.take([join(0.0)], {"pi": 0}, 0.0)
+    assert not notices.take([], {"pi": 0}, 1700.0)
+    assert notices.take([], {"pi": 0}, 1800.0)
+
+
+def test_a_warning_with_other_numbers_is_the_same_warning() -> None:
+    notices = begun()
+    full = [Warned(time=float(t), reason=f"disk: {t} bytes left") for t in range(5)]
+    found = notices.take(full, {}, 5.0)
+    assert [each[2:] for each in found] == [("shelf: warning", "disk: 0 bytes left")]
+    other = Warned(time=6.0, reason="history: cannot be written")
+    assert len(notices.take([other], {}, 6.0)) == 1
+
+
+def test_the_end_says_whether_it_is_solved_and_no_child_is_missed_after_it() -> None:
+    for stop, reason, kind in (
+        ({"mean_return": 400.0}, "mean return 401.0 over 10 episodes reached 400", "solved"),
+        ({"mean_return": 400.0}, "SIGTERM", "ended"),
+        ({"steps": 10}, "10 steps done", "ended"),
+    ):
+        notices = begun(**stop)
+        notices.take([join(1.0)], {"pi": 0}, 1.0)
+        (end,) = notices.take([Stopped(time=2.0, reason=reason)], {"pi": 0}, 2.0)
+        assert end == (kind, "shelf", f"shelf: {kind}", f"{reason}\nall well")
+        assert not notices.take([], {"pi": 0}, 9999.0)
