@@ -39,9 +39,9 @@ def quota(share: float) -> tuple[int, int]:
     return max(_LEAST_US, round(share * period)), period
 
 
-#: The group comes before what else runs on this computer: what it is entitled to, it gets. The
-#: largest weights of version 1 and 2.
-_WEIGHT = ("262144", "10000")
+#: The weights of version 1 and 2. A measured group comes before what else runs on this computer:
+#: what it is entitled to, it gets.
+_WEIGHTS = {"first": ("262144", "10000"), "usual": ("1024", "100")}
 
 
 class Group:
@@ -50,12 +50,13 @@ class Group:
     Args:
         name: unique on this machine.
         memory: bytes that it may take, without swap; 0 if the group does not limit them.
+        weight: a key of `_WEIGHTS`.
 
     Raises:
         EnvironmentFailure: there are no control groups that this user may make.
     """
 
-    def __init__(self, name: str, memory: int = 0) -> None:
+    def __init__(self, name: str, memory: int = 0, weight: str = "first") -> None:
         self._second = (_ROOT / "cgroup.controllers").exists()
         limited = ("memory",) if memory else ()
         controllers = ("",) if self._second else ("cpu", "cpuacct", "freezer", *limited)
@@ -66,9 +67,9 @@ class Group:
             for folder in self._folders.values():
                 folder.mkdir(exist_ok=True)
             if self._second:
-                self._write("", "cpu.weight", _WEIGHT[1])
+                self._write("", "cpu.weight", _WEIGHTS[weight][1])
             else:
-                self._write("cpu", "cpu.shares", _WEIGHT[0])
+                self._write("cpu", "cpu.shares", _WEIGHTS[weight][0])
             if memory:
                 self._limit(memory)
         except OSError as error:
@@ -79,8 +80,12 @@ class Group:
 
     def enter(self) -> None:
         """Moves the calling process in; for `preexec_fn`."""
+        self.take(os.getpid())
+
+    def take(self, pid: int) -> None:
+        """Moves this process in."""
         for folder in self._folders.values():
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
+            (folder / "cgroup.procs").write_text(str(pid))
 
     def hold(self, share: float) -> None:
         """From now on the group gets `share` of a core, and no more."""

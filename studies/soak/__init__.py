@@ -1,0 +1,1 @@
+"""The study of a parent that lasts."""
