@@ -23,11 +23,11 @@ from genkidama.child.core import SingleCore
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import WorkerPipe
+from genkidama.config.examples import example
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.examples import example
 
 EXAMPLES = ["lunarlander", "lunarlander/a3c", "cartpole/dqn", "cartpole"]
 

@@ -4,7 +4,7 @@ A Parent holds the weights. Each Child trains a copy of them with all its cores.
 it exchanges weights with the parent over one websocket, without waiting for other children.
 `docs/design.md` describes the folders.
 
-    experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
+    experiment = genkidama.Experiment.load("lunarlander")
     run = genkidama.train(experiment, children=2, out="runs/first")
     print(genkidama.evaluate(run).mean)
     action, _ = run.policy().predict(observation)

@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> int:
             hint = f"did you mean {near[0]!r}?" if near else "`genkidama --help` lists them"
             raise ConfigurationError(f"unknown verb {name!r}; {hint}")
         verbs[name] = verb
-    options = make_parser(verbs).parse_args(arguments)
+    options = make_parser(verbs).parse_args(arguments or ["--help"])
     try:
         run: Callable[[argparse.Namespace], int] = plugin.load(verbs[options.verb].run)
     except Exception as error:  # a package is missing, or too old, or was built for another machine

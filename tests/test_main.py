@@ -213,8 +213,11 @@ def test_an_evaluation_of_nothing_is_one_line(
             "small: has no [search]; "
             "say what to vary, as `genkidama examples lunarlander/search` shows",
         ),
-        (["search", "search.toml", "--nodes", "0"], "nodes = 0: at least 1 is needed, or 0 with"),
-        (["search", "search.toml", "--nodes", "-1"], "nodes = -1: at least 1 is needed"),
+        (
+            ["search", "search.toml", "--children", "0"],
+            "children = 0: at least 1 is needed, or 0 with",
+        ),
+        (["search", "search.toml", "--children", "-1"], "children = -1: at least 1 is needed"),
         (["search", "search.toml", "--cores", "0"], "cores = 0: at least 1 is needed"),
         (
             ["search", "search.toml", "--out", "run"],
@@ -290,8 +293,18 @@ def test_the_console_command_finds_modules_of_the_current_folder(
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     found = command(tmp_path, "genkidama")
-    assert found.code == 2
-    assert found.err.startswith("usage: genkidama") and "Traceback" not in found.err
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith("usage: genkidama") and "the first hour:" in found.out
+
+
+def test_an_unknown_option_is_told_with_the_usage_of_its_verb(
+    genkidama: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        genkidama("evaluate", "run", "--determinstic")
+    said = capsys.readouterr().err
+    assert said.startswith("usage: genkidama evaluate ")
+    assert said.endswith("unrecognized arguments: --determinstic; did you mean --deterministic?\n")
 
 
 @pytest.mark.parametrize(

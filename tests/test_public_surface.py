@@ -71,7 +71,7 @@ def test_every_public_name_is_there_and_explained(name: str) -> None:
     ("name", "parameters"),
     [
         ("train", ["experiment", "children", "cores", "out"]),
-        ("evaluate", ["target", "episodes", "greedy", "seed"]),
+        ("evaluate", ["target", "episodes", "deterministic", "seed"]),
         ("blend", ["parent", "child", "alpha"]),
         ("Parent", ["experiment", "out", "listen"]),
         ("Child", ["parent", "name", "cores"]),

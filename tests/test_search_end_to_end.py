@@ -117,7 +117,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     experiment = cart(folder, trials=4, phases=2, phase_steps=300)
     said = command(
         folder,
-        "genkidama search cart.toml --nodes 2 --cores 1 --out run --no-figures",
+        "genkidama search cart.toml --children 2 --cores 1 --out run --no-figures",
         seconds=LONG,
     )
     return Searched(said, folder, experiment)
@@ -208,7 +208,7 @@ def test_whatever_is_killed_the_search_goes_on_and_repeats_only_what_was_not_wri
     """A node, then the parent, then everything at once, and the search is resumed."""
     experiment = cart(tmp_path)
     run = tmp_path / "run"
-    options = ["--nodes", 2, "--cores", 1, "--no-figures"]
+    options = ["--children", 2, "--cores", 1, "--no-figures"]
     process = start("genkidama", "search", "cart.toml", *options, "--out", "run")
     lost = 0
 
@@ -278,7 +278,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
     cart(tmp_path, phase_steps=1_000_000, phases=100)
     run = tmp_path / "run"
     process = start(
-        "genkidama search cart.toml --nodes 2 --cores 1 --out run --set"
+        "genkidama search cart.toml --children 2 --cores 1 --out run --set"
         " parent.checkpoint_seconds=0.2"
     )
 
@@ -315,7 +315,7 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     process = start(
-        f"genkidama search cart.toml --nodes 0 --listen {address} --out run --no-figures"
+        f"genkidama search cart.toml --children 0 --listen {address} --out run --no-figures"
     )
     nodes = [
         start("genkidama.child", "--parent", f"ws://{address}", "--name", name, "--cores", 1)
@@ -342,7 +342,7 @@ def test_local_nodes_find_a_parent_on_any_address_of_the_machine(
 ) -> None:
     cart(tmp_path, trials=1, phases=1, phase_steps=300)
     process = start(
-        "genkidama search cart.toml --nodes 1 --listen 127.0.0.2:0 --out run --no-figures"
+        "genkidama search cart.toml --children 1 --listen 127.0.0.2:0 --out run --no-figures"
     )
     assert process.wait(LONG) == 0, process.err
     assert len(trials_of(tmp_path / "run")) == 1

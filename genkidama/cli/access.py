@@ -32,7 +32,6 @@ from genkidama.protocol.tokens import (
     written,
 )
 from genkidama.runtime.address import parse_listen, reachable_host
-from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 
 __all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
@@ -148,7 +147,7 @@ def signature(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    return Experiment.load(experiment_file(options.file)).with_settings(parse_settings(options.set))
+    return Experiment.load(options.file).with_settings(parse_settings(options.set))
 
 
 class _Credentials:

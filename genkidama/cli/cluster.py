@@ -120,6 +120,7 @@ def train(
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     begin("train")
+    Experiment.expect(experiment)
     if children < 1:
         raise ConfigurationError(f"children = {children}: at least 1 is needed")
     if cores is not None and cores < 1:

@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 from genkidama.cli.parser import make_parser
+from genkidama.config.examples import about, example, examples
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runtime.examples import about, example, examples
 
 __all__ = ["completion", "init", "list_examples"]
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 __all__ = [
     "ALLOW",
     "CREDENTIALS",
+    "DETERMINISTIC",
     "EPISODES",
     "HOST",
     "JSON",
@@ -118,6 +119,7 @@ ALLOW = option(
     default=[],
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
+DETERMINISTIC = flag("--deterministic", "take the most probable action, not a sampled one")
 WEIGHTS = (
     option("--best", _BEST, action="store_true", default=True),
     option("--newest", "play a run's newest weights", action="store_false", dest="best"),

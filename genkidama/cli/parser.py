@@ -10,6 +10,7 @@ from genkidama._version import __version__
 from genkidama.cli.options import (
     ALLOW,
     CREDENTIALS,
+    DETERMINISTIC,
     EPISODES,
     HOST,
     JSON,
@@ -79,7 +80,7 @@ VERBS = {
                 nargs="+",
             ),
             number("--episodes", "number of episodes (default: 500)", default=500),
-            flag("--greedy", "take the most probable action instead of a sampled one"),
+            DETERMINISTIC,
             *WEIGHTS,
             number("--seed", "seed of the episodes (default: 0)", default=0),
             option(
@@ -105,7 +106,7 @@ VERBS = {
         (
             ("genkidama evaluate runs/first", "500 episodes with the best weights of a run"),
             (
-                "genkidama evaluate runs/first --episodes 20 --greedy --json",
+                "genkidama evaluate runs/first --episodes 20 --deterministic --json",
                 "few episodes, the most probable actions, a result for programs",
             ),
         ),

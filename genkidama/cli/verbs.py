@@ -24,7 +24,6 @@ from genkidama.runs.goal import prepare
 from genkidama.runs.resume import finished, go_on
 from genkidama.runs.run import TRIALS, Run
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
-from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.forkserver import prefork
 from genkidama.server.trial import Snapshot
 
@@ -75,7 +74,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         evaluation = evaluate(
             target,
             episodes=options.episodes,
-            greedy=options.greedy,
+            deterministic=options.deterministic,
             seed=options.seed,
             environment=options.environment,
             starts=options.starts,
@@ -113,7 +112,7 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
             "or --resume DIR"
         )
     if options.file is not None:
-        experiment = Experiment.load(experiment_file(options.file))
+        experiment = Experiment.load(options.file)
     else:
         experiment = Run.open(options.resume).experiment
         check_imports(experiment.to_dict(), options.allow, str(options.resume), whole=True)

@@ -12,7 +12,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -74,7 +74,34 @@ def check_least(least: float = 1, **values: float | None) -> None:
 NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _Kind(type(msgspec.Struct)):  # type: ignore[misc]
+    """A type of sections, which explains a keyword argument that it does not have."""
+
+    def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **settings)
+        except TypeError:
+            known = _sections(cls)
+            for name, value in settings.items():
+                if name not in known:
+                    keys = {
+                        f"{kind.__name__}.{key}" for kind in _kinds() for key in _sections(kind)
+                    }
+                    hint = _nearest(name, cls, sorted(keys))
+                    raise ConfigurationError(
+                        f"{cls.__name__}: {name} = {value!r}: no such setting; {hint}"
+                    ) from None
+            raise
+
+
+def _kinds() -> list[type[msgspec.Struct]]:
+    """The sections of the core: classes that a program may make."""
+    return [kind for kind in Section.__subclasses__() if kind.__module__.startswith("genkidama.")]
+
+
+class Section(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, metaclass=_Kind
+):
     """The base of all sections: frozen, and unknown keys are errors.
 
     Raises:
@@ -162,17 +189,63 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
     path = path.lstrip(".")
     unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
     if unknown:
-        names = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
         # TOML allows a line break in a quoted key.
         name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
         full = f"{path}.{name}" if path else name
-        near = difflib.get_close_matches(unknown[1], names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(names)}"
         given = value.get(unknown[1]) if isinstance(value, dict) else None
+        hint = _nearest(unknown[1], owner or kind, list(_keys(kind)))
         return f"{source}: {full} = {given!r}: no such setting; {hint}"
     if way := _why_unnamed(value):
         return f"{source}: {path} = {value.__name__}: {way}"
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
+
+
+#: Settings by the names that other libraries give them.
+_ELSEWHERE = {
+    "buffer_size": "replay.steps",
+    "clip_range": "algorithm.clip",
+    "discount": "algorithm.gamma",
+    "ent_coef": "algorithm.entropy_coefficient",
+    "env": "environment.id",
+    "exploration_fraction": "algorithm.epsilon_fraction",
+    "learning_starts": "algorithm.start_steps",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "algorithm.max_gradient_norm",
+    "n_envs": "environment.lanes",
+    "n_epochs": "algorithm.epochs",
+    "net_arch": "network.hidden",
+    "num_envs": "environment.lanes",
+    "target_update_interval": "algorithm.target_updates",
+    "total_timesteps": "stop.steps",
+    "vf_coef": "algorithm.value_coefficient",
+}
+
+
+def _nearest(name: str, owner: Any, keys: list[str]) -> str:
+    """The setting that is meant by a name which its table does not have, or all of that table.
+
+    Args:
+        owner: the table's section.
+        keys: all settings, dotted.
+    """
+    here = sorted(field.encode_name for field in msgspec.structs.fields(owner))
+    last: dict[str, list[str]] = {}
+    for key in keys:
+        last.setdefault(key.rpartition(".")[2], []).append(key)
+    found = last.get(name) or [key for key in keys if key.lower() == _ELSEWHERE.get(name)]
+    found = found or difflib.get_close_matches(name, here, 1)
+    if not found and (near := difflib.get_close_matches(name, last, 1)):
+        found = last[near[0]]
+    if found:
+        return f"did you mean {' or '.join(map(repr, found))}?"
+    return f"known here: {', '.join(here)}"
+
+
+def _keys(kind: Any, above: str = "") -> Iterator[str]:
+    """All settings in the sections of a section, dotted."""
+    for name, inner in _sections(kind).items():
+        yield f"{above}{name}"
+        yield from _keys(inner, f"{above}{name}.")
 
 
 def name_of_script() -> str:

@@ -15,6 +15,7 @@ import msgspec
 import tomli_w
 
 from genkidama.config.decoding import NAME, Finite, Meta, Section, convert
+from genkidama.config.examples import experiment_file
 from genkidama.config.plugin import OWNERS, every, find, load, names, plugins
 from genkidama.config.sections import (
     ADAPTED,
@@ -130,6 +131,15 @@ class Experiment(Section, frozen=True):
         """The table of a built-in plug-in; None without the plug-in, or if it is absent."""
         return getattr(self, name, None)
 
+    @classmethod
+    def expect(cls, value: object) -> None:
+        """Raises a `ConfigurationError` if this is no experiment, but a name, say."""
+        if not isinstance(value, cls):
+            raise ConfigurationError(
+                f"experiment = {value!r}: expected a genkidama.Experiment, as "
+                "Experiment(environment='CartPole-v1') or Experiment.load('lunarlander')"
+            )
+
     @property
     def pushes(self) -> Kind:
         """The content of a child's pushes: `"weights"`, `"difference"`, `"gradient"` or
@@ -182,13 +192,13 @@ class Experiment(Section, frozen=True):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Reads an experiment from a TOML file.
+        """Reads an experiment from a TOML file, or an example by its name, as `"lunarlander"`.
 
         Raises:
             ConfigurationError: the file is missing or no TOML, or a key, type or range is wrong.
                 The message names the file, the key, the value and what is allowed.
         """
-        path = Path(path)
+        path = experiment_file(Path(path))
         settings = read_toml(path)
         settings.setdefault(
             "name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "experiment"
@@ -275,20 +285,12 @@ class Experiment(Section, frozen=True):
 
 def _with_plugins(kind: Any) -> Any:
     """The same struct with the tables of the built-in plug-ins as fields."""
-    tables = [
-        (name, section | None, None) if section.optional else (name, section, section())
-        for name, section in every("sections")
-    ]
-    return msgspec.defstruct(
-        kind.__name__,
-        tables,
-        bases=(kind,),
-        namespace={"__doc__": kind.__doc__},
-        module=kind.__module__,
-        frozen=True,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
+    body: dict[str, Any] = {"__doc__": kind.__doc__, "__module__": kind.__module__}
+    body["__annotations__"] = {}
+    for name, section in every("sections"):
+        body["__annotations__"][name] = section | None if section.optional else section
+        body[name] = None if section.optional else section()
+    return type(kind)(kind.__name__, (kind,), body, frozen=True, kw_only=True)
 
 
 if not TYPE_CHECKING:

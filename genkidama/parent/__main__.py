@@ -18,7 +18,6 @@ from genkidama.parent.parent import Parent
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
 from genkidama.runs.goal import prepare, with_default_stop
 from genkidama.runs.history import write_fallback
-from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.log import Parser, configure_logging, fail, get_logger, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
 
@@ -33,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        experiment = Experiment.load(experiment_file(options.experiment)).with_settings(
-            parse_settings(options.set)
-        )
+        experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
         given = {
             f"parent.{key}": getattr(options, key)
             for key in _FILES

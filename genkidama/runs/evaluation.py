@@ -151,7 +151,7 @@ def evaluate(
     target: Run | str | Path,
     *,
     episodes: int = 500,
-    greedy: bool = False,
+    deterministic: bool = False,
     seed: int = 0,
     cores: int | None = None,
     environment: str | None = None,
@@ -170,7 +170,7 @@ def evaluate(
     Args:
         target: a `Run`, its directory, or a checkpoint file.
         episodes: how many, at least 1.
-        greedy: the most probable action instead of a sampled one (the thesis samples, §5).
+        deterministic: takes the most probable action, not a sampled one (the thesis samples, §5).
         seed: the episodes follow from it, however many cores play them.
         cores: processes; one for each CPU core if absent.
         environment: the id of the environment to play; the experiment's if absent. If that is one
@@ -219,8 +219,14 @@ def evaluate(
     starts_of(starts, recorded)
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    request = {"checkpoint": str(path), "seed": seed, "greedy": greedy, "environment": environment}
-    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
+    request = {"checkpoint": str(path), "seed": seed, "greedy": deterministic}
+    request |= {
+        "environment": environment,
+        "starts": starts,
+        "recorded": recorded,
+        "parent": os.getpid(),
+        "allow": allowed,
+    }
     log = (path.parents[1] if run is None else run.path) / LOGS
     display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
     with display as watch:

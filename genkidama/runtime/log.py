@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import signal
@@ -36,7 +37,16 @@ class _StandardError:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of arguments whose complaints hold no token."""
+    """A parser of arguments whose complaints hold no token, and name an option that is near."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, others = super().parse_known_args(args, namespace)
+        if others:  # said here, with the usage of the verb that has the options
+            known = [name for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(others[0].partition("=")[0], known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(others)}{hint}")
+        return found, others
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))

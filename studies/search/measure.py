@@ -31,7 +31,7 @@ def measure(one: Wanted, seconds: float, work: Path, episodes: int) -> Row:
     begun = (out / "study.db").exists()
     run = search(
         _experiment(one, seconds),
-        nodes=2,
+        children=2,
         cores=1,
         out=None if begun else out,
         resume=out if begun else None,

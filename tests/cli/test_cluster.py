@@ -91,12 +91,12 @@ def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_
     asked = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
     run = train(constant(parent=asked, stop={"updates": 3}), children=1, episodes=0)
     assert list(history(run.path, "exchange"))
-    with pytest.raises(ConfigurationError, match=r"nodes = 1: .* --nodes 0"):
+    with pytest.raises(ConfigurationError, match=r"children = 1: .* --children 0"):
         search(
             constant(
                 parent=asked, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
             ),
-            nodes=1,
+            children=1,
             listen="127.0.0.1:1",
         )
 
@@ -104,7 +104,7 @@ def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_
 def test_a_search_lets_other_machines_in_with_tokens_and_tls_or_not_at_all(tmp_path: Path) -> None:
     space = {"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
     with pytest.raises(ConfigurationError, match=r"at 0\.0\.0\.0 without .*parent\.open = true"):
-        search(constant(search=space), nodes=1, listen="0.0.0.0:0", out=tmp_path / "run")
+        search(constant(search=space), children=1, listen="0.0.0.0:0", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -384,3 +384,8 @@ def test_the_same_is_told_again_after_a_minute_with_how_often_it_was(tmp_path: P
         "child-1: core lost 0: it hung for 60 s (5 times more since)",
         "child-1: core lost 0: it hung for 120 s (5 times more since)",
     ]
+
+
+def test_what_is_no_experiment_is_told() -> None:
+    with pytest.raises(ConfigurationError, match=r"^experiment = 'Pong': expected a genkidama.Exp"):
+        train("Pong")  # type: ignore[arg-type]

@@ -58,8 +58,8 @@ def test_help_fits_a_terminal_of_80_columns(
             ["train", "x", "--set", "a=1", "--set", "b=2", "--updates", "3"],
             {"verb": "train", "file": Path("x"), "set": ["a=1", "b=2"], "updates": 3},
         ),
-        (["evaluate", "run"], {"targets": [Path("run")], "greedy": False, "seed": 0}),
-        (["search"], {"nodes": 2, "listen": None, "no_figures": False}),
+        (["evaluate", "run"], {"targets": [Path("run")], "deterministic": False, "seed": 0}),
+        (["search"], {"children": 2, "listen": None, "no_figures": False}),
         (["launch", "--ray"], {"ray": True, "address": None, "children": None, "gpus": 0.0}),
         (["report", "run", "--figures", "x"], {"run": Path("run"), "figures": Path("x")}),
         (["plot", "a", "b"], {"runs": [Path("a"), Path("b")], "over": "steps", "out": None}),
@@ -76,7 +76,7 @@ def test_what_is_not_typed_has_the_value_that_help_speaks_of(
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["train", "--children", "two"], ["evaluate"], ["launch"], ["report"]],
+    [["train", "--children", "two"], ["evaluate"], ["launch"], ["report"]],
     ids=" ".join,
 )
 def test_words_that_fit_no_verb_end_with_its_usage(

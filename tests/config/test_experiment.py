@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config.examples import example
 from genkidama.config.experiment import Experiment, applicable_settings
 from genkidama.config.sections import (
     Algorithm,
@@ -417,7 +418,21 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'?",
         ),
         ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
-        ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
+        ({"alpha": 0.5}, "alpha = 0.5: no such setting; did you mean 'parent.alpha'?"),
+        ({"gama": 0.5}, "gama = 0.5: no such setting; did you mean 'algorithm.gamma'?"),
+        (
+            {"algorithm": {"learning_rate": 1}},
+            "algorithm.learning_rate = 1: no such setting; did you mean 'optimizer.learning_rate'?",
+        ),
+        (
+            {"epsilon": 1},
+            "epsilon = 1: no such setting; did you mean 'algorithm.epsilon' or "
+            "'optimizer.epsilon'?",
+        ),
+        (
+            {"algorithm": {"lr": 1}},
+            "algorithm.lr = 1: no such setting; did you mean 'optimizer.learning_rate'?",
+        ),
         # types
         ({"seed": "3"}, "seed = '3': expected int, got str"),
         ({"seed": "1\n2"}, "seed = '1\\n2': expected int, got str"),
@@ -695,8 +710,8 @@ def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
             "child.exchnge",
             "child.exchnge = 1: no such setting; did you mean 'exchange'?",
         ),
-        ("nope", f"nope = 1: no such setting; known here: {SECTIONS}"),
-        ("nope.deeper", f"nope = {{'deeper': 1}}: no such setting; known here: {SECTIONS}"),
+        ("qqq", f"qqq = 1: no such setting; known here: {SECTIONS}"),
+        ("qqq.deeper", f"qqq = {{'deeper': 1}}: no such setting; known here: {SECTIONS}"),
         ("child", "child = 1: expected a table, got int"),
         ("seed.deeper", "seed.deeper: 'seed' is no section"),
         ("child.exchange.deeper", "child.exchange.deeper: 'exchange' is no section"),
@@ -735,7 +750,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     hostile.write_text("#" * ((1 << 20) - 1) + "\n")
     assert Experiment.load(hostile).seed == 0
     binary.write_bytes(b"\xff\xfe")
-    assert error(absent, ConfigurationError) == f"{absent}: no such file"
+    assert error(absent, ConfigurationError).startswith(f"{absent}: no such file; ")
     assert (
         error(tmp_path, ConfigurationError) == f"{tmp_path}: is a directory, expected a TOML file"
     )
@@ -857,3 +872,24 @@ def test_a_wrong_value_fails_where_it_is_written() -> None:
             make()
     assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
     assert isinstance(Algorithm(gamma=1).gamma, float)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (Algorithm, "learning_rate", "Optimizer.learning_rate"),
+        (Algorithm, "gama", "gamma"),
+        (Algorithm, "lr", "Optimizer.learning_rate"),
+        (Experiment, "gamma", "Algorithm.gamma"),
+        (Algorithm, "total_timesteps", "Stop.steps"),
+    ],
+)
+def test_a_program_is_told_which_setting_it_means(kind: Any, name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(**{name: 3})
+    line = f"{kind.__name__}: {name} = 3: no such setting; did you mean {meant!r}?"
+    assert str(caught.value) == line
+
+
+def test_an_example_is_read_by_its_name() -> None:
+    assert Experiment.load("cartpole") == Experiment.load(example("cartpole"))

@@ -1,4 +1,4 @@
-"""`search`: a search on this machine, with nodes as processes."""
+"""`search`: a search on this machine, with children as processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_search(experiment: Experiment) -> None:
 def search(
     experiment: Experiment,
     *,
-    nodes: int = 2,
+    children: int = 2,
     cores: int | None = None,
     listen: str | None = None,
     out: str | Path | None = None,
@@ -45,7 +45,7 @@ def search(
 
     Args:
         experiment: all settings, with a `[search]`.
-        nodes: child processes on this machine, each of which trains one trial after another.
+        children: child processes on this machine, each of which trains one trial after another.
             0 leaves all trials to children on the network.
         cores: core processes of each node; if absent, as in `train`.
         listen: `HOST:PORT` that lets children on other machines take part; a free port of the
@@ -66,19 +66,20 @@ def search(
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     begin("search")
+    Experiment.expect(experiment)
     check_search(experiment)
     check_environment(experiment)
-    if nodes < 0 or (nodes == 0 and listen is None):
+    if children < 0 or (children == 0 and listen is None):
         raise ConfigurationError(
-            f"nodes = {nodes}: at least 1 is needed, "
-            "or 0 with an address for nodes on the network to come to"
+            f"children = {children}: at least 1 is needed, "
+            "or 0 with an address for children on the network"
         )
     check_least(1, cores=cores)
     guarded = experiment.parent.tokens_file or experiment.parent.certificate_file
-    if nodes and listen is not None and guarded:
+    if children and listen is not None and guarded:
         raise ConfigurationError(
-            f"nodes = {nodes}: a search that asks the network for tokens or TLS "
-            "(parent.tokens_file, parent.certificate_file) starts none itself; give --nodes 0, "
+            f"children = {children}: a search that asks the network for tokens or TLS "
+            "(parent.tokens_file, parent.certificate_file) starts none itself; give --children 0, "
             "and start `python -m genkidama.child` on each machine, also on this one"
         )
     if listen is not None and not listen.startswith("fd://"):
@@ -86,8 +87,8 @@ def search(
     feed = feeding(sinks, say)
     run = prepare_directory(experiment, out, resume)
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
-    names = [f"node-{number}" for number in range(1, nodes + 1)]
-    cores = cores_of_each(experiment, cores, nodes)
+    names = [f"node-{number}" for number in range(1, children + 1)]
+    cores = cores_of_each(experiment, cores, children)
     with (
         feed,
         following(experiment, progress, watch) as shown,

@@ -12,13 +12,13 @@ SEARCH = Verb(
     (
         file("an experiment with a [search] (not needed with --resume)"),
         number(
-            "--nodes",
+            "--children",
             "child processes on this machine, one trial each (default: 2)",
             default=2,
         ),
         number(
             "--cores",
-            "core processes of each node (default: all CPU cores, divided among the nodes)",
+            "core processes of each child (default: all CPU cores, divided among the children)",
         ),
         (
             "--listen",
@@ -74,7 +74,7 @@ def run_search(options: argparse.Namespace) -> int:
     with closing_display(progress):
         run = search(
             experiment,
-            nodes=options.nodes,
+            children=options.children,
             cores=options.cores,
             listen=options.listen,
             out=options.out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from genkidama._version import pip_install
-from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, option, path
+from genkidama.cli.options import ALLOW, DETERMINISTIC, WEIGHTS, Verb, number, option, path
 
 PLAY = Verb(
     "watch a policy play, in a window or as a film",
@@ -20,10 +20,7 @@ PLAY = Verb(
         number("--episodes", "number of episodes (default: 1)", default=1),
         number("--seed", "seed of the episodes (default: 0)", default=0),
         *WEIGHTS,
-        flag("--deterministic", "take the most probable action"),
-        option(
-            "--sample", "sample the actions (default)", action="store_false", dest="deterministic"
-        ),
+        DETERMINISTIC,
         option(
             "--fps", "pictures a second (default: the environment's pace)", type=float, metavar="N"
         ),

@@ -130,7 +130,7 @@ def test_a_search_from_its_first_trial_to_its_best(
         "space": {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
     }
     (tmp_path / "cart.toml").write_text(small(search=plan).to_toml())
-    options = ["--nodes", 2, "--cores", 1, "--out", "found", "--no-figures"]
+    options = ["--children", 2, "--cores", 1, "--out", "found", "--no-figures"]
     start("genkidama", "search", "cart.toml", *options)
     log = tmp_path / "found/logs/parent.log"
     port = port_of(lambda: log.read_text() if log.exists() else "")

@@ -219,7 +219,6 @@ def test_its_words_are_those_of_evaluate(tmp_path: Path) -> None:
     parse = make_parser().parse_args
     assert not parse(["play", "run"]).deterministic
     assert parse(["play", "run", "--deterministic"]).deterministic
-    assert not parse(["play", "run", "--deterministic", "--sample"]).deterministic
 
 
 def test_it_writes_a_film_and_says_what_plays(

@@ -56,9 +56,9 @@ def example(name: str) -> Path:
 
 def experiment_file(path: Path) -> Path:
     """The file, or the example of this name where there is no such file."""
-    if path.suffix and not path.exists():
+    if path.suffix and not path.exists() and path.parent.is_dir():
         raise ConfigurationError(
             f"{path}: no such file; `genkidama init {path}` writes one, "
             "and `genkidama examples` lists some"
         )
-    return path if path.exists() else example(path.as_posix())
+    return path if path.exists() or path.suffix else example(path.as_posix())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from genkidama.config.examples import about, example, examples, experiment_file
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.examples import about, example, examples, experiment_file
 from tests.helpers import ROOT
 
 
