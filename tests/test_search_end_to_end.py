@@ -300,7 +300,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
     assert time.monotonic() - began < 10.0
     assert process.wait() == 128 + number
     assert process.out == "" and "Traceback" not in process.err
-    assert "go on with it: genkidama search --resume run" in process.err
+    assert "  go on:      genkidama search --resume run" in process.err
     for log in (run / "logs").glob("*.log"):
         assert "Traceback" not in log.read_text()
     trials = trials_of(run)

@@ -10,6 +10,7 @@ import os  # isort: skip
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+import shlex
 import sys
 
 import msgspec
@@ -88,6 +89,8 @@ def main(argv: list[str] | None = None) -> int:
             given["cores"] = int(given["cores"])
         role = msgspec.to_builtins(Role.load(options.file)) if options.file else {}
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
+        words = sys.argv[1:] if argv is None else argv
+        child.command = shlex.join(["python", "-m", "genkidama.child", *words])
         if options.until_eof:
             stop_at_eof()
         configure_logging(named=True)

@@ -128,7 +128,10 @@ class Child:
         self._failure: BaseException | None = None
         #: Whether an exchange is under way.
         self._exchanging = False
-        self._log = ExchangeLog()
+        #: What it has done so far.
+        self.counts = ExchangeLog()
+        #: Starts this child again.
+        self.command = f"python -m genkidama.child --parent {parent}"
         #: When the last push was answered, by `time.monotonic`; NaN before the first.
         self._exchanged = math.nan
         #: Set by `serve`.
@@ -183,6 +186,12 @@ class Child:
         seconds = time.monotonic() - self._exchanged
         return training if math.isnan(seconds) else f"{training}, last exchange {seconds:.0f} s ago"
 
+    @property
+    def reason(self) -> str:
+        """The reason of its end."""
+        over = self._connection.over
+        return over.reason if over else "stopped"
+
     def run(self) -> None:
         """Runs `serve` in a new event loop, and blocks. In the main thread, SIGTERM and SIGINT mean
         `stop`, and systemd is kept informed.
@@ -229,9 +238,7 @@ class Child:
                 self._renew()
         finally:
             await self._connection.close()
-        over = self._connection.over
-        reason = over.reason if over else "stopped"
-        self._log.left(self.name, self.parent, reason)
+        self.counts.left(self.name, self.command, self.reason)
 
     # One trial; a plain run is one.
 
@@ -392,7 +399,7 @@ class Child:
             backend.reset(decision.vector)
         elif isinstance(decision, BlendReply):
             self._exchanged = time.monotonic()
-            self._log.exchanged(self.name, version)
+            self.counts.exchanged(self.name, version)
             if decision.vector is not None and decision.sent is None:
                 backend.reset(decision.vector)
             elif decision.vector is not None and decision.sent is not None:
@@ -409,7 +416,7 @@ class Child:
 
     def _gather(self, backend: Backend) -> None:
         work = backend.take_work()
-        self._log.worked(work.steps, work.returns)
+        self.counts.worked(work.steps, work.returns)
         left_out = self._connection.gather(work)
         if left_out.returns:
             log.warning(
@@ -481,7 +488,7 @@ class ExchangeLog:
         self.episodes = 0
         self._began = time.monotonic()
         #: Returns since the last line, and steps and the time at that.
-        self._returns: deque[float] = deque(maxlen=_MOST_RETURNS)
+        self.returns: deque[float] = deque(maxlen=_MOST_RETURNS)
         self._steps = 0
         self._logged = self._began
 
@@ -489,7 +496,7 @@ class ExchangeLog:
         """Counts steps, and the returns of ended episodes."""
         self.steps += steps
         self.episodes += len(returns)
-        self._returns += returns
+        self.returns += returns
 
     def exchanged(self, child: str, version: int) -> None:
         """Logs that the parent has answered, if nothing was logged for a while.
@@ -505,15 +512,15 @@ class ExchangeLog:
         figures: dict[str, float] = {
             "steps_per_second": round((self.steps - self._steps) / seconds)
         }
-        if self._returns:
-            figures["mean_return"] = round(fmean(self._returns), 1)
+        if self.returns:
+            figures["mean_return"] = round(fmean(self.returns), 1)
         log.info("exchanging", child=child, version=version, exchanges=self.exchanges, **figures)
         self._logged = now
         self._steps = self.steps
-        self._returns.clear()
+        self.returns.clear()
 
-    def left(self, child: str, parent: str, reason: str) -> None:
-        """Logs the child's end: its work, the reason, and how to continue."""
+    def left(self, child: str, command: str, reason: str) -> None:
+        """Logs the child's end: its work, the reason, and the command that continues."""
         log.info(
             "left",
             child=child,
@@ -522,5 +529,5 @@ class ExchangeLog:
             steps=self.steps,
             episodes=self.episodes,
             seconds=round(time.monotonic() - self._began),
-            next=f"python -m genkidama.child --parent {parent}",
+            next=command,
         )

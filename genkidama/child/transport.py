@@ -376,7 +376,10 @@ class ConnectErrors:
         reason = explain(error, self._transport)
         if reason != self.problem:
             self.problem = reason
-            self._say("parent not reachable, still trying", child, reason=reason)
+            # It was reached, and refuses the token.
+            reached = isinstance(error, websockets.InvalidStatus)
+            event = "not admitted" if reached else "parent not reachable"
+            self._say(f"{event}, still trying", child, reason=reason)
 
     def refused(self, child: str, refusal: RequestRefused) -> None:
         """The parent refuses the child.
@@ -448,13 +451,13 @@ def _explain_status(status: int, has_token: bool) -> str:
     match status:
         case HTTPStatus.UNAUTHORIZED if has_token:
             return (
-                "the parent does not know this child's token: "
-                "compare the child's token_file with the parent's tokens_file"
+                "wrong token: the parent does not know it, or it has ended; make another on the "
+                "parent's machine: genkidama token, or a line in parent.tokens_file"
             )
         case HTTPStatus.UNAUTHORIZED:
             return (
-                "the parent asks for a token and this child has none: "
-                "give it one with token_file, and the parent a line in tokens_file"
+                "no token: the parent asks for one; join with the string that genkidama token "
+                "prints on its machine, or give token_file"
             )
         case HTTPStatus.SERVICE_UNAVAILABLE:
             return "the parent is shutting down"
@@ -490,6 +493,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file
         case code if code in _UNKNOWN_AUTHORITY:
             return (
                 "the parent's certificate is of an unknown authority: "
-                "set ca_file to the authority that signed it"
+                "give the join string, which knows the certificate, or set ca_file to the "
+                "authority that signed it"
             )
     return f"the parent's certificate cannot be verified: {error.verify_message}"

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import ssl
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from genkidama.cli.qr import qr_drawer
-from genkidama.config.allowlist import check_imports
+from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -42,10 +43,14 @@ JOIN_VARIABLE = "GENKIDAMA_JOIN"
 
 def parent(options: argparse.Namespace) -> int:
     """A parent for other machines: with a certificate, and with tokens."""
+    from genkidama.cli.standing import ParentDisplay, ParentProgress
+    from genkidama.cli.verbs import say_reason
     from genkidama.parent.__main__ import main
+    from genkidama.runs.resume import afterwards
+    from genkidama.runs.run import Run
 
     # What is wrong with it is said before a token is made that nobody will use.
-    _experiment(options)
+    experiment = _experiment(options)
     draw = qr_drawer(options.qr)
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
@@ -53,7 +58,11 @@ def parent(options: argparse.Namespace) -> int:
     suffix += f" --host {options.host}" if options.host else ""
     if not place.tokens.exists():
         text = _invite(place, options, ANY, None)
-        print(f"on each machine that trains:\n\n    genkidama join '{text}'\n", flush=True)
+        own = modules(experiment.to_dict())
+        where = f" (where {' and '.join(own)} can be imported, too)" if own else ""
+        print(
+            f"on each machine that trains{where}:\n\n    genkidama join '{text}'{allowing(own)}\n"
+        )
         draw(text)
     else:
         print(
@@ -62,13 +71,25 @@ def parent(options: argparse.Namespace) -> int:
             flush=True,
         )
     print(f"a link to the run's page: genkidama token --viewer{suffix}", flush=True)
+    command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
+    command += "".join(f" --set {shlex.quote(change)}" for change in options.set)
+    display = None
+    progress = ParentProgress(experiment)
+    if progress.drawn:
+        display = (ParentDisplay(progress), progress.say)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
     arguments += ["--out", str(options.out)] if options.out else []
     for change in options.set:
         arguments += ["--set", change]
-    return main(arguments)
+    code = main(arguments, f"{command} --out", display)
+    if display is not None and progress.status.run:
+        run = Run(options.out or Path("runs") / progress.status.run, modules(experiment.to_dict()))
+        say_reason(progress)
+        for line in afterwards(run, f"{command} --out {shlex.quote(str(run.path))}"):
+            progress.say(line)
+    return code
 
 
 def token(options: argparse.Namespace) -> int:
@@ -83,6 +104,7 @@ def token(options: argparse.Namespace) -> int:
         print("\n".join(_listed(place.tokens)))
     elif options.revoke:
         _end(place.tokens, options.name, None, options.viewer)
+        print(f"{options.name}: its tokens are removed from {place.tokens}", file=sys.stderr)
     else:
         days = options.days
         if options.rotate is not None:
@@ -101,6 +123,7 @@ def token(options: argparse.Namespace) -> int:
 def join(options: argparse.Namespace) -> int:
     """Trains on this machine for the parent of a join string."""
     from genkidama.child.child import Child
+    from genkidama.cli.standing import ChildDisplay
     from genkidama.runtime.forkserver import prefork
     from genkidama.runtime.log import configure_logging
 
@@ -123,9 +146,18 @@ def join(options: argparse.Namespace) -> int:
         allow=options.allow,
         fingerprint=invitation.fingerprint,
     )
+    child.command = "the same command again"  # with the token, which no log may have
     prefork()
-    configure_logging(named=True)
-    child.run()
+    display = ChildDisplay(child)
+    if not display.drawn:
+        configure_logging(named=True)
+        child.run()
+        return 0
+    configure_logging(named=True, say=display.say)
+    with display:
+        display.refresh()
+        child.run()
+    print(f"ended: {child.reason}; to go on, type the same command again", file=sys.stderr)
     return 0
 
 
@@ -219,6 +251,11 @@ def _day(days: int) -> datetime:
 def _read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{path}: there are no tokens yet; `genkidama token` makes one, and `genkidama parent` "
+            "the first, or name the parent's by --tokens-file"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
         raise ConfigurationError(

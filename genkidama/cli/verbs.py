@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +13,14 @@ import msgspec
 
 from genkidama.cli.cluster import train
 from genkidama.cli.progress import Feed, Progress, feeding
-from genkidama.config.allowlist import allowing, check_imports
+from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.runs.goal import prepare
-from genkidama.runs.resume import finished, go_on
+from genkidama.runs.resume import afterwards, finished, go_on
 from genkidama.runs.run import TRIALS, Run
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runtime.forkserver import prefork
@@ -165,15 +164,14 @@ def conclude(
 ) -> None:
     """Evaluates the trained policy, and prints results and the commands that follow."""
     say_reason(progress)
-    if options.episodes:
-        found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
-        sinks.evaluated(run)
-        print(found, file=sys.stderr)
-    folder = shlex.quote(str(run.path)) + allowing(run.allow)
-    progress.say(f"run: {run.path}")
-    progress.say(f"  watch it:   genkidama play {folder}")
-    progress.say(f"  play again: genkidama evaluate {folder}")
-    progress.say(f"  go on:      {go_on(run, experiment)}")
+    try:
+        if options.episodes:
+            found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
+            sinks.evaluated(run)
+            print(found, file=sys.stderr)
+    finally:
+        for line in afterwards(run, go_on(run, experiment)):
+            progress.say(line)
     if options.json:
         print(_json(summary(run, before, evaluated=options.episodes > 0)))
 

@@ -74,22 +74,22 @@ def check_least(least: float = 1, **values: float | None) -> None:
 NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
 
 
-class _Kind(type(msgspec.Struct)):  # type: ignore[misc]
+class _Kind(msgspec.StructMeta):
     """A type of sections, which explains a keyword argument that it does not have."""
 
-    def __call__(cls, *arguments: Any, **settings: Any) -> Any:
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
         try:
             return super().__call__(*arguments, **settings)
         except TypeError:
-            known = _sections(cls)
+            known = _sections(self)
             for name, value in settings.items():
                 if name not in known:
                     keys = {
                         f"{kind.__name__}.{key}" for kind in _kinds() for key in _sections(kind)
                     }
-                    hint = _nearest(name, cls, sorted(keys))
+                    hint = _nearest(name, self, sorted(keys))
                     raise ConfigurationError(
-                        f"{cls.__name__}: {name} = {value!r}: no such setting; {hint}"
+                        f"{self.__name__}: {name} = {value!r}: no such setting; {hint}"
                     ) from None
             raise
 

@@ -6,14 +6,16 @@ from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all
 
 import argparse
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
+from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
 from genkidama.runs.goal import prepare, with_default_stop
@@ -24,8 +26,16 @@ from genkidama.runtime.machine import keep_large_blocks
 _FILES = ("tokens_file", "certificate_file", "key_file")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    command: str = "",
+    display: tuple[Observer, Callable[[str], None]] | None = None,
+) -> int:
     """Runs the command.
+
+    Args:
+        command: starts this parent again, but for the run's directory; these arguments if empty.
+        display: shows the run, and prints a line.
 
     Returns:
         The exit code: 0, 1 (this machine cannot) or 2 (the user's mistake).
@@ -48,10 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.fallback is not None:
             parent.fallback = write_fallback(options.fallback)
         parent.own_children = options.own_children
+        parent.command = command or _again(options)
+        parent.observers += [] if display is None else [display[0]]
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
-        configure_logging(named=True)
+        configure_logging(named=True, say=None if display is None else display[1])
         # Each push brings a vector, which is freed with its reply. If the system gave and took its
         # memory each time, that would take longer than the blend.
         keep_large_blocks()
@@ -61,6 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GenkidamaError as error:
         return fail(error)
     return 0
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The command that was typed, with the run's directory last and still absent."""
+    if options.own_children:
+        return "genkidama train --resume"
+    words = ["python", "-m", "genkidama.parent", str(options.experiment)]
+    for key in ("listen", *_FILES):
+        if (value := getattr(options, key)) is not None:
+            words += [f"--{key.replace('_', '-')}", value]
+    words += [word for change in options.set for word in ("--set", change)]
+    return shlex.join([*words, "--out"])
 
 
 def _parser() -> argparse.ArgumentParser:

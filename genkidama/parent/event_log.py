@@ -82,7 +82,8 @@ class ProgressLog:
     Args:
         server: counts all exchanges, also those that the history leaves out.
         status: of the same run.
-        out: the run's directory, for the commands that resume it.
+        out: the run's directory, for the commands that follow.
+        command: what it takes to start this parent again, but for the directory at its end.
         now: seconds.
     """
 
@@ -91,12 +92,14 @@ class ProgressLog:
         server: ParameterServer,
         status: RunStatus,
         out: Path,
+        command: str,
         log: FilteringBoundLogger,
         now: float,
     ) -> None:
         self._server = server
         self._status = status
         self._out = out
+        self._command = command
         self._log = log
         self._said = now
         self._exchanges = server.exchanges
@@ -125,10 +128,9 @@ class ProgressLog:
         """Logs the result, the reason of the end, and the next command to type."""
         server = self._server
         out = shlex.quote(str(self._out))
+        then = f"genkidama {'evaluate' if server.trials.shared else 'report'} {out}"
         if not server.stop:
-            then = f"python -m genkidama.parent {out}/experiment.toml --out {out}"
-        else:
-            then = f"genkidama {'evaluate' if server.trials.shared else 'report'} {out}"
+            then = f"{self._command} {out}"
         fields = self._counts() if server.trials.shared else {}
         fields["seconds"] = round(server.seconds(now))
         self._log.info("ended", reason=server.stop or reason, **fields, next=then)

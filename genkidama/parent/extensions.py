@@ -79,6 +79,8 @@ class Host(Protocol):
     #: The run as its events tell it.
     status: RunStatus
     observers: list[Observer]
+    #: What it takes to start this parent again, but for the run's directory at its end.
+    command: str
     #: Receives lines of a history that cannot be written.
     fallback: Callable[[bytes], None]
 

@@ -88,6 +88,8 @@ class Parent:
         #: Whether only the launcher's own children come. The launcher answers for the network
         #: between them, and starts those again that are cut off: nobody waits for them in the end.
         self.own_children = False
+        #: See `Host`.
+        self.command = "python -m genkidama.parent EXPERIMENT.toml --out"
         #: Receives lines of a history that cannot be written.
         self.fallback: Callable[[bytes], None] = lambda _: None
         self._store = _store_of(experiment)

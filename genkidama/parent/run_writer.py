@@ -70,7 +70,7 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(server, host.status, out, log, self.now())
+        self._progress = ProgressLog(server, host.status, out, host.command, log, self.now())
         name = server.run or out.name
         self.note(resumed or Started(time=self.now(), run=name, software=__version__))
 

@@ -20,6 +20,7 @@ from genkidama.config.experiment import Experiment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.runtime.import_strings import draws
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
 
@@ -153,6 +154,25 @@ def _next_goal(mean: float, best: float) -> float:
     return higher
 
 
+def afterwards(run: Run, again: str) -> list[str]:
+    """The lines that end a command: what is kept of a run, and the commands that follow.
+
+    Args:
+        again: the command that goes on with the run.
+    """
+    folder = shlex.quote(str(run.path)) + allowing(run.allow)
+    lines = [f"run: {run.path}"]
+    commands = [("its page:", f"genkidama serve {shlex.quote(str(run.path))}")]
+    if run.trials:
+        commands.append(("report:", f"genkidama report {shlex.quote(str(run.path))}"))
+    elif run.checkpoints:
+        lines[0] += f", saved: version {run.snapshot.version}"
+        commands.append(("play again:", f"genkidama evaluate {folder}"))
+        if draws(run.experiment.environment, run.allow):
+            commands.insert(0, ("watch it:", f"genkidama play {folder}"))
+    return [*lines, *(f"  {name:<12}{line}" for name, line in (*commands, ("go on:", again)))]
+
+
 @contextmanager
 def resumable(run: Run, verb: str) -> Iterator[None]:
     """Meanwhile an interruption says how this command resumes the run, if there is one.
@@ -163,9 +183,8 @@ def resumable(run: Run, verb: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         if run.checkpoints or run.trials:
-            error.add_note(
-                f"go on with it: genkidama {verb} --resume {run.path}{allowing(run.allow)}"
-            )
+            folder = shlex.quote(str(run.path)) + allowing(run.allow)
+            error.add_note("\n".join(afterwards(run, f"genkidama {verb} --resume {folder}")))
         raise
     finally:
         if (lock := _held.pop(run.path.absolute(), None)) is not None:

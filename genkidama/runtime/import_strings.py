@@ -10,6 +10,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +159,23 @@ def environment_spec(name: str) -> Any:
         raise ConfigurationError(
             f"environment.id = {name!r}: Gymnasium does not know it: {error}"
         ) from None
+
+
+def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
+    """False if the environment is a class of the user's that is known to draw no pictures.
+
+    Args:
+        allow: modules that may be imported.
+    """
+    named = import_string(settings.id)
+    if named is None or not is_import_string(settings.id) or named.module not in allow:
+        return True
+    with suppress(ConfigurationError):
+        made_by = load_object(settings.id, "environment.id")
+        if isinstance(made_by, type):
+            modes = getattr(made_by, "metadata", {}).get("render_modes", ())
+            return "rgb_array" in modes or "human" in modes
+    return True
 
 
 def vectorized_spec(settings: Environment) -> Any:

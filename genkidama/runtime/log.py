@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,6 +35,19 @@ class _StandardError:
     def flush(self) -> None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
+
+
+class _Display:
+    """A display, as a file."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def write(self, text: str) -> None:
+        self._say(text.rstrip())
+
+    def flush(self) -> None:
+        pass
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,10 +104,11 @@ def _add_always(logger: object, method: str, event: Any) -> Any:
     return {**event, **{key: value for key, value in _always.items() if key not in event}}
 
 
-def configure_logging(*, named: bool = False) -> None:
+def configure_logging(*, named: bool = False, say: Callable[[str], None] | None = None) -> None:
     """Has every log line go to standard error: console lines on a terminal, JSON lines otherwise.
 
-    In a named process each line says what `log_with` was given: which run, and which child.
+    In a named process each line says what `log_with` was given: which run, and which child. One
+    with a display gives it the warnings, by `say`.
 
     Only commands call this. The library asks structlog for its loggers and configures none, so a
     program that embeds a `Parent` or a `Child` keeps its own logging.
@@ -111,12 +126,17 @@ def configure_logging(*, named: bool = False) -> None:
         else structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     processors.append(
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=say is None)
+        if terminal
+        else structlog.processors.JSONRenderer()
     )
+    file: Any = _StandardError() if say is None else _Display(say)
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.INFO if say is None else logging.WARNING
+        ),
+        logger_factory=structlog.WriteLoggerFactory(file),
     )
 
 

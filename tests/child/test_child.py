@@ -462,7 +462,7 @@ def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyP
             now += 1.0
             log.worked(50, [float(version)])
             log.exchanged("pi", version)
-        log.left("pi", "ws://parent:1", "25 updates done")
+        log.left("pi", "again", "25 updates done")
     assert lines == [
         {
             "event": "exchanging",
@@ -484,6 +484,6 @@ def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyP
             "steps": 1250,
             "episodes": 25,
             "seconds": 25,
-            "next": "python -m genkidama.child --parent ws://parent:1",
+            "next": "again",
         }
     ]

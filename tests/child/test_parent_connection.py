@@ -142,14 +142,14 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
     tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens.write_text(f"another {OTHER}\n")
-    said = Said(capsys, "parent not reachable, still trying")
+    said = Said(capsys, "not admitted, still trying")
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
         child = Child(url(parent.address), name="pi", token=TOKEN)
         async with Serving(child) as serving:
             await eventually(lambda: parent.server.refusals["token"] >= 3)
             reason = (
-                "the parent does not know this child's token: "
-                "compare the child's token_file with the parent's tokens_file"
+                "wrong token: the parent does not know it, or it has ended; make another on the "
+                "parent's machine: genkidama token, or a line in parent.tokens_file"
             )
             assert said.reasons() == [reason]
             assert child.status == f"waiting for {child.parent}: {reason}"

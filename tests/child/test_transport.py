@@ -188,7 +188,8 @@ async def test_a_certificate_that_cannot_be_trusted(tmp_path: Path, authority: A
         (
             authority.sign(here),
             {},
-            "is of an unknown authority: set ca_file to the authority that signed it",
+            "is of an unknown authority: give the join string, which knows the certificate, or "
+            "set ca_file to the authority that signed it",
         ),
         (
             authority.sign(here),
@@ -224,12 +225,12 @@ async def test_a_token_that_is_missing_or_unknown(tmp_path: Path, tokens: Path) 
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
         where = url(parent.address)
         assert await why_not(where) == (
-            "the parent asks for a token and this child has none: "
-            "give it one with token_file, and the parent a line in tokens_file"
+            "no token: the parent asks for one; join with the string that genkidama token "
+            "prints on its machine, or give token_file"
         )
         unknown = (
-            "the parent does not know this child's token: "
-            "compare the child's token_file with the parent's tokens_file"
+            "wrong token: the parent does not know it, or it has ended; make another on the "
+            "parent's machine: genkidama token, or a line in parent.tokens_file"
         )
         assert await why_not(where, token=OTHER) == unknown
 

@@ -145,7 +145,7 @@ def push(server: ParameterServer, number: int, now: float) -> None:
 def test_every_ten_seconds_it_says_how_learning_stands(tmp_path: Path) -> None:
     server = serving(updates=100)
     status = RunStatus(server.experiment)
-    progress = ProgressLog(server, status, tmp_path / "run", structlog.get_logger(), 0.0)
+    progress = ProgressLog(server, status, tmp_path / "run", "again", structlog.get_logger(), 0.0)
     with capture_logs() as lines:
         for second in range(1, 31):
             if second <= 20:
@@ -170,7 +170,9 @@ def test_every_ten_seconds_it_says_how_learning_stands(tmp_path: Path) -> None:
 def test_the_end_says_what_came_out_why_and_what_to_type(tmp_path: Path) -> None:
     server = serving(updates=2)
     status = RunStatus(server.experiment)
-    progress = ProgressLog(server, status, Path("runs/a b"), structlog.get_logger(), 0.0)
+    progress = ProgressLog(
+        server, status, Path("runs/a b"), "again --out", structlog.get_logger(), 0.0
+    )
     push(server, 1, 1.0)
     with capture_logs() as lines:
         progress.end(5.0, "stopped")
@@ -178,8 +180,6 @@ def test_the_end_says_what_came_out_why_and_what_to_type(tmp_path: Path) -> None
         progress.end(5.0, "stopped")
     early, late = lines
     assert (early["reason"], early["steps"], early["seconds"]) == ("stopped", 100, 5)
-    assert early["next"] == (
-        "python -m genkidama.parent 'runs/a b'/experiment.toml --out 'runs/a b'"
-    )
+    assert early["next"] == "again --out 'runs/a b'"
     assert (late["reason"], late["steps"]) == ("2 updates done", 200)
     assert late["next"] == "genkidama evaluate 'runs/a b'"

@@ -104,6 +104,7 @@ class Owner:
         self.server = ParameterServer(settings, out.name, trials)
         self.status = RunStatus(settings)
         self.observers: list[Observer] = []
+        self.command = "again --out"
         self.fallback: Callable[[bytes], None] = lambda _: None
         self.now: Callable[[], float] = lambda: 5.0
         self.out = out

@@ -95,7 +95,14 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseExcept
     run = untrained(tmp_path / "run", small())
     with pytest.raises(kind) as raised, resumable(run, "search"):
         raise kind
-    assert raised.value.__notes__ == [f"go on with it: genkidama search --resume {run.path}"]
+    (note,) = raised.value.__notes__
+    assert note.splitlines() == [
+        f"run: {run.path}, saved: version 1",
+        f"  watch it:   genkidama play {run.path}",
+        f"  its page:   genkidama serve {run.path}",
+        f"  play again: genkidama evaluate {run.path}",
+        f"  go on:      genkidama search --resume {run.path}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -156,11 +156,18 @@ def _role(options: argparse.Namespace) -> Role | None:
 
     file = None if options.parent_role else options.file
     given = _given(options, "parent", "token_file", "ca_file")
+    text = options.parent or os.environ.get("GENKIDAMA_JOIN", "")
+    if "@" in text or "#" in text:
+        from genkidama.protocol.join_string import Invitation
+
+        invitation = Invitation.parse(text)
+        given |= {"parent": invitation.parent, "fingerprint": invitation.fingerprint}
+        os.environ.setdefault("GENKIDAMA_TOKEN", invitation.token)
     if options.cores is not None:
         given["cores"] = _cores(options)
     role = msgspec.to_builtins(Role.load(file)) if file else {}
     checked = Role.from_dict({**role, **given}, source="the command line")
-    return checked if file or options.parent else None
+    return checked if file or text else None
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:

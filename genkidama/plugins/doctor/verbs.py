@@ -20,7 +20,12 @@ DOCTOR = Verb(
         path(
             "file", "the child's TOML; with --parent-role, the experiment", "FILE.toml", nargs="?"
         ),
-        _text("--parent", "URL", "address of the parent: ws://HOST:PORT or wss://HOST:PORT"),
+        _text(
+            "--parent",
+            "STRING",
+            "the join string, or an address, ws://HOST:PORT or wss://HOST:PORT "
+            "(default: $GENKIDAMA_JOIN)",
+        ),
         _text("--cores", "N", "core processes: a number, or auto for one each CPU core"),
         _text(
             "--token-file",
@@ -46,7 +51,10 @@ DOCTOR = Verb(
     ),
     (
         ("genkidama doctor", "can this machine do its part?"),
-        ("genkidama doctor --parent wss://HOST:8765", "and does it reach that parent?"),
+        (
+            "genkidama doctor --parent 'wss://*:TOKEN@HOST:8765#FINGERPRINT'",
+            "and does it reach that parent?",
+        ),
         ("genkidama doctor --bench", "and how fast is it?"),
     ),
     run="genkidama.plugins.doctor.__main__:doctor",

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import genkidama
+from genkidama.cli.access import fingerprint_of
 from genkidama.cli.parser import make_parser
 from genkidama.config.role import Role
 from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _Step, main
 from genkidama.plugins.doctor.checks import Check
+from genkidama.protocol.join_string import Invitation
 from genkidama.protocol.messages import PROTOCOL
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import ROOT, history, small
@@ -206,11 +208,11 @@ async def test_the_way_to_a_parent_fails_in_many_ways(
 
     assert (refused.code, refused.failed()) == (1, ["token"])
     assert refused.rows["tls"]["status"] == refused.rows["version"]["status"] == "ok"
-    assert refused.rows["token"]["found"] == "the parent does not know this child's token"
+    assert refused.rows["token"]["found"] == "wrong token"
     assert TOKEN not in refused.out and "another-token" not in refused.out
 
     assert without["token"].status == "failed"
-    assert without["token"].advice.startswith("give it one with token_file")
+    assert without["token"].advice.startswith("the parent asks for one; join with the string")
     assert plain["version"].status == "failed" and "use wss://" in plain["version"].advice
 
 
@@ -353,3 +355,20 @@ def test_what_is_not_typed_is_absent_but_the_directory_of_runs() -> None:
     del found["verb"]
     assert found.pop("out") == Path("runs")
     assert not any(found.values())
+
+
+@needs_openssl
+async def test_a_join_string_is_enough_to_reach_a_parent(
+    tmp_path: Path, signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with secured(tmp_path, signed) as (_, address):
+        fingerprint = fingerprint_of(Path(signed.certificate))
+        text = str(Invitation(address, token=TOKEN, fingerprint=fingerprint))
+        way = ("--parent-role", "--json")
+        given = await asyncio.to_thread(run, tmp_path, *way, "--parent", text)
+        monkeypatch.setenv("GENKIDAMA_JOIN", text)
+        found = await asyncio.to_thread(run, tmp_path, *way)
+    for said in (given, found):
+        assert said.rows["tls"]["found"] == "TLSv1.3, with the fingerprint"
+        assert said.rows["token"] == {**said.rows["token"], "status": "ok", "found": "accepted"}
+        assert TOKEN not in said.out + said.err

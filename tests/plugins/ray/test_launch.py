@@ -250,7 +250,7 @@ def test_whatever_is_lost_is_started_again_and_an_interrupted_run_goes_on(
     process.send_signal(signal.SIGINT)
     code, _, err = ended(process)
     assert code == 130
-    assert f"\ngo on with it: genkidama launch --ray --resume {run}" in err
+    assert f"\n  go on:      genkidama launch --ray --resume {run}" in err
     assert re.search("child-[123] was killed, and is started again", err)
     before = Run(run).snapshot
     assert history(run, "stop")[-1]["version"] == before.version  # the final checkpoint
