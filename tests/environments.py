@@ -14,6 +14,7 @@ __all__ = [
     "CORRIDOR_LENGTH",
     "Bandit",
     "Corridor",
+    "Doors",
     "Endless",
     "Gated",
     "bandit_contexts",
@@ -58,6 +59,61 @@ class Bandit(gymnasium.Env[Observation, Any]):
         assert self.action_space.contains(action), action
         reward = float(action - self._start == BANDIT_BEST[self._context])
         return self._contexts[self._context].copy(), reward, True, False, {}
+
+
+class Doors(gymnasium.Env[Any, Any]):
+    """Episodes of five steps: in each some doors are open, and the last open one pays 1.
+
+    The first door of each column is always open, and the very last one never. A closed one fails.
+
+    Args:
+        columns: of an action; with several it is a MultiDiscrete.
+        binary: whether it is a MultiBinary of three bits instead.
+        place: where the mask is: `"key"`, `"info"`, or `"none"`.
+    """
+
+    def __init__(self, columns: int = 1, binary: bool = False, place: str = "key") -> None:
+        spaces = gymnasium.spaces
+        self.sizes = [2, 2, 2] if binary else [4, 3, 2][:columns]
+        self.action_space = (
+            spaces.MultiBinary(3)
+            if binary
+            else spaces.MultiDiscrete(self.sizes)
+            if columns > 1
+            else spaces.Discrete(4)
+        )
+        self._place = place
+        seen = spaces.Box(0.0, 1.0, (3,), np.float32)
+        mask = spaces.MultiBinary(sum(self.sizes))
+        self.observation_space = (
+            spaces.Dict({"action_mask": mask, "seen": seen}) if place == "key" else seen
+        )
+
+    def _seen(self) -> tuple[Any, dict[str, Any]]:
+        self.open = [self.np_random.random(size) < 0.6 for size in self.sizes]
+        for doors in self.open:
+            doors[0] = True
+        self.open[-1][-1] = False
+        seen = self.np_random.random(3, np.float32)
+        if self._place == "key":
+            return {"seen": seen, "action_mask": np.concatenate(self.open).astype(np.int8)}, {}
+        return seen, {"action_mask": tuple(self.open)} if self._place == "info" else {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._seen()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        each = list(zip(self.open, np.ravel(action), strict=True))
+        assert self._place == "none" or all(doors[chosen] for doors, chosen in each), each
+        reward = float(np.mean([chosen == np.flatnonzero(doors)[-1] for doors, chosen in each]))
+        observation, info = self._seen()
+        return observation, reward, self._steps == 5, False, info
 
 
 class Gated(Bandit):

@@ -88,6 +88,9 @@ class Environment(Section, frozen=True):
     vectorized: bool = False
     """Use the environment's own vectorized form (ALE has one). That does the preprocessing:
     `options` are for it, and there are no `wrappers`."""
+    action_mask: Literal["key", "info"] = "key"
+    """Place of the mask of valid discrete actions: `"key"`, the key `action_mask` of a Dict of
+    observations, if it has one; or `"info"`, `info["action_mask"]`."""
     lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
     """`hogwild`: environments that each core plays at once; its batch is divided among them.
     1 is the thesis' form."""

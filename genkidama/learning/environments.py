@@ -1,4 +1,4 @@
-"""Environments: made from `[environment]`, stepped together, and their actions. Imports no torch.
+"""Environments: made from `[environment]`, and stepped together. Imports no torch.
 
 An environment is one of Gymnasium's, a plug-in's, or the user's, which is named by an import
 string. Wrappers may be put around it, or its vectorized form may replace it.
@@ -10,7 +10,6 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol, SupportsFloat, TypeAlias
@@ -25,6 +24,7 @@ from genkidama._version import pip_install
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import ActionMask
 from genkidama.runtime.import_strings import (
     environment_spec,
     is_import_string,
@@ -38,13 +38,10 @@ __all__ = [
     "Lanes",
     "Step",
     "check_numbers",
-    "columns",
-    "converter",
     "make_environment",
     "make_lanes",
     "make_vectorized",
     "played",
-    "supported",
 ]
 
 Array = npt.NDArray[Any]
@@ -101,6 +98,7 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
         )
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
+    environment = ActionMask.around(environment, settings.action_mask == "info")
     environment = _flat(environment, settings)
     if (cv2 := sys.modules.get("cv2")) is not None:
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
@@ -119,6 +117,11 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
             built, has no vectorized form, or has one that begins anew at another time.
     """
+    if settings.action_mask == "info":
+        raise ConfigurationError(
+            "environment.action_mask = 'info': a vectorized form has no masks; play several with "
+            "environment.lanes"
+        )
     if settings.prefix:
         environments = find("environments", settings.prefix)(settings, count)
         assert isinstance(environments, gymnasium.vector.VectorEnv)
@@ -431,49 +434,3 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def close(self) -> None:
         self._environments.close()
-
-
-def supported(space: gymnasium.Space[Any]) -> gymnasium.spaces.Discrete | gymnasium.spaces.Box:
-    """The action space itself, if there is a policy for it.
-
-    Raises:
-        ConfigurationError: the space is neither Discrete nor a Box of floats.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return space
-    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return space
-    raise ConfigurationError(
-        f"environment: its action space is {space}; Discrete and Box (floats) are supported"
-    )
-
-
-def columns(space: gymnasium.Space[Any]) -> int:
-    """The length of a stored action; errors as `supported`."""
-    space = supported(space)
-    return 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
-
-
-def converter(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
-    """A function from an action as it is stored to what the environment takes.
-
-    A stored action is float32 (columns,). Errors as `supported`. Discrete actions are stored
-    counted from 0. Those of a Box are stored as they were drawn and clipped to the space's bounds
-    here.
-    """
-    space = supported(space)
-    if isinstance(space, gymnasium.spaces.Discrete):
-        start = int(space.start)
-
-        def number(action: Array) -> int:
-            return int(action[0]) + start
-
-        return number
-    low = space.low.reshape(-1)
-    high = space.high.reshape(-1)
-    shape = space.shape
-
-    def clipped(action: Array) -> Array:
-        return np.clip(action, low, high).reshape(shape)
-
-    return clipped

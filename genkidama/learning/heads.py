@@ -10,6 +10,9 @@ The slopes of a head with outputs o, with z = (a − m)/σ:
     categorical   logits          1_a − π             −π(log π + H)
     gaussian      means m         z/σ                 0
                   log σ           z² − 1              1
+
+Of several discrete columns log π and H are sums over the columns, each of which is a categorical
+with logits of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +25,21 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.learning.environments import columns, converter, supported
+from genkidama.learning.actions import choices, columns, converter, supported
 from genkidama.learning.forms import made_for
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = ["Categorical", "Gaussian", "Head", "Slopes", "head_for", "samples_of_lanes"]
+__all__ = [
+    "Categorical",
+    "Gaussian",
+    "Head",
+    "MultiCategorical",
+    "Slopes",
+    "head_for",
+    "samples_of_lanes",
+]
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +48,9 @@ Array = npt.NDArray[Any]
 _BLOCK = 1024
 
 _LOG_2PI = math.log(2.0 * math.pi)
+
+#: The largest noise of a uniformly random action. It decides alone, but among valid choices.
+_DECIDES = np.float32(1e30)
 
 
 class Slopes(NamedTuple):
@@ -85,6 +99,28 @@ def gaussian_slopes(outputs: Array, actions: Array) -> Slopes:
         return np.concatenate((weight * z * inverse, at_deviation), 1)
 
     return Slopes(log_pi, back, lambda: (log_deviation + 0.5 * (1.0 + _LOG_2PI)).sum(1))
+
+
+def _noise(rng: np.random.Generator, shape: tuple[int, int], epsilon: float) -> Array:
+    """Noise whose sum with outputs is largest at a sample, by Gumbel-max: float32 (rows, outputs).
+
+    argmax(log π + G) with standard Gumbel noise G is a sample of π. With probability `epsilon` a
+    row's noise decides alone.
+    """
+    noise = rng.gumbel(size=shape).astype(np.float32)
+    if epsilon:
+        random = np.flatnonzero(rng.random(len(noise)) < epsilon)
+        noise[random] = _DECIDES * rng.random((len(random), shape[1]), np.float32)
+    return noise
+
+
+def _tensor_noise(outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
+    """As `_noise`: −log E of a standard exponential E is standard Gumbel noise."""
+    noise = outputs.new_empty(outputs.shape).exponential_(generator=generator).log_().neg_()
+    if not epsilon:
+        return noise
+    random = float(_DECIDES) * outputs.new_empty(outputs.shape).uniform_(generator=generator)
+    return random.where(_chosen(outputs, epsilon, generator), noise)
 
 
 class Head(Protocol):
@@ -153,55 +189,32 @@ class Categorical:
         return -(log_pi.exp() * log_pi).sum(1)
 
     def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], np.int64]:
-        """Gumbel-max: argmax(log π + G) with standard Gumbel noise G is a sample of π.
-
-        A step that is to be uniformly random gets noise that decides alone.
-        """
         rows: list[Array] = []
-
-        def draw() -> list[Array]:
-            noise = rng.gumbel(size=(_BLOCK, self.outputs)).astype(np.float32)
-            if epsilon:
-                random = np.flatnonzero(rng.random(_BLOCK) < epsilon)
-                noise[random, rng.integers(self.outputs, size=len(random))] = np.float32(1e30)
-            return list(noise)
 
         def sample(outputs: Array) -> np.int64:
             nonlocal rows
             if not rows:
-                rows = draw()
+                rows = list(_noise(rng, (_BLOCK, self.outputs), epsilon))
             action: np.int64 = (outputs + rows.pop()).argmax()
             return action
 
         return sample
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
-        """Gumbel-max, as `sampler`: −log E of a standard exponential E is standard Gumbel noise."""
-        noise = outputs.new_empty(outputs.shape).exponential_(generator=generator).log_()
-        actions = (outputs - noise).argmax(1, keepdim=True)
-        if not epsilon:
-            return actions
-        random = actions.new_empty(actions.shape).random_(self.outputs, generator=generator)
-        return random.where(_chosen(outputs, epsilon, generator), actions)
+        return (outputs + _tensor_noise(outputs, epsilon, generator)).argmax(1, keepdim=True)
 
     def together(
         self, rng: np.random.Generator, epsilon: float, lanes: int
     ) -> Callable[[Array], tuple[Array, list[Any]]]:
-        """As `samples_of_lanes` says, by Gumbel-max as `sampler`."""
+        """As `samples_of_lanes` says."""
         rows: list[Array] = []
         block = -(-_BLOCK // lanes)
-
-        def draw() -> list[Array]:
-            noise = rng.gumbel(size=(block * lanes, self.outputs)).astype(np.float32)
-            if epsilon:
-                random = np.flatnonzero(rng.random(len(noise)) < epsilon)
-                noise[random, rng.integers(self.outputs, size=len(random))] = np.float32(1e30)
-            return list(noise.reshape(block, lanes, self.outputs))
 
         def sample(outputs: Array) -> tuple[Array, list[Any]]:
             nonlocal rows
             if not rows:
-                rows = draw()
+                noise = _noise(rng, (block * lanes, self.outputs), epsilon)
+                rows = list(noise.reshape(block, lanes, self.outputs))
             actions = (outputs + rows.pop()).argmax(1)
             return actions[:, None], (actions + self._start).tolist()
 
@@ -215,6 +228,94 @@ class Categorical:
 
     def to_environment(self, action: np.int64) -> np.int64:
         return action + self._start if self._start else action
+
+
+class MultiCategorical:
+    """Several discrete columns, chosen independently of each other: the logits of one after those
+    of the other."""
+
+    dtype: type[np.generic] = np.int64
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self._sizes = choices(space)
+        self.columns = len(self._sizes)
+        self.outputs = sum(self._sizes)
+        self.to_environment: Callable[[Array], Array] = converter(space)
+        sizes = np.array(self._sizes)
+        #: The output at which each column begins, and the column of each output.
+        self._starts = sizes.cumsum() - sizes
+        self._column = np.repeat(np.arange(self.columns), sizes)
+        # The outputs of each column. Short ones repeat their first: argmax finds the earlier one.
+        place = np.arange(sizes.max())
+        #: (columns, choices).
+        self.places = self._starts[:, None] + np.where(place < sizes[:, None], place, 0)
+
+    def slopes(self, outputs: Array, actions: Array) -> Slopes:
+        starts, column = self._starts, self._column
+        shifted = outputs - np.maximum.reduceat(outputs, starts, 1)[:, column]
+        exponentials = np.exp(shifted)
+        total = np.add.reduceat(exponentials, starts, 1)[:, column]
+        log_pi = shifted - np.log(total)
+        pi = exponentials / total
+        taken = np.arange(len(outputs))[:, None], actions + starts
+
+        def back(at_log_pi: Array, at_entropy: float) -> Array:
+            result: Array = pi * -at_log_pi[:, None]
+            result[taken] += at_log_pi[:, None]
+            if at_entropy:
+                weighted = pi * log_pi
+                sums = np.add.reduceat(weighted, starts, 1)[:, column]
+                result -= at_entropy * (weighted - pi * sums)
+            return result
+
+        return Slopes(log_pi[taken].sum(1), back, lambda: -(pi * log_pi).sum(1))
+
+    def probabilities(self, outputs: Array) -> Array:
+        """Those of each column's choices, of outputs (outputs,): float32 of that shape."""
+        pi: Array = np.exp(outputs - np.maximum.reduceat(outputs, self._starts)[self._column])
+        return pi / np.add.reduceat(pi, self._starts)[self._column]
+
+    def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        parts = zip(outputs.split(self._sizes, 1), actions.long().split(1, 1), strict=True)
+        each = [logits.log_softmax(1).gather(1, action) for logits, action in parts]
+        result: Tensor = sum(each[1:], each[0]).squeeze(1)
+        return result
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        parts = [logits.log_softmax(1) for logits in outputs.split(self._sizes, 1)]
+        each = [-(log_pi.exp() * log_pi).sum(1) for log_pi in parts]
+        result: Tensor = sum(each[1:], each[0])
+        return result
+
+    def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], Array]:
+        rows: list[Array] = []
+
+        def sample(outputs: Array) -> Array:
+            nonlocal rows
+            if not rows:
+                rows = list(_noise(rng, (_BLOCK, self.outputs), epsilon))
+            return self.mode(outputs + rows.pop())
+
+        return sample
+
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
+        noisy = outputs + _tensor_noise(outputs, epsilon, generator)
+        return noisy[:, self.places].argmax(2)
+
+    def together(
+        self, rng: np.random.Generator, epsilon: float, lanes: int
+    ) -> Callable[[Array], tuple[Array, list[Any]]]:
+        """As `samples_of_lanes` says."""
+
+        def sample(outputs: Array) -> tuple[Array, list[Any]]:
+            actions = self.mode(outputs + _noise(rng, (lanes, self.outputs), epsilon))
+            return actions, [self.to_environment(action) for action in actions]
+
+        return sample
+
+    def mode(self, outputs: Array) -> Array:
+        actions: Array = outputs[..., self.places].argmax(-1)
+        return actions
 
 
 class Gaussian:
@@ -322,7 +423,9 @@ def head_for(space: gymnasium.Space[Any]) -> Head:
     """The head for an action space.
 
     Raises:
-        ConfigurationError: the space is neither Discrete nor a Box of floats.
+        ConfigurationError: there is none, as `actions.supported` says.
     """
     space = supported(space)
-    return Categorical(space) if isinstance(space, gymnasium.spaces.Discrete) else Gaussian(space)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return Categorical(space)
+    return Gaussian(space) if isinstance(space, gymnasium.spaces.Box) else MultiCategorical(space)

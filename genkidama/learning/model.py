@@ -20,9 +20,16 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import MaskedBox, choices, mask_size
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
-from genkidama.learning.heads import Categorical, Head, head_for
-from genkidama.learning.perceptron import Entries, Perceptron, initialize, layout
+from genkidama.learning.heads import Categorical, Head, MultiCategorical, head_for
+from genkidama.learning.perceptron import (
+    Entries,
+    MaskedPerceptron,
+    Perceptron,
+    initialize,
+    layout,
+)
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.user_errors import describe_error
@@ -92,6 +99,19 @@ class Model:
         self.experiment = experiment
         space = environment.observation_space
         self.head = _head(experiment, environment.action_space)
+        #: The number of the last numbers of an observation that are its action mask.
+        self.mask = mask_size(space)
+        if self.mask not in (0, self.head.outputs):
+            raise ConfigurationError(
+                f"algorithm.name = {experiment.algorithm.name!r}: its head has "
+                f"{self.head.outputs} outputs, which a mask of {self.mask} choices does not fit"
+            )
+        #: The number of discrete actions in each column, counted from 0; () if none is discrete.
+        self.choices = (
+            choices(environment.action_space)
+            if isinstance(self.head, Categorical | MultiCategorical)
+            else ()
+        )
         self.observation_shape = space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
         #: True if an observation is an image of uint8.
@@ -132,7 +152,8 @@ class Model:
     def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Any:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
-        return Perceptron(entries, self.experiment.network.activation, vector, gradient)
+        kind = MaskedPerceptron if self.mask else Perceptron
+        return kind(entries, self.experiment.network.activation, vector, gradient)
 
     def native(self, array: Array) -> Numbers:
         """An array as this model and its learner take it: itself, or a tensor on its device."""
@@ -185,11 +206,6 @@ class Model:
                 f"expected [2, {self.head.outputs}] and [2]"
             )
 
-    @property
-    def choices(self) -> int:
-        """The number of discrete actions; 0 if an action is a vector."""
-        return self.head.outputs if isinstance(self.head, Categorical) else 0
-
     def moments(self, name: str, numbers: Array | None = None) -> RunningMeanStd | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.
 
@@ -202,17 +218,25 @@ class Model:
             else RunningMeanStd((self.numbers if numbers is None else numbers)[part])
         )
 
+    def mean_and_deviation(self, numbers: Array | None = None) -> tuple[Array, Array] | None:
+        """Those of the observations, in their shape, as for `moments`; a mask stays as it is."""
+        moments = self.moments("observations", numbers)
+        if moments is None:
+            return None
+        mean, deviation = moments.mean_and_deviation()
+        if self.mask:
+            mean[-self.mask :], deviation[-self.mask :] = 0.0, 1.0
+        return mean.reshape(self.observation_shape), deviation.reshape(self.observation_shape)
+
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
         """A function that normalizes observations, one or a batch, with the statistics as of now.
 
         They are in `numbers` or, without it, in this model's vector. None if they are off.
         """
-        moments = self.moments("observations", numbers)
-        if moments is None:
+        scale = self.mean_and_deviation(numbers)
+        if scale is None:
             return None
-        mean, deviation = (
-            part.reshape(self.observation_shape) for part in moments.mean_and_deviation()
-        )
+        mean, deviation = scale
 
         def normalize(observations: Array) -> Array:
             result: Array = np.clip((observations - mean) / deviation, -CUT, CUT)
@@ -251,7 +275,9 @@ def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
 
 
 def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space of what a network gets to see: normalized observations are floats."""
+    """The space of what a network gets to see: no masks, and normalized observations are floats."""
+    if isinstance(space, MaskedBox):
+        space = space.rest
     if (
         experiment.environment.normalize_observations
         and space.dtype is not None

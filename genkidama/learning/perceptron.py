@@ -20,10 +20,19 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import INVALID
 from genkidama.learning.heads import head_for
 from genkidama.protocol.vector import Signature, unflatten
 
-__all__ = ["ACTIVATIONS", "Entries", "Perceptron", "initialize", "layout", "policy_outputs"]
+__all__ = [
+    "ACTIVATIONS",
+    "Entries",
+    "MaskedPerceptron",
+    "Perceptron",
+    "initialize",
+    "layout",
+    "policy_outputs",
+]
 
 Array = npt.NDArray[Any]
 
@@ -284,6 +293,38 @@ class Perceptron:
             return means
         log_deviation = self._log_deviation[0]
         return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+
+
+class MaskedPerceptron(Perceptron):
+    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
+
+    Args:
+        entries, activation, vector, gradient: as for `Perceptron`.
+    """
+
+    def forward(self, observations: Array) -> tuple[Array, Array]:
+        k = self.outputs
+        outputs, values = super().forward(observations[:, :-k])
+        self._valid = observations[:, -k:] > 0.0
+        return np.where(self._valid, outputs, INVALID), values
+
+    __call__ = forward
+
+    def acting(self) -> Callable[[Array], Array]:
+        k, unmasked = self.outputs, super().acting()
+
+        def outputs(observation: Array) -> Array:
+            return np.where(observation[-k:] > 0.0, unmasked(observation[:-k]), INVALID)
+
+        return outputs
+
+    def _act(self, observations: Array) -> Array:
+        k = self.outputs
+        outputs = super()._act(observations[:, :-k])
+        return np.where(observations[:, -k:] > 0.0, outputs, INVALID)
+
+    def backward(self, at_outputs: Array, at_values: Array | None) -> None:
+        super().backward(at_outputs * self._valid, at_values)
 
 
 class _Stack:

@@ -220,11 +220,11 @@ def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(good)
 
 
-def are_actions(actions: npt.NDArray[Any], choices: int) -> npt.NDArray[np.bool_]:
-    """True for each of actions (n, columns) can be one, if it is a number: bool (n,).
+def are_actions(actions: npt.NDArray[Any], choices: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """True for each of actions (n, columns) can be one, if it is discrete: bool (n,).
 
     Args:
-        choices: the number of discrete actions, counted from 0; 0 if an action is a vector.
+        choices: the number of discrete actions in each column, counted from 0; () if none is.
     """
     if not choices:
         return np.ones(len(actions), np.bool_)

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.learning.heads import Categorical, Gaussian
+from genkidama.learning.actions import INVALID
+from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import Model
 
 Array = npt.NDArray[Any]
@@ -21,7 +22,8 @@ class Explanation:
     #: Content of `actions`: probabilities of actions, means of a continuous action, or Q values.
     #: A custom head has none of these.
     kind: Literal["probabilities", "means", "values", "unknown"]
-    #: float32, (actions,) or (numbers of an action,); empty if unknown.
+    #: float32, (actions,) or (numbers of an action,); empty if unknown. Of several columns, one
+    #: after the other. An invalid action has the least Q value of all.
     actions: Array
     #: Standard deviations of means, of their shape; else None.
     spread: Array | None
@@ -42,10 +44,14 @@ def explain(model: Model, observation: Array) -> Explanation:
     value = float(values[0])
     if getattr(model.head, "greedy", False):
         q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said
+        q = np.maximum(q, q[q > INVALID].min())
         return Explanation("values", q / unit, None, float(q.max()) / unit)
     if isinstance(model.head, Categorical):
         pi = np.exp(said - said.max())
         return Explanation("probabilities", pi / pi.sum(), None, value / unit)
+    if isinstance(model.head, MultiCategorical):
+        pi = model.head.probabilities(said)
+        return Explanation("probabilities", pi, None, value / unit)
     if isinstance(model.head, Gaussian):
         mean, log_deviation = np.split(said, 2)
         return Explanation("means", mean, np.exp(log_deviation), value / unit)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import MaskedBox
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.forms import load_tensors
 from genkidama.learning.model import Model
@@ -124,15 +125,18 @@ class Policy:
         state: None = None,
         episode_start: Any = None,
         deterministic: bool = False,
+        action_mask: Any = None,
     ) -> tuple[Any, None]:
         """The action for one observation, or those for many, as Stable-Baselines3 has it.
 
         Observations are normalized here if the experiment says so.
 
         Args:
-            observation: of the shape of `observation_space`, or (n, that shape).
+            observation: of the shape of `observation_space`, or (n, that shape). With action masks
+                also one as the environment itself gives it.
             state, episode_start: unused; a policy here remembers nothing.
             deterministic: takes the most probable action instead of a sampled one.
+            action_mask: of that one observation, if it is not in it.
 
         Returns:
             The action as the environment takes it, or an array of n of them; and None, which
@@ -142,6 +146,11 @@ class Policy:
             ValueError: the observation has another shape.
         """
         shape = self.model.observation_shape
+        space = self.observation_space
+        if isinstance(space, MaskedBox) and (
+            action_mask is not None or isinstance(observation, dict)
+        ):
+            observation = space.join(observation, action_mask)
         given = np.asarray(observation, np.float32)
         if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
             raise ValueError(

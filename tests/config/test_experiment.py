@@ -57,6 +57,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
         max_size=2,
     ),
     "environment.vectorized": st.just(False),
+    "environment.action_mask": st.sampled_from(["key", "info"]),
     "environment.normalize_observations": st.booleans(),
     "environment.normalize_rewards": st.booleans(),
     "environment.reward_scale": positive,

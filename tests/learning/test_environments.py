@@ -25,10 +25,9 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import columns, converter
 from genkidama.learning.environments import (
     _first_seed,
-    columns,
-    converter,
     make_environment,
     make_lanes,
     played,
@@ -808,7 +807,16 @@ def test_each_number_has_its_own_bounds_and_some_have_none() -> None:
 
 @pytest.mark.parametrize(
     "space",
-    [Discrete(3), Discrete(2, start=7), Box(-1.0, 1.0, (2,)), Box(0.0, 0.5, (2, 2), np.float64)],
+    [
+        Discrete(3),
+        Discrete(2, start=7),
+        Box(-1.0, 1.0, (2,)),
+        Box(0.0, 0.5, (2, 2), np.float64),
+        MultiDiscrete([2, 5, 3]),
+        MultiDiscrete([[2, 1], [4, 3]], start=[[0, -3], [7, 1]]),
+        MultiBinary(3),
+        MultiBinary((2, 3)),
+    ],
 )
 def test_a_head_stores_as_many_numbers_and_takes_them_to_the_same_action(
     space: gymnasium.Space[Any],
@@ -819,18 +827,21 @@ def test_a_head_stores_as_many_numbers_and_takes_them_to_the_same_action(
     for _ in range(50):
         action = sample(np.zeros(head.outputs, np.float32))
         row[:] = action
-        assert np.array_equal(converter(space)(row), head.to_environment(action))
+        given = head.to_environment(action)
+        assert np.array_equal(converter(space)(row), given)
+        assert isinstance(space, Box) or space.contains(given)
 
 
 @pytest.mark.parametrize("ask", [columns, converter, head_for])
 @pytest.mark.parametrize(
     "space",
-    [MultiDiscrete([2, 3]), MultiBinary(3), Box(0, 255, (2,), np.uint8), Dict({"a": Discrete(2)})],
+    [Box(0, 255, (2,), np.uint8), Dict({"a": Discrete(2)})],
 )
 def test_other_spaces_are_refused_by_name(space: gymnasium.Space[Any], ask: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         ask(space)
     assert (
         str(caught.value)
-        == f"environment: its action space is {space}; Discrete and Box (floats) are supported"
+        == f"environment: its action space is {space}; Discrete, MultiDiscrete, MultiBinary and "
+        "Box (floats) are supported"
     )

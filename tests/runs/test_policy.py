@@ -12,11 +12,13 @@ import torch
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import INVALID
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
+from tests.environments import Doors
 from tests.helpers import untrained
 
 
@@ -25,7 +27,7 @@ def policy_of(folder: Path, name: str, **settings: Any) -> Policy:
         environment=Environment(id=name, **settings),
         network=Network(hidden=(16,), initialization="normal", initial_deviation=0.5),
     )
-    return Policy(untrained(folder, experiment).load())
+    return Policy(untrained(folder, experiment).load(), allow=["tests"])
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
@@ -59,6 +61,27 @@ def test_many_observations_get_the_actions_of_each(tmp_path: Path, name: str) ->
     assert len(np.unique(sampled, axis=0)) > 1
 
 
+@pytest.mark.parametrize("place", ["key", "info"])
+def test_it_takes_a_mask_as_the_environment_gives_it(tmp_path: Path, place: str) -> None:
+    options = {"place": place, "columns": 3}
+    where: Any = "info" if place == "info" else "key"
+    policy = policy_of(tmp_path, "tests.environments:Doors", options=options, action_mask=where)
+    raw, played = Doors(columns=3, place=place), policy.make_environment()
+    observation, info = raw.reset(seed=1)
+    given: dict[str, Any] = {"action_mask": info["action_mask"]} if place == "info" else {}
+    action, _ = policy.predict(observation, deterministic=True, **given)
+    assert np.array_equal(action, policy.predict(played.reset(seed=1)[0], deterministic=True)[0])
+    doors = raw.open
+    for _ in range(20):
+        taken, _ = policy.predict(observation, **given)
+        assert all(doors[column][chosen] for column, chosen in enumerate(taken))
+    explanation = policy.explain(played.reset(seed=1)[0])
+    assert explanation.kind == "probabilities"
+    assert np.array_equal(explanation.actions > 0.0, np.concatenate(doors))
+    outputs, _ = policy.module(torch.from_numpy(played.reset(seed=1)[0])[None])
+    assert np.array_equal(outputs[0].detach().numpy() > INVALID, np.concatenate(doors))
+
+
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, "CartPole-v1")
     for wrong in (np.zeros(3), np.zeros((2, 2, 4)), 1.0):
@@ -72,13 +95,14 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "tests.environments:Doors"])
 def test_onnx_runtime_finds_the_same(tmp_path: Path, name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     policy = policy_of(tmp_path, name, normalize_observations=True)
     path = policy.to_onnx(tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(str(path))
     many = np.random.default_rng(0).normal(size=(5, *policy.observation_space.shape))
+    many[:, -1] = 1.0  # something is valid, if this is a mask
     (actions,) = session.run(["action"], {"observation": many.astype(np.float32)})
     expected, _ = policy.predict(many, deterministic=True)
     assert np.allclose(actions, expected, atol=1e-5)

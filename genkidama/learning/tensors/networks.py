@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import INVALID
 from genkidama.learning.perceptron import Perceptron, initialize, layout, policy_outputs
 
-__all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
+__all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network", "masked"]
 
 Array = npt.NDArray[Any]
 
@@ -217,6 +218,23 @@ class Convolutional(Network):
 
 #: Values of `network.name`, beside import strings.
 NETWORKS: dict[str, type[Network]] = {"actor-critic": ActorCritic, "convolutional": Convolutional}
+
+
+def masked(kind: type[Network], shape: tuple[int, ...], size: int) -> type[Network]:
+    """The class of the same network for observations that end with a mask of its outputs.
+
+    Args:
+        kind: takes observations of this shape.
+        size: of the mask.
+    """
+
+    class Masked(kind):  # type: ignore[misc,valid-type]
+        def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+            outputs, values = super().forward(observations[:, :-size].reshape(-1, *shape))
+            valid = observations[:, -size:] > 0
+            return outputs.where(valid, outputs.new_tensor(float(INVALID))), values
+
+    return Masked
 
 
 def _is_image(space: gymnasium.Space[Any]) -> bool:

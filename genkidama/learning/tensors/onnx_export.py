@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from genkidama._version import pip_install
 from genkidama.errors import EnvironmentFailure
-from genkidama.learning.heads import Categorical, Gaussian
+from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import CUT
 from genkidama.learning.tensors.tensor_model import TensorModel
 
@@ -75,13 +75,11 @@ class _Whole(nn.Module):
         self._network = model.network
         self._head = model.head
         self._space = space
-        moments = model.moments("observations")
-        self._normalizes = moments is not None
-        if moments is not None:
-            mean, deviation = moments.mean_and_deviation()
-            shape = model.observation_shape
-            self.register_buffer("mean", torch.from_numpy(mean).reshape(shape))
-            self.register_buffer("deviation", torch.from_numpy(deviation).reshape(shape))
+        scale = model.mean_and_deviation()
+        self._normalizes = scale is not None
+        if scale is not None:
+            for name, part in zip(("mean", "deviation"), scale, strict=True):
+                self.register_buffer(name, torch.from_numpy(part))
         if isinstance(space, gymnasium.spaces.Box):
             self.register_buffer("low", torch.from_numpy(space.low).float())
             self.register_buffer("high", torch.from_numpy(space.high).float())
@@ -93,6 +91,10 @@ class _Whole(nn.Module):
         if isinstance(self._head, Categorical):
             assert isinstance(self._space, gymnasium.spaces.Discrete)
             return outputs, value, outputs.argmax(1) + int(self._space.start)
+        if isinstance(self._head, MultiCategorical):
+            action = outputs[:, torch.from_numpy(self._head.places)].argmax(2)
+            first = torch.as_tensor(getattr(self._space, "start", 0))
+            return outputs, value, action.reshape(-1, *(self._space.shape or ())) + first
         if isinstance(self._head, Gaussian):
             mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
             return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)

@@ -25,7 +25,7 @@ from genkidama.learning.forms import ARRAY_ACTIVATIONS
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.perceptron import Entries
 from genkidama.learning.rollout import Numbers, Rollout
-from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network
+from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network, masked
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 
@@ -73,6 +73,9 @@ class TensorModel(Model):
         )
         if not (isinstance(kind, type) and issubclass(kind, Network)):
             raise ConfigurationError(f"{setting}: expected a subclass of genkidama.Network")
+        self._kind = kind
+        if self.mask:
+            kind = masked(kind, observation_space.shape or (), self.mask)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
             try:
@@ -120,7 +123,7 @@ class TensorModel(Model):
         if isinstance(self.vector, np.ndarray):
             self.numbers = self.vector
             activation = self.experiment.network.activation
-            if type(self.network) is ActorCritic and activation in ARRAY_ACTIVATIONS:
+            if self._kind is ActorCritic and activation in ARRAY_ACTIVATIONS:
                 self.network.by_hand = super().twin(self.vector)
 
     def _views(self, network: Network, *vectors: Tensor) -> Iterator[tuple[Any, ...]]:

@@ -68,8 +68,8 @@ class Columns:
     action: int
     #: True if there is a column for the discounted return.
     discounted: bool = False
-    #: The number of discrete actions, counted from 0; 0 if an action is a vector.
-    choices: int = 0
+    #: The number of discrete actions in each column, counted from 0; () if none is discrete.
+    choices: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -115,7 +115,8 @@ class Columns:
             return f"a number beyond ±{LARGEST:g}"
         steps = rows[distance > 0.0]
         if not are_actions(steps[:, self.actions], self.choices).all():
-            return f"an action that is none of 0 to {self.choices - 1}"
+            most = ", ".join(str(number - 1) for number in self.choices)
+            return f"an action that is none of 0 to {most}"
         log_mu = steps[:, self.log_mu]
         if (log_mu > (_LOG_1 if self.choices else _LOG_MU)).any() or (log_mu < -_LOG_MU).any():
             return "a log-probability that no action has"

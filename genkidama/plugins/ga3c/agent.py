@@ -37,7 +37,8 @@ from genkidama.child.worker import (
     run_worker,
 )
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import check_numbers, converter, make_lanes
+from genkidama.learning.actions import converter
+from genkidama.learning.environments import check_numbers, make_lanes
 from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics
 

@@ -33,7 +33,8 @@ import torch
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.environments import columns, make_environment
+from genkidama.learning.actions import columns
+from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer

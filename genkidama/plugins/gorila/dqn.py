@@ -13,7 +13,7 @@ import numpy.typing as npt
 from genkidama.config.schedules import linear
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import supported
+from genkidama.learning.actions import INVALID, supported
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import Loss, share_of_step
 from genkidama.learning.model import Model
@@ -52,7 +52,7 @@ class Greedy(Categorical):
 
         def sample(outputs: Array) -> np.int64:
             if epsilon and random() < epsilon:
-                return rng.integers(number)
+                outputs = np.where(outputs > INVALID, random(number), outputs)
             action: np.int64 = outputs.argmax()
             return action
 
@@ -62,7 +62,8 @@ class Greedy(Categorical):
         actions = outputs.argmax(1, keepdim=True)
         if not epsilon:
             return actions
-        random = actions.new_empty(actions.shape).random_(self.outputs, generator=generator)
+        keys = outputs.new_empty(outputs.shape).uniform_(generator=generator)
+        random = keys.where(outputs > float(INVALID), outputs).argmax(1, keepdim=True)
         chosen = outputs.new_empty(actions.shape).uniform_(generator=generator) < epsilon
         return random.where(chosen, actions)
 
@@ -70,14 +71,16 @@ class Greedy(Categorical):
         self, rng: np.random.Generator, epsilon: float, lanes: int
     ) -> Callable[[Array], tuple[Array, list[Any]]]:
         """As `samples_of_lanes` says."""
-        number, start = self.outputs, self._start
+        start = self._start
 
         def sample(outputs: Array) -> tuple[Array, list[Any]]:
             actions = outputs.argmax(1)
             if epsilon:
                 random = np.flatnonzero(rng.random(lanes) < epsilon)
                 if len(random):
-                    actions[random] = rng.integers(number, size=len(random))
+                    some = outputs[random]
+                    keys = np.where(some > INVALID, rng.random(some.shape), some)
+                    actions[random] = keys.argmax(1)
             return actions[:, None], (actions + start).tolist()
 
         return sample
@@ -124,6 +127,11 @@ class DQN:
         settings = model.experiment.replay
         self._correction = settings.correction if settings.priority_exponent else None
         self._twin: Any = None
+        if model.mask and algorithm.dueling:
+            raise ConfigurationError(
+                "algorithm.dueling = True: its mean over all actions has no form with an action "
+                "mask; set it to false"
+            )
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         network, native = self._model.network, self._model.native

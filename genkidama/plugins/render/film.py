@@ -21,6 +21,7 @@ import numpy.typing as npt
 from genkidama._version import pip_install
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import choices
 from genkidama.runs.explanation import Explanation
 from genkidama.runtime.user_errors import describe_error
 
@@ -100,7 +101,9 @@ class Panel:
         self._fonts = {size: self._pygame.font.Font(None, size) for size in (16, 20, 24)}
         self._words = (title, source)
         self._names = names
-        self._start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
+        self._start = np.ravel(getattr(space, "start", 0))
+        #: The bar at which the choices of each column begin.
+        self._first = np.cumsum((0, *choices(space)))[:-1]
         if isinstance(space, gymnasium.spaces.Box):  # drawn between ±3 without bounds
             self._low = np.where(np.isfinite(space.low), space.low, -3.0).reshape(-1)
             self._high = np.where(np.isfinite(space.high), space.high, 3.0).reshape(-1)
@@ -154,19 +157,28 @@ class Panel:
             words = f"{said.actions[index]:.2f}"
             if said.spread is not None:
                 words = f"{said.actions[index]:+.2f} ± {said.spread[index]:.2f}"
-            chosen = said.spread is None and taken == index
+            chosen = said.spread is None and taken is not None and index in taken
             bar = (left + first, top, max(1, last - first), high)
             self._pygame.draw.rect(self._surface, _TAKEN if chosen else _BAR, bar)
             if said.spread is not None and taken is not None:
                 mark = (left + round(whole * taken[index]) - 1, top, 3, high)
                 self._pygame.draw.rect(self._surface, _TAKEN, mark)
-            name = self._names[index] if index < len(self._names) else index + self._start
-            self._text(f" {name}", top + (high - 11) // 2, 16, _TEXT)
+            self._text(f" {self._name(index)}", top + (high - 11) // 2, 16, _TEXT)
             self._text(f"{words} ", top + (high - 11) // 2, 16, _TEXT, right=True)
 
+    def _name(self, index: int) -> str:
+        """The name of a bar; of several columns' it begins with the column."""
+        if index < len(self._names):
+            return self._names[index]
+        column = max(0, int(np.searchsorted(self._first, index, "right")) - 1)
+        start = int(self._start[min(column, len(self._start) - 1)])
+        if len(self._first) < 2:
+            return str(index + start)
+        return f"{column}: {index - self._first[column] + start}"
+
     def _bars(self, said: Explanation, action: Any) -> tuple[Any, Any, Any]:
-        """Begin and end of the bars, from 0 to 1, and the action taken: its index or, of a
-        continuous one, the positions of its numbers."""
+        """Begin and end of the bars, from 0 to 1, and the action taken: the bar of each column or,
+        of a continuous one, the positions of its numbers."""
         numbers = said.actions
         if said.spread is not None:
             low, wide = self._low, np.maximum(self._high - self._low, 1e-6)
@@ -174,7 +186,7 @@ class Panel:
             taken = None if action is None else np.asarray(action).reshape(-1)
             first, last = (np.clip((end - low) / wide, 0.0, 1.0) for end in ends)
             return first, last, None if taken is None else np.clip((taken - low) / wide, 0.0, 1.0)
-        index = None if action is None else int(action) - self._start
+        index = None if action is None else np.ravel(action) - self._start + self._first
         if said.kind == "values":  # the least one has a bar, too
             high, least = float(numbers.max()), float(numbers.min())
             least -= 0.1 * (high - least)

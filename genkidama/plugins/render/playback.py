@@ -151,7 +151,8 @@ def _check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
 
 def _kind(space: gymnasium.Space[Any]) -> str:
     """The properties of a space that must match: `"Discrete of 4"`, `"Box of shape (8,)"`."""
-    size = space.n if isinstance(space, gymnasium.spaces.Discrete) else f"shape {space.shape}"
+    discrete = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
+    size = getattr(space, "n", getattr(space, "nvec", None)) if discrete else f"shape {space.shape}"
     return f"{type(space).__name__} of {size}"
 
 

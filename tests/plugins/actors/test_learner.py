@@ -144,7 +144,7 @@ def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
 def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> None:
     normalized = {"normalize_observations": True, "normalize_rewards": True, "reward_scale": 2.0}
     learner = RowLearner(experiment(environment=normalized), Spaces())
-    assert columns_of(learner.model) == Columns(2, 1, discounted=True, choices=2)
+    assert columns_of(learner.model) == Columns(2, 1, discounted=True, choices=(2,))
     rows = block([[(3, GOES_ON), (5, GOES_ON)], [(7, TERMINATED)]], learner.columns)
     rows[:, -1] = [10.0, 20.0, 60.0, 1e6]
     learn(learner, rows)

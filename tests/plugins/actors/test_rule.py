@@ -87,7 +87,7 @@ def test_senseless_rows_are_named(column: int, value: float, problem: str) -> No
         push(begun(), rows)
 
 
-CHOICES = Columns(2, 1, choices=2)
+CHOICES = Columns(2, 1, choices=(2,))
 MANY = float(np.finfo(DTYPE).max)
 
 

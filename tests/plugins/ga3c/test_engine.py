@@ -25,7 +25,8 @@ from genkidama import Network
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import columns, make_environment
+from genkidama.learning.actions import columns
+from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout

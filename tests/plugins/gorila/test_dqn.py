@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import INVALID, MaskedBox
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions
@@ -154,6 +155,53 @@ def test_the_gradient_is_that_of_the_definition_by_hand_and_by_torch(
         found.append(each.gradient)
     by_hand, by_torch = found
     assert np.linalg.norm(by_hand - by_torch) <= 1e-4 * max(1.0, np.linalg.norm(by_torch))
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_target_is_of_a_valid_action_and_nothing_flows_to_the_others(double: bool) -> None:
+    rng = np.random.default_rng(0)
+    space = MaskedBox(Box(-9.0, 9.0, (3,)), 4)
+    model = model_of(Network(hidden=(5,)), space=space, double=double)
+    model.numbers[:] = rng.normal(size=model.trainable)
+    target = rng.normal(size=model.trainable).astype(np.float32)
+    steps = steps_of(rng, 50, (7,))
+    for observations in (steps.observations, steps.following):
+        observations[:, 3:] = rng.random((50, 4)) < 0.5
+        observations[:, 3:6] = np.maximum(observations[:, 3:6], [[1, 0, 0]])
+        observations[:, 6] = 0.0  # the last action is never valid
+    steps.actions[:] = 0
+    behind, now = (values_of(model, each, steps.following) for each in (target, model.vector))
+    valid = steps.following[:, 3:] > 0.0
+    best = np.where(valid, now if double else behind, -np.inf).argmax(1)
+    targets = steps.rewards + steps.discounts * behind[np.arange(50), best]
+    errors = values_of(model, model.vector, steps.observations)[:, 0] - targets
+    found = []
+    for each in (model, in_tensors(model, spaces_of(space))):
+        replay = Remembered(steps)
+        learner = make_learner(model.experiment.algorithm, each)
+        next(each.gradients(learner, rollout_of(each, replay, target), each.generator(0)))
+        assert replay.errors[-1] == pytest.approx(errors, rel=1e-3, abs=1e-3)
+        found.append(each.gradient.copy())
+        layer = each.gradient[model.signature.slices["policy.2.weight"]].reshape(4, -1)
+        assert layer[0].any() and not layer[1:].any()
+    assert np.linalg.norm(found[0] - found[1]) <= 1e-4 * np.linalg.norm(found[1])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+def test_a_masked_action_is_never_taken(epsilon: float) -> None:
+    head = Greedy(Discrete(4))
+    outputs = np.array([INVALID, -3.0, INVALID, 2.0], np.float32)
+    many = outputs[None].repeat(2000, 0)
+    rng = np.random.default_rng(0)
+    sample = head.sampler(rng, epsilon)
+    for taken in (
+        [sample(row) for row in many],
+        head.together(rng, epsilon, 2000)(many)[0].ravel(),
+        head.sample(torch.from_numpy(many), epsilon, torch.Generator().manual_seed(0)).ravel(),
+    ):
+        counts = np.bincount(taken, minlength=4)
+        assert counts[0] == counts[2] == 0
+        assert counts[1] == pytest.approx(1000 * epsilon, abs=120 * epsilon)
 
 
 @given(
