@@ -210,11 +210,11 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,hub,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,hub,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt

@@ -31,6 +31,7 @@ from genkidama.runs.goal import prepare
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
+from genkidama.runs.warm_start import begin_with
 from genkidama.runtime import forkserver
 from genkidama.runtime.import_strings import is_import_string
 from genkidama.runtime.machine import ONE_THREAD, available_bytes, available_cores, loop_factory
@@ -85,6 +86,7 @@ def train(
     cores: int | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    weights: str | Path | None = None,
     episodes: int = 500,
     shards: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
@@ -104,6 +106,8 @@ def train(
             `"auto"`, this machine's CPU cores are divided among them, as far as memory allows.
         out: the run directory; a new one under `runs/` if absent.
         resume: the directory of a run to continue, instead of `out`.
+        weights: the new run begins with these: a run's directory, a checkpoint file, or
+            `"NAME/REPO"` of the Hugging Face Hub.
         episodes: length of the final evaluation; 0 for none.
         shards: in how many parts the parent is, each a process; if absent, as many as in the run
             that goes on, or 1.
@@ -116,7 +120,8 @@ def train(
         The run; `run.evaluation` is its final evaluation.
 
     Raises:
-        ConfigurationError: a setting is wrong, or `out` holds a run already.
+        ConfigurationError: a setting is wrong, `out` holds a run already, or `weights` are of
+            another network.
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     begin("train")
@@ -125,6 +130,8 @@ def train(
         raise ConfigurationError(f"children = {children}: at least 1 is needed")
     if cores is not None and cores < 1:
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    if weights is not None and resume is not None:
+        raise ConfigurationError(f"weights = {weights} and resume = {resume}: give one of the two")
     if episodes < 0:
         raise ConfigurationError(
             f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation"
@@ -141,6 +148,8 @@ def train(
     experiment, about_stop = prepare(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
+    if weights is not None:
+        begin_with(run, experiment, weights)
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)

@@ -52,6 +52,14 @@ VERBS = {
             SEED,
             OUT,
             path("--resume", "continue this run"),
+            option(
+                "--from",
+                "begin a new run with the weights of a run's directory, a checkpoint file or a "
+                "repository NAME/REPO of the Hugging Face Hub, and with its settings unless a file "
+                "is given",
+                dest="weights",
+                metavar="DIR|FILE|NAME/REPO",
+            ),
             ALLOW,
             setting("child.exchange=free"),
             EPISODES,
@@ -64,6 +72,7 @@ VERBS = {
                 "your own experiment (genkidama init), for a minute",
             ),
             ("genkidama train --resume runs/first", "continue that run"),
+            ("genkidama train --from runs/first", "a new run that begins with its weights"),
         ),
         run="genkidama.cli.verbs:run_train",
         starts_run=True,

@@ -22,7 +22,8 @@ from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.runs.goal import prepare
 from genkidama.runs.resume import afterwards, finished, go_on
 from genkidama.runs.run import TRIALS, Run
-from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS, load
+from genkidama.runs.warm_start import found_weights
 from genkidama.runtime.forkserver import prefork
 from genkidama.server.trial import Snapshot
 
@@ -39,6 +40,8 @@ __all__ = [
 
 
 def run_train(options: argparse.Namespace) -> int:
+    if options.weights is not None:
+        options.weights = found_weights(options.weights)
     experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
     prefork()
     before = counters_before(options)
@@ -57,6 +60,7 @@ def run_train(options: argparse.Namespace) -> int:
                 cores=options.cores,
                 out=options.out,
                 resume=options.resume,
+                weights=options.weights,
                 episodes=0,
                 shards=options.shards,
                 watch=progress,
@@ -105,7 +109,8 @@ def _played(target: Path, evaluation: Evaluation) -> str:
 
 def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     """The experiment that the command line names, with its changes."""
-    if options.file is None and options.resume is None:
+    origin = options.resume or getattr(options, "weights", None)
+    if options.file is None and origin is None:
         raise ConfigurationError(
             f"{question} give FILE.toml, the name of an example (`genkidama examples`), "
             "or --resume DIR"
@@ -113,8 +118,9 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     if options.file is not None:
         experiment = Experiment.load(options.file)
     else:
-        experiment = Run.open(options.resume).experiment
-        check_imports(experiment.to_dict(), options.allow, str(options.resume), whole=True)
+        assert origin is not None
+        experiment = Run.open(origin).experiment if origin.is_dir() else load(origin).experiment
+        check_imports(experiment.to_dict(), options.allow, str(origin), whole=True)
     changes = parse_settings(options.set)
     for key, value in (
         ("stop.updates", getattr(options, "updates", None)),

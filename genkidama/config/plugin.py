@@ -86,6 +86,9 @@ class Plugin:
     displays: Table = field(default_factory=dict)
     """Displays of `"evaluation"`: `display(episodes)`, a context manager whose value is called with
     each return."""
+    weights: Table = field(default_factory=dict)
+    """Places from which `train --from NAME` takes weights: `fetch(name) -> Path | None`, a run's
+    directory or a checkpoint file on this disk; None if no weights of this place are meant."""
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)

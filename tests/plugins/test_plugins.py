@@ -33,6 +33,7 @@ OWN = {
     "gorila": ((*PLAIN, "--set", "algorithm.name=dqn"), "algorithm.name = 'dqn'"),
     "hypertrick": (("search", "examples/lunarlander/search.toml"), "search"),
     "notify": ((*PLAIN, "--notify", "https://ntfy.sh/topic"), "--notify"),
+    "hub": (("share", "runs", "ada/lander"), "share"),
     "ray": (("launch", "examples/lunarlander/lunarlander.toml"), "launch"),
     "render": (("play", "runs"), "play"),
     "robust": ((*PLAIN, "--set", "parent.push_limit=3"), "parent.push_limit"),
