@@ -453,8 +453,12 @@ class Session:
             RequestRefused: the parent refuses this child.
             GenkidamaError: this parent is of no use to the child any more.
         """
+        decision = self._decide(request, reply)
         if isinstance(reply, Welcome | Weights) and reply.proof:
             self.proof = reply.proof
+        return decision
+
+    def _decide(self, request: Request, reply: Reply) -> Decision:
         match request:
             case Push():
                 return self._after_push(request, reply)

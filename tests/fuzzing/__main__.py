@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.fuzzing.mutation import shortened
+
 if TYPE_CHECKING:
-    from tests.fuzzing.targets import Target
+    from tests.fuzzing.mutation import Target
 
 #: This module imports nothing of Genkidama's: Atheris looks into what is imported after it.
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,18 +177,14 @@ def failure(run: Callable[[bytes], None], data: bytes) -> tuple[type, str, int] 
 
 
 def minimized(run: Callable[[bytes], None], data: bytes, kind: tuple[type, str, int]) -> bytes:
-    """The shortest input with this failure that is found by leaving bytes out (ddmin)."""
-    size = len(data) // 2
-    while size:
-        start = 0
-        while start < len(data):
-            shorter = data[:start] + data[start + size :]
-            if failure(run, shorter) == kind:
+    """A short input with this failure, of which nothing more can be left out."""
+    while True:
+        for shorter in shortened(data):
+            if len(shorter) < len(data) and failure(run, shorter) == kind:
                 data = shorter
-            else:
-                start += size
-        size //= 2
-    return data
+                break
+        else:
+            return data
 
 
 def _keep(names: list[str]) -> None:

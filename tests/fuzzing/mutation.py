@@ -8,10 +8,26 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import msgspec
+
+#: Makes an input of an input, with words that its kind may hold.
+Mutation = Callable[[bytes, random.Random, tuple[str, ...]], bytes]
+
+
+class Target(NamedTuple):
+    """A function of bytes that raises nothing, and how to find bytes that it does not expect."""
+
+    run: Callable[[bytes], None]
+    mutate: Mutation
+    #: Inputs to begin with.
+    seeds: Callable[[], list[bytes]]
+    #: Words that its inputs may hold.
+    words: tuple[str, ...] = ()
+
 
 #: Values at the border of a type, a range or a check.
 VALUES: tuple[Any, ...] = (
@@ -87,9 +103,6 @@ def mutated_text(data: bytes, rng: random.Random, words: tuple[str, ...]) -> byt
     return b"".join(lines)
 
 
-Mutation = Callable[[bytes, random.Random, tuple[str, ...]], bytes]
-
-
 def mutated(tree: Any, rng: random.Random, words: tuple[str, ...] = ()) -> Any:
     """The tree with one to three of its values changed."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
@@ -101,6 +114,23 @@ def _paths(tree: Any) -> list[tuple[Any, ...]]:
     """The paths to all values in a tree."""
     keys = range(len(tree)) if isinstance(tree, list) else tree if isinstance(tree, dict) else ()
     return [(key, *rest) for key in keys for rest in [(), *_paths(tree[key])]]
+
+
+def shortened(data: bytes) -> Iterator[bytes]:
+    """Shorter inputs: a tree without one of its values, then the bytes without some of them."""
+    tree = unpack(data)
+    for *path, key in _paths(tree):
+        shorter = deepcopy(tree)
+        where = shorter
+        for step in path:
+            where = where[step]
+        del where[key]
+        yield pack(shorter)
+    size = len(data) // 2
+    while size:
+        for start in range(0, len(data), size):
+            yield data[:start] + data[start + size :]
+        size //= 2
 
 
 def _changed(tree: Any, rng: random.Random, words: tuple[str, ...], path: tuple[Any, ...]) -> Any:

@@ -497,7 +497,7 @@ def requests(session: Session) -> dict[str, Request]:
 
 NONSENSE: list[tuple[str, str, Reply, str]] = [
     ("hello", "order", Goodbye(), "the parent answers hello with Goodbye"),
-    ("hello", "order", Weights(version=1), "the parent answers hello with Weights"),
+    ("hello", "order", Weights(version=1, proof="p"), "the parent answers hello with Weights"),
     ("join", "order", welcome(), "the parent answers a join with Welcome"),
     ("push", "order", Goodbye(), "the parent answers a push with Goodbye"),
     *(
