@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DISTRIBUTION", "__version__", "pip_install"]
-
 __version__ = "0.1.0"
 
 #: What pip calls it. On the package index, `genkidama` is somebody else's library.

@@ -12,14 +12,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "ConfigurationError",
-    "EnvironmentFailure",
-    "GenkidamaError",
-    "ProtocolError",
-    "redacted",
-]
-
 #: The token in an address. A `Path` has made one slash of two.
 _SECRET = re.compile(r"((?:ws|http)s?:/{1,2}[^\s:@/#]*:)(?!(?:TOKEN|…)@)[^\s@#]+(?=@)")
 

@@ -13,16 +13,6 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
 
-__all__ = [
-    "Backend",
-    "ChunkBackend",
-    "GradientBackend",
-    "NewsBackend",
-    "Work",
-    "make_backend",
-    "notify_reply",
-]
-
 
 @dataclass
 class Work:

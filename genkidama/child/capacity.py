@@ -10,20 +10,6 @@ from __future__ import annotations
 
 from genkidama.config.formatting import megabytes
 
-__all__ = [
-    "CHILD_BYTES",
-    "CORE_BYTES",
-    "GROWTH_BYTES",
-    "RESERVE_BYTES",
-    "SETTLING_BYTES",
-    "TENSOR_BYTES",
-    "allowance",
-    "child_bytes",
-    "cores_that_fit",
-    "expected_cores",
-    "replay_refusal",
-]
-
 #: Bytes that a child takes before its first core: 33 MB are its own process, the rest the
 #: forkserver. Pages of files are left out: the kernel can have them back.
 CHILD_BYTES = 50_000_000
@@ -54,14 +40,9 @@ RESERVE_BYTES = 64 << 20
 
 
 def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: int = 0) -> int:
-    """The number of cores to run, at least 1.
+    """The number of cores to run, 1 to `at_most`, in bytes that are free but for a reserve.
 
-    Args:
-        available: bytes that are still free, which may be less than 0; None if the system does not
-            say.
-        per_core: bytes that a core takes at most, more than 0.
-        at_most: how many cores the CPU has, at least 1.
-        reserve: bytes that stay free.
+    The bytes may be less than 0; None if the system does not say.
     """
     if available is None:
         return at_most
@@ -83,11 +64,8 @@ def allowance(available: int | None, among: int) -> int | None:
     """Further bytes that a process may take before the kernel gives it none.
 
     That is twice its share of the free memory, and at most half of that. So a process that eats
-    memory at once, before it can notice that it leaks, does not take that of others.
-
-    Args:
-        available: bytes that are free; None if the system does not say, and then there is no limit.
-        among: the number of such processes, at least 1.
+    memory at once, before it can notice that it leaks, does not take that of others. There is no
+    limit where the system does not say what is free.
     """
     if available is None:
         return None
@@ -97,15 +75,10 @@ def allowance(available: int | None, among: int) -> int | None:
 def replay_refusal(
     available: int | None, shape: tuple[int, int, int], size: int, steps: int, batch: int = 0
 ) -> str:
-    """The reason not to make a replay tensor; empty if there is room for it.
+    """The reason not to make a replay tensor, C × N × M; empty if there is room for it.
 
-    Args:
-        available: bytes that are free; None if the system does not say.
-        shape: C, N and M.
-        size: bytes of the tensor and of what is kept beside it.
-        steps: `replay.steps`.
-        batch: `algorithm.batch_size`; where `steps` is 0, the tensor holds one batch. A small one
-            is never refused.
+    `size` has the bytes of the tensor and of what is kept beside it. Where `steps` is 0, the tensor
+    holds one batch. A small one is never refused.
     """
     if available is None or size + RESERVE_BYTES <= available:
         return ""

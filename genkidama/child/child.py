@@ -50,8 +50,6 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import begin
 from genkidama.runtime.systemd import supervised
 
-__all__ = ["Child"]
-
 #: An exchange is logged this often.
 LOG_SECONDS = 10.0
 

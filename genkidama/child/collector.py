@@ -32,21 +32,6 @@ from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = [
-    "LOOK_STEPS",
-    "ActionSampler",
-    "BehaviourNotes",
-    "CollectedBatch",
-    "Collector",
-    "CollectorContext",
-    "SlidingWindow",
-    "check_numbers",
-    "make_collector",
-    "make_slots",
-    "may_be_nan",
-]
-
-
 Array = npt.NDArray[Any]
 
 #: Newer weights are looked for after this many steps of each environment.
@@ -61,10 +46,8 @@ def may_be_nan(space: Any) -> bool:
 class ActionSampler:
     """Draws actions with an ε that may change between batches.
 
-    Args:
-        changing: returns ε of the next batch; None if it never changes.
-        epsilon: the first ε.
-        make: makes a function that draws actions with an ε.
+    `changing` returns ε of the next batch; it is None if that never changes. `make` makes a
+    function that draws actions with an ε.
     """
 
     def __init__(
@@ -86,13 +69,7 @@ class ActionSampler:
 
 
 class BehaviourNotes:
-    """The policy's outputs at each step of a batch, if the learner asks how probable actions were.
-
-    Args:
-        model: the policy.
-        wanted: whether the learner asks.
-        lanes, length: trajectories of a batch, and steps of each.
-    """
+    """The policy's outputs at each step of a batch, if the learner asks for log μ."""
 
     def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
         self._model = model
@@ -130,8 +107,7 @@ class CollectedBatch(NamedTuple):
 class SlidingWindow:
     """The newest chunks of a core as one batch, in which each lane's trajectory continues.
 
-    Args:
-        length: the most steps of a lane, unless a single chunk has more.
+    A lane has at most `length` steps, unless a single chunk has more.
     """
 
     def __init__(self, length: int) -> None:
@@ -228,11 +204,7 @@ def make_collector(experiment: Experiment, slots: Any, context: CollectorContext
 
 
 def make_slots(experiment: Experiment) -> Any:
-    """The environment of a core, or its lanes.
-
-    Raises:
-        ConfigurationError: as `make_environment`.
-    """
+    """The environment of a core, or its lanes."""
     settings = experiment.environment
     if settings.lanes == 1:
         return make_environment(settings, lean=True)
@@ -240,13 +212,7 @@ def make_slots(experiment: Experiment) -> Any:
 
 
 class SingleEnvCollector:
-    """One environment, as documented. A batch may end with its episode.
-
-    Args:
-        experiment: all settings.
-        environment: from Gymnasium.
-        context: parts of the core.
-    """
+    """One environment, as documented. A batch may end with its episode."""
 
     def __init__(self, experiment: Experiment, environment: Any, context: CollectorContext) -> None:
         model = context.model
@@ -353,13 +319,7 @@ class SingleEnvCollector:
 
 
 class VectorEnvCollector:
-    """L environments, a batch of L trajectories that extend across episodes.
-
-    Args:
-        experiment: all settings.
-        lanes: the environments.
-        context: parts of the core.
-    """
+    """L environments, a batch of L trajectories that extend across episodes."""
 
     def __init__(self, experiment: Experiment, lanes: Any, context: CollectorContext) -> None:
         count = lanes.count

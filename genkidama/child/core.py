@@ -61,16 +61,6 @@ from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.machine import forget_peak, return_large_blocks
 from genkidama.server.rules.registry import reads_loss
 
-__all__ = [
-    "Core",
-    "CorePart",
-    "SingleCore",
-    "core_class",
-    "core_parts",
-    "run_core",
-    "settle_memory",
-]
-
 Array = npt.NDArray[Any]
 
 #: Seconds that a core which only learns waits, if there is too little to learn from.
@@ -112,11 +102,8 @@ class Core(Protocol):
 class CorePart:
     """An optional part of a `SingleCore`, from a plug-in's hook `core_parts`.
 
-    One is made for each core whose experiment or learner needs it; a subclass overrides the methods
-    that it is there for.
-
-    Args:
-        core: whose part it is. It has no sink and no collector yet.
+    One is made for each core whose experiment or learner needs it, before the core has a sink and a
+    collector; a subclass overrides the methods that it is there for.
     """
 
     #: Takes the core's steps instead of a `BatchSink`.
@@ -131,11 +118,7 @@ class CorePart:
 
     @classmethod
     def check(cls, experiment: Experiment) -> None:
-        """Checks that this machine has everything that the part needs.
-
-        Raises:
-            ConfigurationError: something is missing.
-        """
+        """Checks that this machine has everything that the part needs."""
 
     @classmethod
     def rehearsal(cls, experiment: Experiment, spaces: Spaces) -> Experiment:
@@ -162,11 +145,7 @@ def core_class(experiment: Experiment) -> type[Core]:
 
 
 def core_parts(experiment: Experiment) -> list[type[CorePart]]:
-    """The optional parts of an experiment's cores.
-
-    Raises:
-        ConfigurationError: no plug-in has a part that the learner needs.
-    """
+    """The optional parts of an experiment's cores."""
     names = ["replay"] if experiment.replay_steps else []
     if reads_target(learner_class(experiment.algorithm)):
         names.append("target")
@@ -183,13 +162,9 @@ def core_parts(experiment: Experiment) -> list[type[CorePart]]:
 class SingleCore:
     """The core number `index` of a child.
 
-    Args:
-        index: its share of the replay tensor, its gradient and its element of the semaphore vector.
-        experiment: all settings.
-        memory: the child's shared memory, with θ_O in it.
-        pipe: to the orchestrator.
-        seed: distinguishes this core from every other one of the run, and from its own
-            predecessors.
+    The index is that of its share of the replay tensor, its gradient and its element of the
+    semaphore vector. The memory has θ_O in it. The seed distinguishes this core from every other
+    one of the run, and from its own predecessors.
     """
 
     def __init__(

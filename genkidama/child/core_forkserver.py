@@ -35,8 +35,6 @@ from genkidama.runtime.machine import available_bytes, private_bytes, since_peak
 from genkidama.runtime.shared_block import size_of
 from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
-__all__ = ["build", "describe", "layout_of", "warm_up"]
-
 
 def warm_up(experiment: Experiment) -> None:
     """Does once what every core will do: one environment, one forward pass, and a backward pass
@@ -110,9 +108,6 @@ def describe(experiment: Experiment, pipe: Connection) -> None:
 def build(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment, Layout]]:
     """The signature's entries, the initial vector, the layout of the memory with one core, and the
     experiment and the layout for a rehearsal.
-
-    Raises:
-        ConfigurationError: the experiment cannot be built on this machine.
     """
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
@@ -127,19 +122,9 @@ def build(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment,
 
 
 def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
-    """Bytes that a core takes for itself at most, before anything leaks.
+    """Bytes that a core takes for itself at most, before anything leaks; None if unknown.
 
     Call it in a new fork of the forkserver, as a core is one, that ends afterwards.
-
-    Args:
-        experiment: all settings.
-        layout: a child's with this one core.
-
-    Returns:
-        None where the system does not say.
-
-    Raises:
-        Exception: of the environment or the network.
     """
     settle_memory(experiment)
     memory = SharedMemory(layout)
@@ -157,11 +142,7 @@ def _silent_pipe(memory: SharedMemory) -> WorkerPipe:
 
 
 def layout_of(experiment: Experiment, model: Model) -> Layout:
-    """The layout of a child's memory with one core.
-
-    Raises:
-        ConfigurationError: its replay tensor alone is larger than the free memory.
-    """
+    """The layout of a child's memory with one core, if its replay tensor fits into memory."""
     layout = Layout(core_class(experiment).arrays(experiment, model))
     steps = 0 if experiment.shares_replay else experiment.replay_steps
     batch = experiment.algorithm.batch_size

@@ -24,8 +24,6 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.files import make_folder, write_atomically
 from genkidama.runtime.log import get_logger
 
-__all__ = ["LocalCheckpoint", "load_state", "save_state"]
-
 #: Seconds between two saves.
 _EVERY_SECONDS = 60.0
 
@@ -33,14 +31,7 @@ log = get_logger()
 
 
 def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Writes the arrays.
-
-    Args:
-        key: of their owner; `load_state` returns them for no other.
-
-    Raises:
-        EnvironmentFailure: the file cannot be written; an older one is untouched.
-    """
+    """Writes the arrays of an owner; `load_state` returns them for no other key."""
     make_folder(path.parent)
     write_atomically(path, safetensors.numpy.save(arrays, metadata={"signature": key}))
 
@@ -73,11 +64,7 @@ class LocalCheckpoint:
         self._saving: asyncio.Future[None] | None = None
 
     def open(self, name: str, key: str) -> None:
-        """Selects the state of the child of this name.
-
-        Args:
-            key: of the network and, in a search, the trial that the state belongs to.
-        """
+        """Selects the state of this child, for a network and, in a search, a trial."""
         self._path = None if self._folder is None else self._folder / f"{name}.safetensors"
         self._key = key
 

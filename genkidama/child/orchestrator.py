@@ -46,8 +46,6 @@ from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
 from genkidama.runtime.shared_block import size_of
 
-__all__ = ["CORES", "CoreOrchestrator"]
-
 #: The longest measurement of a core's memory: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
@@ -196,11 +194,7 @@ class CoreOrchestrator(PooledBackend):
         return answer[1], answer[2], answer[3], cost
 
     def _tight(self) -> str:
-        """Warns if there is not even enough memory for the forkserver.
-
-        Returns:
-            The reason to give if the forkserver then dies; empty if there is enough.
-        """
+        """Warns if memory is short even for the forkserver; returns why it may die then."""
         available = None if CORES.running else available_bytes()
         takes = child_bytes(bool(tensor_setting(self.experiment)))
         if available is None or available >= takes:
@@ -213,9 +207,8 @@ class CoreOrchestrator(PooledBackend):
     def _fitting(self, cost: int | None, shared: int) -> int:
         """The number of cores to run. If not all fit, it logs why.
 
-        Args:
-            cost: bytes that a core takes for itself; None if that could not be measured.
-            shared: bytes that all of them share, not taken yet.
+        `cost` are the bytes that a core takes for itself, None if not measured; `shared` those that
+        all of them share, not taken yet.
         """
         available, needs = available_bytes(), (CORE_BYTES if cost is None else cost) + GROWTH_BYTES
         reserve = shared + RESERVE_BYTES

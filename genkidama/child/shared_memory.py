@@ -25,20 +25,6 @@ from genkidama.protocol.diagnostics import SHAPE, Window
 from genkidama.protocol.vector import DTYPE, Vector, blend
 from genkidama.runtime.shared_block import Block
 
-__all__ = [
-    "BatchSink",
-    "DiagnosticsReader",
-    "Layout",
-    "ReplayRows",
-    "RolloutSink",
-    "SharedArray",
-    "SharedMemory",
-    "SharedWeights",
-    "change",
-    "core_arrays",
-    "progress_checksum",
-]
-
 Array = npt.NDArray[Any]
 
 #: The checksum covers this many bytes of a core's rows, around the place where it writes.
@@ -110,12 +96,9 @@ def core_arrays(
 ) -> dict[str, SharedArray]:
     """The arrays that every core needs.
 
-    Args:
-        rows, columns: N and M, a core's share of the replay tensor.
-        size: numbers of the weight vector.
-        trainable: how many of them are trained.
-        state_rows: vectors of a set of optimizer state.
-        shared_state: whether all cores share one set, instead of one for each.
+    N `rows` and M `columns` are a core's share of the replay tensor, `size` the numbers of the
+    weight vector, of which `trainable` are trained. `state_rows` are the vectors of a set of
+    optimizer state, which all cores share, or each has its own.
     """
     sets = (1,) if shared_state else ()
     return {
@@ -196,19 +179,15 @@ class RolloutSink(Protocol):
     def begin(self, goes_on: bool) -> ReplayRows:
         """The rows that the next batch is written to.
 
-        Args:
-            goes_on: whether the batch continues the episode in which the last one was cut.
+        `goes_on` if the batch continues the episode in which the last one was cut.
         """
         ...
 
     def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
-        """The batch is written.
+        """The batch of so many steps is written.
 
-        Args:
-            steps: how many.
-            cuts: steps after which the trajectory is cut, in their order.
-            following: the observations that follow there.
-            log_mu: of the actions, (steps,) or one number for all.
+        The trajectory is cut after the steps `cuts`, in their order, where the observations
+        `following` follow. log μ of the actions is (steps,) or one number for all.
         """
         ...
 
@@ -218,17 +197,7 @@ class RolloutSink(Protocol):
 
 
 class BatchSink:
-    """A core's share of the replay tensor with room for one batch, which only this core reads.
-
-    Args:
-        memory: the child's.
-        index: the core's.
-        observation_shape: of one observation.
-        action_columns: numbers of one action.
-
-    Raises:
-        ValueError: the tensor has another number of columns.
-    """
+    """A core's share of the replay tensor with room for one batch, which only this core reads."""
 
     def __init__(
         self,
@@ -276,9 +245,7 @@ class LearnedState(Protocol):
 class SharedWeights:
     """θ_C, the optimizer's state and the run's progress, while processes read and write them.
 
-    Args:
-        memory: their block.
-        vector: the initial weights, as bytes of float32.
+    The vector has the initial weights, as bytes of float32.
     """
 
     def __init__(self, memory: LearnedState, vector: bytes) -> None:
@@ -295,15 +262,11 @@ class SharedWeights:
         return self._memory.weights.copy()
 
     def blend(self, sent: Vector, parent: Vector, beta: float, keep_changes: bool) -> None:
-        """θ_C ← (1−β)θ_C + βθ_P.
+        """θ_C ← (1−β)θ_C + βθ_P, after θ_C was pushed as `sent`.
 
-        Args:
-            sent: θ_C as it was pushed.
-            parent: θ_P.
-            beta: the share of the parent, in [0, 1].
-            keep_changes: whether θ_C may have changed since it was sent. Then the changes are
-                kept: θ_C ← θ_C + β(θ_P − θ_sent), which is the same without changes. They are kept
-                in any case after a push that was sent again.
+        With `keep_changes` θ_C may have changed since. Then the changes are kept: θ_C ← θ_C + β(θ_P
+        − θ_sent), which is the same without changes. They are kept in any case after a push that
+        was sent again.
         """
         if not beta:
             return
@@ -345,9 +308,7 @@ def change(sent: Vector, parent: Vector, beta: float) -> Vector:
 class DiagnosticsReader:
     """Reads the sums that a child's processes write, as means for its pushes.
 
-    Args:
-        experiment: for the schedules.
-        cores: how many processes explore, each with its own ε; 0 if all have the same.
+    `cores` explore, each with its own ε; 0 if all have the same.
     """
 
     def __init__(self, experiment: Experiment, cores: int = 0) -> None:
@@ -361,9 +322,7 @@ class DiagnosticsReader:
     def figures(self, sums: Array, progress: float) -> dict[str, float]:
         """The diagnostics since the last ones; empty if these are too new, or nothing was noted.
 
-        Args:
-            sums: a row for each process, float64 (processes, *SHAPE).
-            progress: the share of the run that is done, in [0, 1].
+        The sums have a row for each process, float64 (processes, *SHAPE).
         """
         now = time.monotonic()
         if now < self._next:

@@ -30,23 +30,6 @@ from genkidama.runtime.machine import available_bytes, limit_growth, own_bytes
 from genkidama.runtime.process import readable
 from genkidama.runtime.user_errors import describe_error, is_user_error
 
-__all__ = [
-    "ASK",
-    "EPISODE",
-    "FAILED",
-    "GONE",
-    "PROGRESS",
-    "READY",
-    "RECORD",
-    "RECYCLED",
-    "REPORT_STEPS",
-    "UPDATE",
-    "StopWorker",
-    "WorkerPipe",
-    "MemoryGuard",
-    "run_worker",
-]
-
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
 #: return. PROGRESS: an episode continues. UPDATE: an update is made, or a gradient found, with this
 #: loss in the return's place, NaN if it is not known. FAILED is followed by the reason. Plug-ins
@@ -81,12 +64,9 @@ GONE = (StopWorker, EOFError, BrokenPipeError, ConnectionResetError)
 class WorkerPipe:
     """A process' end of its pipe to the orchestrator.
 
-    Args:
-        pipe: this end of the pipe.
-        stop: bool, shape (1,), in shared memory: whether this process should end.
-        element: bool, shape (1,), in shared memory: its element of the semaphore vector; None for
-            a process that never waits.
-        after: the event after which it waits: each `"episode"`, `"update"`, `"chunk"` or `"block"`.
+    `stop` and `element`, bool (1,), are in shared memory: whether this process should end, and its
+    element of the semaphore vector, None if it never waits. It waits after each `"episode"`,
+    `"update"`, `"chunk"` or `"block"`.
     """
 
     def __init__(
@@ -116,12 +96,8 @@ class WorkerPipe:
     def pause(self, after: str = "episode") -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
 
-        Returns at once if the process does not wait after this event. Raises `StopWorker` if it
-        should end.
-
-        Args:
-            after: an `"episode"`, an `"update"`, a `"chunk"`, a `"block"`, or the `"start"`, after
-                which every process waits that ever does.
+        Returns at once if the process does not wait after this event; after the `"start"` every
+        process waits that ever does. Raises `StopWorker` if it should end.
         """
         if self._element is None or after not in (self._after, "start"):
             return
@@ -160,13 +136,8 @@ class MemoryGuard:
 
 
 def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoReturn:
-    """A process from its fork to its exit.
-
-    Args:
-        pipe: its end of the pipe; the reason is sent there if `work` raises.
-        work: returns the exit code.
-        among: the number of processes that share this machine's memory, including this one. The
-            kernel gives it no more than its allowance.
+    """A process from its fork to its exit. The reason is sent if `work` raises, else its exit code
+    counts. The kernel gives it no more than its allowance `among` those that share the memory.
     """
     allowed = allowance(available_bytes(), among)
     limit_growth(allowed)

@@ -41,8 +41,6 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import GRACE_SECONDS, WorkerProcess, end_all
 from genkidama.runtime.watchdog import Watchdog
 
-__all__ = ["PooledBackend", "SemaphoreVector", "WorkerPool", "WorkerStarter"]
-
 #: Seconds before a process that died a second time is started again, and without a death after
 #: which half of its deaths are forgiven.
 _FIRST_REST = 0.25
@@ -61,13 +59,7 @@ class WorkerStarter(Protocol):
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """Starts the process of an index. Called in threads, several at once.
 
-        Args:
-            index: of the process.
-            pipe: its end.
-            seed: of its random numbers.
-
-        Raises:
-            EOFError, OSError: not possible this time.
+        EOFError, OSError: not possible this time.
         """
         ...
 
@@ -79,14 +71,11 @@ class WorkerStarter(Protocol):
 class SemaphoreVector:
     """The semaphore vector: how the processes of a child wait for each other (thesis §4.6).
 
-    One boolean for each process. A process that has finished its episode lights its own element and
-    sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes
-    the processes. One that is dead, being restarted or not there yet is absent: it counts as lit,
-    so no other waits for it. A process is absent until it enters.
-
-    Args:
-        elements: bool, shape (C,), in shared memory. A process writes True to its own; all else is
-            written by this object, in the orchestrator. Some may belong to no process.
+    One boolean for each process, (C,), in shared memory. A process that has finished its episode
+    lights its own element and sleeps; all else is written by this object, in the orchestrator. When
+    all elements are lit, the child exchanges weights, darkens the elements and wakes the processes.
+    One that is dead, being restarted or not there yet is absent: it counts as lit, so no other
+    waits for it. A process is absent until it enters. Some elements may belong to no process.
     """
 
     def __init__(self, elements: npt.NDArray[Any]) -> None:
@@ -128,11 +117,8 @@ class SemaphoreVector:
 class WorkerPool:
     """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before all others.
 
-    Args:
-        experiment: all settings.
-        noun: the word for a process in messages: `"core"`, `"agent"`.
-        name: the child's name; it makes its processes' random numbers differ from other children's.
-        starter: starts the processes.
+    Messages call a process a `noun`: `"core"`, `"agent"`. The child's name makes its processes'
+    random numbers differ from other children's.
     """
 
     def __init__(
@@ -183,13 +169,10 @@ class WorkerPool:
         return [worker.pid for worker in self._workers.values()]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
-        """Starts processes, which wait for each other before they play.
+        """Starts processes, at least 1, which wait for each other before they play.
 
-        Args:
-            count: at least 1.
-            version: the parent's, part of the seeds.
-            semaphore: bool, in shared memory: one element for each process that there may ever be.
-                Elements without a process count as absent.
+        The parent's version is part of the seeds. The semaphore has one element for each process
+        that there may ever be. Elements without a process count as absent.
         """
         self._count = count
         self._version = version
@@ -205,14 +188,8 @@ class WorkerPool:
 
         A new process takes part in exchanges from when it first comes to the semaphore. The pipe of
         one that is dismissed is closed after its records are counted. It is neither waited for nor
-        replaced any more. If it does not end by itself within a second, it is killed.
-
-        Args:
-            count: at least 1, at most the semaphore's elements.
-
-        Returns:
-            The processes that were dismissed. The caller wakes them at once if they sleep in
-            anything but a read of their pipe.
+        replaced any more. If it does not end by itself within a second, it is killed. Returns the
+        dismissed; the caller wakes them if they sleep in anything but a read of their pipe.
         """
         # Starts and dismissals that are under way come first. From there to the new count, nothing
         # else runs.
@@ -328,13 +305,7 @@ class WorkerPool:
         self._semaphore.light(worker.index)
 
     def _replace(self, index: int, failure: str, reason: str) -> None:
-        """Starts a process again, unless it has died too often.
-
-        Args:
-            index: of the process.
-            failure: the error that it, or one of its predecessors, has reported.
-            reason: of its end; empty if it wanted to be replaced.
-        """
+        """Starts a process again, unless it has died too often; without a reason it wanted that."""
         if self._ending or index >= self._count:
             return
         policy, rest = self._policies[index], 0.0

@@ -24,8 +24,6 @@ from genkidama.config.formatting import bar, curve, duration, megabytes, plural,
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
 from genkidama.runs.status import counts
 
-__all__ = ["Notebook", "Screen", "evaluation_frame", "frame"]
-
 #: Frames a second on a terminal; seconds between two in a notebook; columns and rows there.
 _FRAMES = 4
 _CELL_SECONDS = 0.5

@@ -23,8 +23,6 @@ from genkidama.runtime.address import listening_socket, local_address
 from genkidama.runtime.forkserver import Server
 from genkidama.runtime.process import Process, failure
 
-__all__ = ["ParentProcess", "end_all", "finish"]
-
 #: The reasons of a parent that was stopped though its run is not over.
 _SIGNALS = ("SIGTERM", "SIGINT")
 

@@ -43,17 +43,6 @@ if TYPE_CHECKING:
     from genkidama.cli.display import Notebook, Screen
     from genkidama.runs.run import Run
 
-__all__ = [
-    "EvaluationProgress",
-    "Feed",
-    "LiveDisplay",
-    "Progress",
-    "Sinks",
-    "Watch",
-    "feeding",
-    "following",
-]
-
 #: Called with each new line of a history.
 Watch: TypeAlias = Callable[[dict[str, Any]], None]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
 
-__all__ = ["qr_drawer"]
-
 #: Modules of light around a code; readers want some.
 _BORDER = 2
 

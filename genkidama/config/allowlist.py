@@ -15,19 +15,6 @@ from typing import Any, NamedTuple
 from genkidama.config.plugin import names
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "ANYTHING",
-    "ENVIRONMENT",
-    "IMPORT",
-    "ImportString",
-    "allowing",
-    "check_imports",
-    "import_string",
-    "imports",
-    "modules",
-    "prefix_of",
-]
-
 _NAME = r"[^\W\d]\w*"
 _MODULE = rf"{_NAME}(?:\.{_NAME})*"
 _ID = r"(?:[\w-]+/)?[\w.-]+"
@@ -64,10 +51,8 @@ def import_string(text: str) -> ImportString | None:
     """The parts of `"package.module:Name"` or of Gymnasium's `"package.module:Name-v0"`.
 
     Whatever imports what a setting names takes it apart by this function, so that nothing else is
-    imported than what `check_imports` has seen.
-
-    Returns:
-        None for any other text, as one with a blank or a second colon.
+    imported than what `check_imports` has seen. None for any other text, as one with a blank or a
+    second colon.
     """
     parts = _PARTS.fullmatch(text)
     return None if parts is None else ImportString(*parts.groups())
@@ -82,12 +67,8 @@ def prefix_of(environment: str) -> str:
 def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:
     """Modules that a child imports for an experiment, beside Genkidama, if no plug-in has them.
 
-    Args:
-        settings: the experiment's.
-        whole: adds what the parent imports.
-
-    Returns:
-        By setting, as `"environment.wrappers[0].name"`: its value and the module.
+    By setting, as `"environment.wrappers[0].name"`: its value and the module. The whole has what
+    the parent imports, too.
     """
     found: dict[str, tuple[str, str]] = {}
 
@@ -145,15 +126,9 @@ def check_imports(
 ) -> None:
     """Checks that all may be imported that an experiment names.
 
-    Args:
-        settings: the experiment's.
-        allowed: modules, each of which allows those below it, too; or `ANYTHING`.
-        source: the file that they are from; empty for a child, whose parent has sent them.
-        named: keys that the user has set, as `"environment.id"`, which may import anything.
-        whole: as `imports` has it.
-
-    Raises:
-        ConfigurationError: a module is not on the list.
+    An allowed module allows those below it, too. The `named` keys, which the user has set, may
+    import anything. The source is the file of the settings; empty for a child, whose parent has
+    sent them.
     """
     known = tuple(allowed)
     if ANYTHING in known:

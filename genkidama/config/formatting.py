@@ -6,22 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = [
-    "bar",
-    "clock",
-    "curve",
-    "duration",
-    "megabytes",
-    "one_line",
-    "percent",
-    "plural",
-    "rate",
-    "remaining",
-    "short_names",
-    "shortened",
-    "show",
-]
-
 #: Nouns whose plural is not the noun with an s.
 _PLURALS = {"child": "children", "process": "processes"}
 
@@ -46,11 +30,7 @@ def bar(share: float, width: int = 20) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]], width: int) -> str:
-    """The course of a value, in at most `width` characters: `"▁▂▄▅▇█"`.
-
-    Args:
-        points: times, never going back, and values.
-    """
+    """The course of a value over time, in at most `width` characters: `"▁▂▄▅▇█"`."""
     if not points:
         return ""
     first, last = points[0][0], points[-1][0]
@@ -71,10 +51,7 @@ def curve(points: Sequence[tuple[float, float]], width: int) -> str:
 def remaining(elapsed: float, before: float, share: float) -> float | None:
     """Seconds that are left at the pace so far; None if too little is done.
 
-    Args:
-        elapsed: seconds since there was `before`.
-        before: the share of the whole that was done then, in [0, 1].
-        share: that is done now, in [0, 1].
+    `elapsed` are the seconds in which the share of the whole has grown from `before` to `share`.
     """
     done = share - before
     return elapsed * (1.0 - share) / done if done > _LEAST_DONE else None

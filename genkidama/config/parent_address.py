@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["PARENT", "Url", "host_and_port", "parent_url", "parse_url"]
-
 _HOST = r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:@/#?,\[\]]+)"
 _HOST_PORT = re.compile(rf"({_HOST}):(\d{{1,5}})", re.ASCII)
 _REST = (
@@ -68,11 +66,7 @@ def parse_url(text: str) -> Url | None:
 
 
 def parent_url(text: str) -> Url:
-    """The parts of `ws://HOST:PORT` or `wss://HOST:PORT`, as a child takes it.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """The parts of `ws://HOST:PORT` or `wss://HOST:PORT`, as a child takes it."""
     url = parse_url(text)
     if url is None or url.scheme not in ("ws", "wss") or url.token or url.fingerprint:
         joins = url is not None and (url.token or url.fingerprint)

@@ -11,8 +11,6 @@ from genkidama.config.parent_address import PARENT
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Role"]
-
 
 class Role(Section, frozen=True):
     """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""

@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
     from genkidama.config.sections import Algorithm, Optimizer
 
-__all__ = [
-    "SCHEDULES",
-    "Following",
-    "constant",
-    "exploration",
-    "following",
-    "learning_rate",
-    "linear",
-]
-
 #: Up to this many children, lanes and minibatches are as set; from twice as many on, half of it.
 _FEW = 4.0
 
@@ -48,11 +38,7 @@ def learning_rate(settings: Optimizer, progress: float) -> float:
 
 
 def exploration(settings: Algorithm, progress: float, part: float) -> float:
-    """ε when so much of the run is done.
-
-    Args:
-        part: the core's place among its child's, from 0, the first, to 1, the last.
-    """
+    """ε when so much of the run is done; `part` is the core's place among its child's, 0 to 1."""
     epsilon = SCHEDULES[settings.epsilon_schedule](
         settings.epsilon, settings.final_epsilon, progress / settings.epsilon_fraction
     )
@@ -74,10 +60,8 @@ def following(experiment: Experiment, children: float) -> Following:
     """A child's settings while n children push; those that `experiment.adapts` lacks stay.
 
     A child's step counts η = min(1/2, 2/n) at the parent. The rate grows in proportion to 1/η and
-    to the root of the minibatch, so that signal and noise of a sample are the same for any n.
-
-    Args:
-        children: n; 0 if it is not known.
+    to the root of the minibatch, so that signal and noise of a sample are the same for any n, which
+    is 0 if it is not known.
     """
     n = max(1.0, children)
     adapts = experiment.adapts

@@ -24,8 +24,6 @@ from genkidama.protocol.diagnostics import approximate_kl
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = ["A3C", "a3c_loss"]
-
 Array = npt.NDArray[Any]
 
 

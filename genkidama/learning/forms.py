@@ -17,15 +17,6 @@ from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.import_strings import is_import_string, load_object
 
-__all__ = [
-    "ARRAY_ACTIVATIONS",
-    "check_torch",
-    "learner_class",
-    "load_tensors",
-    "made_for",
-    "tensor_setting",
-]
-
 #: Values of `network.activation` that NumPy computes.
 ARRAY_ACTIVATIONS = ("tanh", "relu")
 
@@ -36,10 +27,8 @@ _LEARNERS = {"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo
 def tensor_setting(experiment: Experiment, head: object = None) -> str:
     """The setting that needs tensors, as `network.name = 'convolutional'`; "" if arrays do.
 
-    Args:
-        experiment: all settings.
-        head: the learner's. Without it nothing is imported, and a learner of the user's own counts
-            as one that needs tensors.
+    Without the learner's head nothing is imported, and a learner of the user's own counts as one
+    that needs tensors.
     """
     network, algorithm = experiment.network, experiment.algorithm
     if network.name != "actor-critic":
@@ -56,28 +45,13 @@ def tensor_setting(experiment: Experiment, head: object = None) -> str:
 
 
 def load_tensors(name: str, user: str, extra: str = "torch") -> Any:
-    """An object of `genkidama.learning.tensors`, as `"tensor_model:TensorModel"`.
-
-    Args:
-        user, extra: as for `check_torch`.
-
-    Raises:
-        ConfigurationError: torch is not installed.
-    """
+    """An object of `genkidama.learning.tensors`, as `"tensor_model:TensorModel"`."""
     check_torch(user, extra)
     return load(f"genkidama.learning.tensors.{name}")
 
 
 def check_torch(user: str, extra: str = "torch") -> None:
-    """Checks that torch is installed.
-
-    Args:
-        user: the setting or the method that needs it, for the error.
-        extra: that installs all of what is needed.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Checks that torch is installed; the error names its user, a setting or a method."""
     try:
         there = importlib.util.find_spec("torch") is not None
     except (ImportError, ValueError):
@@ -89,11 +63,7 @@ def check_torch(user: str, extra: str = "torch") -> None:
 
 
 def learner_class(algorithm: Algorithm) -> Any:
-    """The class of the learner `algorithm.name`. No other one is imported.
-
-    Raises:
-        ConfigurationError: an import string that leads nowhere, or a name that nobody has.
-    """
+    """The class of the learner `algorithm.name`. No other one is imported."""
     name = algorithm.name
     if name in _LEARNERS:
         return load(_LEARNERS[name])

@@ -36,8 +36,6 @@ from gymnasium.envs.box2d.lunar_lander import (
 
 from genkidama.runtime.files import remembered
 
-__all__ = ["LeanLander", "make_lean"]
-
 Array = npt.NDArray[np.float32]
 
 #: Half of the view, in metres.
@@ -133,8 +131,7 @@ class LeanLander(LunarLander):
 def _agrees(step: Any) -> bool:
     """Tells whether lean steps give the same bits here. If not, standard error says so, once.
 
-    Args:
-        step: Gymnasium's, which somebody may replace in the life of this process.
+    The step is Gymnasium's, which somebody may replace in the life of this process.
     """
     if remembered(f"lander-{_digest()}", _plays_the_same):
         return True

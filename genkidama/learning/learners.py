@@ -22,21 +22,6 @@ from genkidama.runtime.user_errors import describe_error
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = [
-    "Learner",
-    "Loss",
-    "actor_critic_losses",
-    "actor_critic_slopes",
-    "entropy_coefficient",
-    "make_learner",
-    "normalized",
-    "reads_log_mu",
-    "reads_replay",
-    "reads_target",
-    "share_of_step",
-    "updates",
-]
-
 Array = npt.NDArray[Any]
 
 #: The loss of an update, for whoever asks.
@@ -73,12 +58,7 @@ class Learner(Protocol):
 
 
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:
-    """The learner that `[algorithm]` names.
-
-    Raises:
-        ConfigurationError: an import string that leads nowhere, or to something that cannot be
-            built, or to a learner that other settings deprive of what it reads.
-    """
+    """The learner that `[algorithm]` names."""
     name = algorithm.name
     kind = learner_class(algorithm)
     try:
@@ -133,13 +113,7 @@ def updates(
 ) -> Iterator[Loss | None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
-    Args:
-        gradients: as `Model.gradients` gives them.
-        model: whose numbers they belong to.
-        optimizer: over the weights that are stepped.
-        rate: the learning rate.
-        limit: the gradient's longest Euclidean norm; 0 means none.
-        diagnostics: where norms of gradients are noted, now and then.
+    `limit` is the gradient's longest Euclidean norm; 0 means none.
     """
     gradient = model.gradient
     for loss in gradients:

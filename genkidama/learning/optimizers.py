@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Optimizer as OptimizerSettings
 
-__all__ = ["STATE_ROWS", "Optimizer", "clip_gradient", "leave_gradient", "make_optimizer"]
-
 #: A flat vector, or rows of them: an array, or a tensor.
 Numbers = Any
 

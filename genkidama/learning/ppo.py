@@ -25,8 +25,6 @@ from genkidama.protocol.diagnostics import approximate_kl
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PPO", "ppo_loss", "ppo_slope"]
-
 Array = npt.NDArray[Any]
 
 

@@ -11,15 +11,6 @@ import numpy.typing as npt
 
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = [
-    "Replay",
-    "Rollout",
-    "Transitions",
-    "advantages",
-    "temporal_differences",
-    "vtrace",
-]
-
 Array = npt.NDArray[Any]
 
 #: An array, or a tensor where the learner's form is that (`Model.native`).

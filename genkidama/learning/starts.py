@@ -15,8 +15,6 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["StartStates", "check_seed", "is_null", "starts_of"]
-
 
 class StartStates:
     """The environment's own beginnings."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from genkidama.parent.parent import Parent
-
-__all__ = ["Parent"]
+    from genkidama.parent.parent import Parent as Parent
 
 
 def __getattr__(name: str) -> Any:

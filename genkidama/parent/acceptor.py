@@ -36,8 +36,6 @@ from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.machine import descriptors_left
 from genkidama.server.limits import ConnectionLimits, check_exposed
 
-__all__ = ["make_room", "make_server"]
-
 #: Connections that the kernel keeps until they are accepted.
 _BACKLOG = 256
 
@@ -66,14 +64,7 @@ async def make_server(
 ) -> Server:
     """websockets' server with an `Acceptor` in it, bound to all addresses and not serving yet.
 
-    Args:
-        listen: as `parse_listen` takes it.
-        context: for TLS, or None.
-        settings: say whether other machines may come; None skips that check.
-
-    Raises:
-        ConfigurationError: `listen` is no address, or admits other machines without tokens and TLS.
-        EnvironmentFailure: nobody can listen there.
+    The settings say whether other machines may come; None skips that check.
     """
     try:
         server = await serve(
@@ -106,13 +97,7 @@ async def make_server(
 
 
 class Acceptor:
-    """A replacement for asyncio's server in websockets' own.
-
-    Args:
-        server: of websockets'.
-        sockets: bound, and not listening yet.
-        context: for TLS, or None.
-    """
+    """A replacement for asyncio's server in websockets' own; its sockets do not listen yet."""
 
     def __init__(
         self,
@@ -249,11 +234,7 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 
 
 def make_room(limits: ConnectionLimits, log: FilteringBoundLogger) -> None:
-    """Lowers the limit of connections to the number of free descriptors.
-
-    Raises:
-        EnvironmentFailure: there is none for a single connection.
-    """
+    """Lowers the limit of connections to the number of free descriptors, at least one."""
     room = descriptors_left(limits.limit)
     way_out = "raise the limit: ulimit -n, or LimitNOFILE of a unit"
     if room < 1:

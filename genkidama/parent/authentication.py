@@ -25,19 +25,9 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
 from genkidama.runtime.log import FilteringBoundLogger
 
-__all__ = ["Authenticator", "answer", "make_context"]
-
 
 class Authenticator:
-    """Finds the entries of tokens.
-
-    Args:
-        path: the tokens file.
-        log: for problems with the file.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or a line of it.
-    """
+    """Finds the entries of tokens in a file, and logs problems with it."""
 
     def __init__(self, path: str, log: FilteringBoundLogger) -> None:
         self._path = path
@@ -100,11 +90,8 @@ def answer(
 ) -> tuple[str, Response | None]:
     """The name that a connection may use, and the HTTP response if it becomes no websocket.
 
-    Args:
-        authenticator: knows the tokens; None lets everybody in.
-
-    Returns:
-        The name that its token is for, `*` for any, and None; or an empty text and the response.
+    The name is that of its token, `*` for any, and empty with a response. Without an authenticator
+    everybody may come in.
     """
     if "Upgrade" not in request.headers:  # websockets answers that by 426
         return ANY, None
@@ -136,12 +123,7 @@ def _bearer(request: Request) -> str:
 
 
 def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
-    """The context of a parent's TLS, 1.3 or later; None if both files are empty.
-
-    Raises:
-        ConfigurationError: one of the two is missing, cannot be read or is of another kind, or they
-            do not belong together.
-    """
+    """The context of a parent's TLS, 1.3 or later; None if both files are empty."""
     if not certificate_file and not key_file:
         return None
     given = f"parent.certificate_file = {certificate_file!r}, parent.key_file = {key_file!r}"

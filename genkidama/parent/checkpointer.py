@@ -39,8 +39,6 @@ from genkidama.server.rules.blend import Rule, RuleState
 from genkidama.server.rules.registry import check_parts, check_push, make_rule
 from genkidama.server.trial import SingleTrialRun, Snapshot, Trials
 
-__all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
-
 #: Seconds without writing after a failure.
 RETRY_SECONDS = 10.0
 

@@ -22,8 +22,6 @@ from genkidama.server.child_record import absent_children
 from genkidama.server.events import Event, Exchange, Measures, PhaseReported, PushesRefused
 from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["PULSE_SECONDS", "EventLog", "ProgressLog", "describe", "log_address"]
-
 #: Seconds between two lines about progress.
 PULSE_SECONDS = 10.0
 
@@ -79,12 +77,8 @@ class EventLog:
 class ProgressLog:
     """Logs the progress of a run: every ten seconds while children exchange, and at the end.
 
-    Args:
-        server: counts all exchanges, also those that the history leaves out.
-        status: of the same run.
-        out: the run's directory, for the commands that follow.
-        command: what it takes to start this parent again, but for the directory at its end.
-        now: seconds.
+    The server counts all exchanges, also those that the history leaves out. `command` is what it
+    takes to start this parent again, but for the directory at its end.
     """
 
     def __init__(
@@ -157,11 +151,9 @@ def log_address(
     links: Mapping[str, str],
     guarded: bool,
 ) -> None:
-    """Logs where the parent listens, and a warning if everybody may join.
+    """Logs where the parent listens, and a warning if everybody may join (not `guarded`).
 
-    Args:
-        links: further addresses by their names, as the page's.
-        guarded: whether children need tokens.
+    The links are further addresses by their names, as the page's.
     """
     host, port = address
     more = {} if part == WHOLE else {"part": str(part)}

@@ -45,19 +45,6 @@ from genkidama.errors import ProtocolError
 from genkidama.protocol.messages import Encoding, Hello, Push, Weights
 from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite
 
-__all__ = [
-    "BLOCK",
-    "ENCODINGS",
-    "ChildDelta",
-    "Encoding",
-    "ParentDelta",
-    "agree",
-    "check_weights",
-    "compress",
-    "expand",
-    "unknown_base",
-]
-
 #: Ways to write a difference, the most exact first. A vector that travels whole needs none of them.
 ENCODINGS: tuple[Encoding, ...] = ("float16", "int8", "int4")
 
@@ -78,21 +65,13 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def agree(hello: Hello, encoding: str) -> ParentDelta | None:
-    """The parent's end of a connection with this child; None if all weights travel whole.
-
-    Args:
-        encoding: the setting `parent.encoding`.
-    """
+    """The parent's end of a connection with this child; None if all weights travel whole."""
     agreed = (name for name in ENCODINGS if name == encoding and name in hello.encodings)
     return next(map(ParentDelta, agreed), None)
 
 
 class ParentDelta:
-    """The parent's end of one connection. It holds one vector, the child's θ_P.
-
-    Args:
-        encoding: how differences are written, one of `ENCODINGS`.
-    """
+    """The parent's end of one connection. It holds one vector, the child's θ_P."""
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -107,11 +86,7 @@ class ParentDelta:
         self.parent = None
 
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
-        """These weights as a difference, if they can be one.
-
-        Args:
-            push: the push that they answer, which has been read; None for a join or a pull.
-        """
+        """These weights as a difference, if they can be one, in answer to a push, if to any."""
         vector = weights.vector
         if vector is None:
             return weights
@@ -127,8 +102,8 @@ class ParentDelta:
     def read(self, child: str, push: Push) -> Push:
         """The same push with its whole vector.
 
-        Raises:
-            ProtocolError: its difference is to weights that this parent does not have, or is none.
+        A ProtocolError says that its difference is to weights that this parent does not have, or
+        none.
         """
         base = self.parent
         if base is None or (push.kind == "weights" and push.version != self._version):
@@ -179,11 +154,7 @@ class ChildDelta:
         return msgspec.structs.replace(push, encoding=self.encoding, vector=encoded)
 
     def read(self, weights: Weights) -> Weights:
-        """The reply to the last push, or to a pull, with its whole vector.
-
-        Raises:
-            ProtocolError: its difference is none.
-        """
+        """The reply to the last push, or to a pull, with its whole vector."""
         if not weights.encoding:
             return weights
         if weights.encoding != self.encoding:
@@ -197,9 +168,8 @@ class ChildDelta:
     def settle(self, weights: Weights) -> Vector | None:
         """Ends the last request with its reply, which has been read and is finite.
 
-        Returns:
-            What to blend into θ_C: θ_P plus what the push has lost. So the blend leaves in θ_C what
-            the parent has not received.
+        Returns what to blend into θ_C: θ_P plus what the push has lost. So the blend leaves in θ_C
+        what the parent has not received.
         """
         residual = self._residual
         self._store(weights)
@@ -259,15 +229,8 @@ def compress(
 ) -> tuple[Bytes, Vector] | None:
     """The difference of `vector` to `base` in bytes, and the vector that the other end reads in it.
 
-    Args:
-        encoding: one of `ENCODINGS`.
-        vector: float32, shape (n,).
-        base: the vector that the other end has: float32, shape (n,).
-        trainable: the number of leading numbers that are encoded; those behind travel exactly.
-
-    Returns:
-        The bytes as uint8, and the other end's vector as float32, shape (n,). None if that vector
-        would not be finite.
+    Vectors are float32 (n,), bytes uint8. The leading `trainable` numbers are encoded; those behind
+    travel exactly. None if the other end's vector would not be finite.
     """
     received = base.copy()
     received[trainable:] = vector[trainable:]
@@ -286,16 +249,7 @@ def compress(
 
 
 def expand(encoding: str, difference: Bytes, base: Vector, trainable: int) -> Vector:
-    """The vector whose difference to `base` was compressed; it may hold NaN or infinity.
-
-    Args:
-        encoding: one of `ENCODINGS`.
-        difference: the bytes as uint8.
-        base, trainable: as `compress` was given them.
-
-    Raises:
-        ProtocolError: these are no bytes of such a vector.
-    """
+    """The vector whose difference to `base` was compressed; it may hold NaN or infinity."""
     blocks, size = 0, trainable * _HALF.itemsize
     if encoding != "float16":
         blocks = -(-trainable // BLOCK)

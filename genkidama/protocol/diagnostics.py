@@ -20,16 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "DIAGNOSTICS",
-    "SHAPE",
-    "WEIGHTS",
-    "Diagnostics",
-    "Window",
-    "approximate_kl",
-    "weight_of",
-]
-
 Array = npt.NDArray[Any]
 
 #: What a learner or a backend may note: each is a mean.
@@ -82,11 +72,7 @@ _LARGEST = 1e30
 
 
 class Diagnostics:
-    """Sums of one process or thread.
-
-    Args:
-        sums: its row in the memory that the reader sees: float64, of `SHAPE`.
-    """
+    """Sums of one process or thread: its row in the reader's memory, float64, of `SHAPE`."""
 
     def __init__(self, sums: Array) -> None:
         self._sums = sums
@@ -151,12 +137,9 @@ class Window:
         self._before = np.zeros(SHAPE)
 
     def read(self, sums: Array) -> dict[str, float]:
-        """The means since the last call, by name; what was not noted is absent.
+        """The means since the last call, by name, of all writers' sums; without what was not noted.
 
         Beside them `samples` and `episodes_ended` say how much they stand for (`weight_of`).
-
-        Args:
-            sums: of all writers together, float64, of `SHAPE`.
         """
         grown = sums - self._before
         ripe = grown[:, 1] > 0.0
@@ -187,10 +170,7 @@ def approximate_kl(log_ratio: Array) -> float:
     """The mean of ρ − 1 − log ρ over samples of the policy that acted: about KL(μ‖π).
 
     It is unbiased, never negative, and varies less than the mean of −log ρ (Schulman 2020,
-    "Approximating KL divergence").
-
-    Args:
-        log_ratio: log ρ = log π(a|s) − log μ(a|s), (n,).
+    "Approximating KL divergence"). log ρ = log π(a|s) − log μ(a|s), (n,).
     """
     cut = np.minimum(log_ratio, _LARGEST_LOG_RATIO)
     return float((np.expm1(cut) - cut).mean())

@@ -18,8 +18,6 @@ from genkidama.config.parent_address import parse_url
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, is_name, is_token
 
-__all__ = ["Invitation"]
-
 
 class Invitation(NamedTuple):
     """The content of a join string."""
@@ -43,11 +41,7 @@ class Invitation(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Invitation:
-        """Reads a join string.
-
-        Raises:
-            ConfigurationError: it is none; the message does not show it.
-        """
+        """Reads a join string; an error does not show it."""
         url = parse_url(text.strip())
         if url is None or url.scheme not in ("ws", "wss") or not url.port or url.path.strip("/"):
             raise _unreadable("it has another form; was it copied whole, and in quotes?")

@@ -35,31 +35,6 @@ from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import PART
 from genkidama.protocol.vector import DTYPE, Signature
 
-__all__ = [
-    "HANDSHAKE_LIMIT",
-    "LARGEST_RETURN",
-    "PROTOCOL",
-    "Encoding",
-    "Goodbye",
-    "Hello",
-    "Join",
-    "Kind",
-    "Leave",
-    "Message",
-    "Pull",
-    "Push",
-    "Refusal",
-    "Reply",
-    "Request",
-    "Weights",
-    "Welcome",
-    "decode_reply",
-    "decode_request",
-    "encode",
-    "permitted_measures",
-    "size_limit",
-]
-
 #: The protocol's version. A peer with another one is refused.
 PROTOCOL = 2
 
@@ -295,20 +270,12 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(frame: bytes) -> Request:
-    """Decodes a child's message. The vector is a read-only view into `frame`.
-
-    Raises:
-        ProtocolError: the bytes are no message that a child may send.
-    """
+    """Decodes a child's message. The vector is a read-only view into `frame`."""
     return _decode(frame, _requests)  # type: ignore[return-value]
 
 
 def decode_reply(frame: bytes) -> Reply:
-    """Decodes a parent's reply. The vector is a read-only view into `frame`.
-
-    Raises:
-        ProtocolError: the bytes are no message that a parent may send.
-    """
+    """Decodes a parent's reply. The vector is a read-only view into `frame`."""
     return _decode(frame, _replies)  # type: ignore[return-value]
 
 

@@ -47,6 +47,7 @@ from genkidama._version import __version__
 from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.config.parent_address import parse_url
+from genkidama.config.sections import Kind
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.protocol.delta import ENCODINGS, ChildDelta, check_weights
 from genkidama.protocol.messages import (
@@ -54,7 +55,6 @@ from genkidama.protocol.messages import (
     PROTOCOL,
     Hello,
     Join,
-    Kind,
     Leave,
     Pull,
     Push,
@@ -67,28 +67,6 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
-
-__all__ = [
-    "Begin",
-    "BlendReply",
-    "Decision",
-    "DeltaBase",
-    "Keep",
-    "LeftOut",
-    "Over",
-    "PendingWork",
-    "Renamed",
-    "RequestRefused",
-    "Reset",
-    "Session",
-    "Train",
-    "Wait",
-    "check_same",
-    "check_welcome",
-    "expect",
-    "resolve_host",
-    "with_free_exchange",
-]
 
 #: The sections of an experiment from which a child builds its network and its learner.
 _BUILT_FROM = (
@@ -220,14 +198,10 @@ class DeltaBase:
     ) -> tuple[Kind, Vector | None]:
         """Kind and vector of a push.
 
-        The running statistics at the end are θ_C's, whatever precedes them. A difference without a
-        reply is pushed again as it was: the parent may have counted it, and the next one has what
-        was learned since.
-
-        Args:
-            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience. None
-                if the push reports work alone.
-            gradient: at θ_base, float32, one number for each trained one; None if there is none.
+        The vector is θ_C, or rows of experience; None if the push reports work alone. The running
+        statistics at the end are θ_C's, whatever precedes them. The gradient is at θ_base, one
+        number for each trained one. A difference without a reply is pushed again as it was: the
+        parent may have counted it, and the next one has what was learned since.
         """
         # With weights that are not finite the parent has to learn that training has diverged.
         if self._difference is not None and vector is not None and is_finite(vector):
@@ -268,17 +242,10 @@ class PendingWork:
     measures: dict[str, float] = field(default_factory=dict)
 
     def add(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
-        """Adds work, without what a push may not carry.
+        """Adds work, and returns what a push may not carry, which is left out.
 
-        Args:
-            steps: environment steps.
-            returns: undiscounted, one for each episode that ended. A push carries no return that
-                is NaN, infinite or beyond ±1e30.
-            measures: the backend's figures; see `permitted_measures`.
-
-        Returns:
-            What has been left out. A NaN or infinite measure means "not measured", and is not
-            mentioned.
+        Returns are undiscounted, one for each episode that ended; none is NaN, infinite or beyond
+        ±1e30. A NaN or infinite measure means "not measured", and is not mentioned.
         """
         reported = [value for value in returns if abs(value) <= LARGEST_RETURN]
         permitted = permitted_measures(measures)
@@ -293,14 +260,9 @@ class PendingWork:
 class Session:
     """One child's conversation: its name, its trial, and the work that its parent has counted.
 
-    Args:
-        name: unique among the parent's children.
-        word: a random word, which differs between two processes with the same name.
-        numbered: whether the name gets a number if it is taken; False if a person has chosen it.
-        parent: the parent's name in errors, its address for example.
-        role: the child's role; empty or "experiment" leaves it to the parent.
-        part: the shard that the parent is.
-        allow: modules that the parent may have this machine import, as `check_imports` takes them.
+    `word` differs between two processes with the same name. `numbered` if the name gets a number
+    where it is taken: no person has chosen it. `parent` is the parent's name in errors. An empty
+    role leaves it to the parent. `allow` are modules as `check_imports` takes them.
     """
 
     def __init__(
@@ -379,12 +341,9 @@ class Session:
     def push(self, vector: Vector | None, gradient: Vector | None = None) -> Push:
         """The weights, or what the parent takes instead, and all pending work.
 
-        If the last push has no reply, this one has its number and its work.
-
-        Args:
-            vector: θ_C, float32, shape (signature.size,). It must not change until the reply
-                has come. None from a child that only acts.
-            gradient: as for `DeltaBase.payload`.
+        If the last push has no reply, this one has its number and its work. θ_C, float32
+        (signature.size,), must not change until the reply has come. A child that only acts has
+        none.
         """
         if self._unanswered is None:
             self._unanswered = self._pending
@@ -429,8 +388,7 @@ class Session:
     def add_work(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
         """Adds work since the last call to the next push; see `PendingWork.add`.
 
-        Returns:
-            What has been left out. Measures are mentioned only the first time.
+        Measures that are left out are mentioned only the first time.
         """
         left_out = self._pending.add(steps, returns, measures)
         if self._named_measures:
@@ -439,12 +397,7 @@ class Session:
         return left_out
 
     def receive(self, request: Request, reply: Reply) -> Decision:
-        """Decides by a reply.
-
-        Args:
-            request: the request that it answers. The reply to a request that was given up must not
-                be passed.
-            reply: as `decode_reply` gives it.
+        """Decides by the reply to a request, but not to one that was given up.
 
         Raises:
             ProtocolError: the reply makes no sense here, or the parent no longer knows this
@@ -595,12 +548,7 @@ class Session:
 
 
 def expect(kind: type[R], reply: Reply, to: str) -> R:
-    """The reply, if it is of this kind.
-
-    Raises:
-        RequestRefused: it is a refusal.
-        ProtocolError: it is of another kind.
-    """
+    """The reply, if it is of this kind; a RequestRefused or a ProtocolError if not."""
     if isinstance(reply, Refusal):
         raise RequestRefused(reply)
     if not isinstance(reply, kind):
@@ -609,11 +557,7 @@ def expect(kind: type[R], reply: Reply, to: str) -> R:
 
 
 def check_welcome(welcome: Welcome, parent: str, part: Shard) -> None:
-    """Checks that a parent speaks this protocol and is the shard that the child expects.
-
-    Raises:
-        EnvironmentFailure: it speaks another protocol, or is another shard.
-    """
+    """Checks that a parent speaks this protocol and is the shard that the child expects."""
     if welcome.protocol != PROTOCOL:
         raise EnvironmentFailure(
             f"{parent} speaks protocol {welcome.protocol}, this child {PROTOCOL}; "
@@ -627,11 +571,7 @@ def check_welcome(welcome: Welcome, parent: str, part: Shard) -> None:
 
 
 def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
-    """Checks that a parent that is back still runs the experiment that the child was built from.
-
-    Raises:
-        GenkidamaError: it runs another experiment.
-    """
+    """Checks that a parent that is back still runs the experiment that the child was built from."""
     for section in _BUILT_FROM:
         if getattr(theirs, section, None) != getattr(ours, section, None):
             what = "parent.rule" if section == "pushes" else f"[{section}]"
@@ -642,11 +582,7 @@ def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
 
 
 def resolve_host(experiment: Experiment, parent: str) -> Experiment:
-    """The experiment with the host of its replay's engine: without one it is the parent's.
-
-    Args:
-        parent: `ws://HOST:PORT`.
-    """
+    """The experiment with the host of its replay's engine: without one it is the parent's."""
     replay = experiment.section("replay")
     scheme, separator, rest = ("" if replay is None else replay.url).partition("://")
     user, at, place = rest.rpartition("@")

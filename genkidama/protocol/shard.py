@@ -22,8 +22,6 @@ from typing import Any
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Signature
 
-__all__ = ["MOST_PARTS", "PART", "SECRET", "WHOLE", "Shard", "addresses", "end_proof"]
-
 #: A shard as people and messages write it.
 PART = r"^[1-9]\d{0,2}/[1-9]\d{0,2}\Z"
 MOST_PARTS = 999
@@ -41,11 +39,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Part 2 of 3 of `"2/3"`.
-
-        Raises:
-            ConfigurationError: there is no such part.
-        """
+        """Part 2 of 3 of `"2/3"`."""
         number, _, count = text.partition("/")
         if not re.match(PART, text) or int(number) > int(count):
             raise ConfigurationError(
@@ -87,11 +81,8 @@ def addresses(parent: str) -> list[str]:
 def end_proof(secret: str, stop: Mapping[str, Any], reason: str) -> str:
     """The proof that a shard with the secret has ended the run: HMAC-SHA256, hexadecimal.
 
-    Args:
-        secret: of all shards; empty gives an empty proof.
-        stop: the run's stop conditions, so that the proof of its end does not end a run that
-            is continued with others.
-        reason: of the end.
+    Without a secret it is empty. The run's stop conditions are part of it, so that it does not end
+    a run that is continued with others.
     """
     if not secret:
         return ""

@@ -27,23 +27,6 @@ from typing import NamedTuple
 
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "ANY",
-    "TOKEN",
-    "Entry",
-    "find_cookie",
-    "find_entry",
-    "find_link",
-    "is_loopback",
-    "is_name",
-    "is_token",
-    "link_cookie",
-    "link_token",
-    "parse_tokens",
-    "rotated",
-    "written",
-]
-
 #: In a name's place: every name.
 ANY = "*"
 
@@ -93,13 +76,7 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
     last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token, and what follows is its
-    link's: the salt, and the hash of the cookie. A `#` begins a comment.
-
-    Args:
-        source: the file's name, for the errors.
-
-    Raises:
-        ConfigurationError: a line has another form, or two lines have the same token.
+    link's: the salt, and the hash of the cookie. A `#` begins a comment. Errors name the source.
     """
     entries: list[Entry] = []
     lines: dict[str, int] = {}
@@ -170,11 +147,7 @@ def written(
 ) -> str:
     """The line of a tokens file for a token, without the token.
 
-    Args:
-        name: as `is_name` allows.
-        last: the last day; None for no end.
-        viewer: the salt of its link, if it is a viewer's.
-        cookie: what the link leaves.
+    A viewer's has the salt of its link, and the cookie that the link leaves.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
     link = f" viewer={viewer}.{_digest_of(cookie)}" if viewer else ""
@@ -184,9 +157,7 @@ def written(
 def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
     """A tokens file in which the tokens of this name end: a child's or, if told so, a viewer's.
 
-    Args:
-        text: the file, which can be read. All other lines stay as they are.
-        last: their last day, if they do not end sooner; None takes them out.
+    Their last day is this one, if they do not end sooner; None takes them out. Other lines stay.
     """
     lines = []
     for line in text.splitlines(keepends=True):
@@ -237,11 +208,7 @@ def _viewer(words: list[str]) -> tuple[bool, str, str]:
 
 
 def _end(word: str) -> float:
-    """The end of the day of `until=YYYY-MM-DD`.
-
-    Raises:
-        ValueError: there is no such day.
-    """
+    """The end of the day of `until=YYYY-MM-DD`; a ValueError if there is none."""
     match = _UNTIL.fullmatch(word)
     if match is None:
         raise ValueError(word)

@@ -13,8 +13,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import following
 from genkidama.server.events import AveragingChosen, Event
 
-__all__ = ["Averaging", "PushingChildren"]
-
 #: The memory of the count of children, in pushes of each.
 _MEMORY = 8
 
@@ -70,9 +68,7 @@ class PushingChildren:
 class Averaging:
     """Settings that follow the number of children with `child.exchange = "chunk"`.
 
-    Args:
-        experiment: its `adapts` names the settings that follow.
-        events: takes what the parent chose, whenever it changes.
+    The experiment's `adapts` names them. `events` takes what the parent chose, whenever it changes.
     """
 
     def __init__(self, experiment: Experiment, events: list[Event]) -> None:
@@ -89,16 +85,9 @@ class Averaging:
         return self._children.count
 
     def push(self, child: str, joined: int, staleness: int, now: float) -> float | None:
-        """Counts a push.
+        """Counts a push; returns α for it, or None if the experiment sets that.
 
-        Args:
-            child: its name.
-            joined: children that take part.
-            staleness: versions since the child's base.
-            now: seconds.
-
-        Returns:
-            α for this push; None if the experiment sets it.
+        `staleness` are the versions since the child's base.
         """
         self._children.note(child, joined)
         n = self._children.count

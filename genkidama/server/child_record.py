@@ -16,15 +16,6 @@ from genkidama.protocol.messages import Hello, Push, Weights
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.server.trial import Snapshot, Trial
 
-__all__ = [
-    "ChildRecord",
-    "DivergenceSampling",
-    "absent_children",
-    "distance",
-    "snapshot_children",
-    "restore_children",
-]
-
 #: Numbers of a sample for the distance, which takes some 10 µs.
 _SAMPLE = 4096
 #: Seconds from one sample of a child to the next, and samples of all children in that time.
@@ -84,11 +75,7 @@ class ChildRecord:
         return {**counts, "left_out": self.left_out} if self.left_out else counts
 
     def enter(self, hello: Hello, trial: Trial | None, encoding: str) -> None:
-        """Notes a hello. A new session counts its pushes from zero.
-
-        Args:
-            encoding: `parent.encoding`, as for `agree`.
-        """
+        """Notes a hello. A new session counts its pushes from zero."""
         if self.session != hello.session:
             self.session = hello.session
             self.sequence = 0
@@ -108,9 +95,8 @@ class ChildRecord:
     def read(self, child: str, push: Push) -> Push:
         """The same push with its whole vector.
 
-        Raises:
-            ProtocolError: it is a difference to weights that are not known here, or is none. Or its
-                number is below the last one, which is no push that is sent again.
+        A ProtocolError says that it is a difference to weights that are not known here, or none, or
+        that its number is below the last one, which is no push that is sent again.
         """
         if push.sequence < self.sequence:
             raise ProtocolError(
@@ -143,12 +129,9 @@ class DivergenceSampling:
         self.after = -math.inf
 
     def sample(self, record: ChildRecord, push: Push, now: float) -> None:
-        """Records the distance of a push, if its child's turn has come.
+        """Records the distance of a push, if the turn of its child, which has joined, has come.
 
-        Args:
-            record: of a child that has joined; its trial has θ_P as it is before the push.
-            push: with its whole vector.
-            now: seconds, never less than at the call before.
+        The trial has θ_P as it is before the push, which has its whole vector.
         """
         trial = record.trial
         if now < self.after or now < record.judged + _EVERY:
@@ -163,10 +146,7 @@ class DivergenceSampling:
 def distance(push: Push, parent: Vector, statistics: int) -> float | UnsetType:
     """|θ_C − θ_P| / |θ_P|, judged by a sample of the numbers; UNSET if the push does not say.
 
-    Args:
-        push: of a child.
-        parent: θ_P, or the part of it that is held here.
-        statistics: how many running statistics end it. They are not trained, so they do not count.
+    θ_P may be the part that is held here. The running statistics that end it do not count.
     """
     trained = len(parent) - statistics
     if push.kind not in ("weights", "difference") or push.vector is None:

@@ -17,30 +17,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = [
-    "KINDS",
-    "AveragingChosen",
-    "CheckpointWritten",
-    "Event",
-    "Evaluated",
-    "Exchange",
-    "Joined",
-    "Left",
-    "Measures",
-    "PhaseReported",
-    "PushesRefused",
-    "Resumed",
-    "Started",
-    "Stopped",
-    "TrialAssigned",
-    "TrialEnded",
-    "TrialFailed",
-    "Warned",
-    "as_lines",
-    "decode_line",
-    "from_line",
-]
-
 
 class Event(msgspec.Struct, kw_only=True):
     """The base of all events."""
@@ -350,11 +326,7 @@ def _flat(event: Measures) -> dict[str, Any]:
 
 
 def decode_line(line: bytes | str) -> dict[str, Any]:
-    """The JSON object in a line of a history.
-
-    Raises:
-        msgspec.DecodeError: the line is none: text that is no UTF-8, or nested too deeply.
-    """
+    """The JSON object in a line of a history; a msgspec.DecodeError if it is none."""
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (UnicodeDecodeError, RecursionError) as error:

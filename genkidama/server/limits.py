@@ -15,20 +15,6 @@ from genkidama.config.sections import ParentSettings
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.tokens import is_loopback
 
-__all__ = [
-    "ANSWERS",
-    "ANSWERS_OF_ONE",
-    "ENTERING",
-    "ENTERING_OF_ONE",
-    "VIEWERS",
-    "VIEWERS_OF_ONE",
-    "TokenBucket",
-    "ConnectionLimits",
-    "ConnectionSlot",
-    "check_exposed",
-    "place_of",
-]
-
 #: Connections between their first byte and their hello, in all and from one address.
 #: `parent.max_per_address` raises both: see `entering_of_one`.
 ENTERING = 512
@@ -64,10 +50,8 @@ class ConnectionSlot:
 class ConnectionLimits:
     """Counts connections, and refuses those beyond the limits.
 
-    Args:
-        children: the largest number that have said hello.
-        limit_of_one: the largest number of these from one place. A quarter of that, and at least
-            `ENTERING_OF_ONE`, may be before their hello.
+    `children` may have said hello, and `limit_of_one` of them from one place. A quarter of that,
+    and at least `ENTERING_OF_ONE`, may be before their hello.
     """
 
     def __init__(self, children: int, limit_of_one: int) -> None:
@@ -86,11 +70,7 @@ class ConnectionLimits:
         return self._open.total() + self._watching.total()
 
     def enter(self, host: str) -> ConnectionSlot:
-        """Admits a connection from this address.
-
-        Raises:
-            ProtocolError: there are too many.
-        """
+        """Admits a connection from this address; a ProtocolError if there are too many."""
         place = place_of(host)
         for count, limit, what in (
             (self._open.total(), self.limit, "connections are open"),
@@ -111,11 +91,7 @@ class ConnectionLimits:
             _take_one(self._entering, slot.place)
 
     def watch(self, slot: ConnectionSlot) -> None:
-        """Notes that it is a viewer of the run's page, and no child.
-
-        Raises:
-            ProtocolError: too many watch.
-        """
+        """Notes that it is a viewer of the run's page; a ProtocolError if too many watch."""
         place = slot.place
         for count, limit, what in (
             (self._watching.total(), VIEWERS, "viewers watch already"),
@@ -129,11 +105,7 @@ class ConnectionLimits:
         self._watching[place] += 1
 
     def answer(self, slot: ConnectionSlot) -> None:
-        """Notes that it is sent a large answer, until it is gone.
-
-        Raises:
-            ProtocolError: too many are.
-        """
+        """Notes that it is sent a large answer, until it is gone; a ProtocolError if too many."""
         place = slot.place
         for count, limit, what in (
             (self._answered.total(), ANSWERS, "large answers are under way"),
@@ -155,13 +127,7 @@ class ConnectionLimits:
 
 
 class TokenBucket:
-    """A rate, with bursts.
-
-    Args:
-        rate: allowed amount a second.
-        burst: allowed amount at once.
-        now: seconds, never going back.
-    """
+    """A rate, an amount a second, with bursts."""
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate = rate
@@ -170,11 +136,7 @@ class TokenBucket:
         self._since = now
 
     def spend(self, amount: float, now: float) -> float:
-        """Spends an amount.
-
-        Returns:
-            Seconds until it is allowed; 0 if it is already.
-        """
+        """Spends an amount; returns the seconds until it is allowed, 0 if it is already."""
         earned = self._rate * (now - self._since)
         self._since = now
         self._owed = max(0.0, self._owed + amount - earned)
@@ -195,14 +157,7 @@ def place_of(host: str) -> str:
 
 
 def check_exposed(settings: ParentSettings, host: str) -> None:
-    """Checks that a parent that listens beyond this machine has TLS and tokens.
-
-    Args:
-        host: where the parent listens, as an address or a name.
-
-    Raises:
-        ConfigurationError: one of the two is missing, and `parent.open` does not allow it.
-    """
+    """Checks that a parent that listens beyond this machine has TLS and tokens."""
     missing = [
         what
         for what, given in (

@@ -27,17 +27,6 @@ from genkidama.server.events import Event, Exchange
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.registry import make_rule
 
-__all__ = [
-    "STATE_PREFIX",
-    "ExchangePacing",
-    "SingleTrialRun",
-    "Snapshot",
-    "ProgressCounter",
-    "Trial",
-    "Trials",
-    "reached",
-]
-
 #: Prefix of a rule's arrays in a checkpoint, beside a network's parameters.
 STATE_PREFIX = "__rule__."
 
@@ -112,16 +101,8 @@ class Trial:
     def apply(self, push: Update, kind: str, rule: Rule, decay: float) -> str | None:
         """Applies a push to θ_P: a new version, unless the push is left out.
 
-        Args:
-            kind: of the push.
-            rule: of the run.
-            decay: of the running mean of versions, `parent.average`.
-
-        Returns:
-            Why the push is left out; None if it is used, and an empty text if it brings nothing.
-
-        Raises:
-            ProtocolError: the push cannot be used, and nothing has changed.
+        Returns why it is left out; None if it is used, and an empty text if it brings nothing.
+        After a ProtocolError nothing has changed. `decay` is that of the running mean of versions.
         """
         if kind == "work":
             return ""
@@ -184,11 +165,7 @@ class Trial:
         )
 
     def go_back(self, rule: Rule) -> str:
-        """Restores θ_P and the rule from the `backup`. The counts stay.
-
-        Returns:
-            A sentence for people.
-        """
+        """Restores θ_P and the rule from the `backup`, and says so. The counts stay."""
         assert self.vector is not None
         assert self.backup is not None
         vector, state, version = self.backup
@@ -401,11 +378,7 @@ class Trials(Protocol):
         """Seconds until a child that `assign` gave nothing asks again."""
 
     def assign(self, child: str, now: float, training: int | None) -> Trial | None:
-        """The trial that this child has to train; None if there is none at present.
-
-        Args:
-            training: the trial that the child says it is training already.
-        """
+        """The trial that this child has to train; None if there is none at present."""
 
     def owns(self, child: str, trial: Trial) -> bool:
         """True if this child may train and report that trial."""
@@ -447,10 +420,7 @@ class ExchangePacing:
     """Steps of each child's next push, in proportion to its speed, so that all push equally often.
 
     With one number for all, a slow child's push is old when it comes: a straggler (Nguyen et al.
-    2022).
-
-    Args:
-        steps: of a child of mean speed.
+    2022). A child of mean speed has `steps`.
     """
 
     def __init__(self, steps: int) -> None:
@@ -485,9 +455,8 @@ class ExchangePacing:
 class SingleTrialRun:
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
-    Args:
-        rule: None makes the rule of `parent.rule` or, if that is an import string, `Blend`.
-        part: the shard that this parent is. Only the first ends the run.
+    Without a rule it is that of `parent.rule` or, if that is an import string, `Blend`. Only the
+    first shard ends the run.
     """
 
     shared = True
@@ -583,9 +552,7 @@ def reached(
 ) -> str:
     """The stop condition that a run has reached, in words; empty if none.
 
-    Args:
-        mean: mean return of the last `stop.window` episodes; None while there are fewer.
-        updates: how far the run has come, as `[stop]` counts it; so are those that follow.
+    `mean` is of the last `stop.window` episodes; None while there are fewer.
     """
     if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
         window = plural(stop.window, "episode")

@@ -22,8 +22,6 @@ from genkidama.protocol.vector import (
 from genkidama.server.rules.blend import Rule
 from genkidama.server.trial import STATE_PREFIX, Trial
 
-__all__ = ["check_hello", "check_push", "check_returns", "check_signature", "measure"]
-
 #: The vector of a push that reports work alone.
 NOTHING: Vector = np.zeros(0, DTYPE)
 
@@ -33,11 +31,7 @@ def check_hello(
 ) -> None:
     """Checks that this child may connect.
 
-    Args:
-        session: the session of the child connected under this name; empty if there is none.
-        connected: the number of connected children.
-        limit: `parent.max_children`.
-        part: the shard that this parent is.
+    `session` is that of the child connected under this name; empty if there is none.
     """
     if message.protocol != PROTOCOL:
         raise ProtocolError(
@@ -102,14 +96,9 @@ def _is_reserved(name: str) -> bool:
 
 
 def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool) -> Vector:
-    """Checks that this push fits the trial.
+    """Checks that this push fits the trial, which the child may train if it is `owned`.
 
-    Args:
-        rule: of the run; it knows the length of a push.
-        owned: whether the child may train the trial.
-
-    Returns:
-        The push's vector, which may still hold NaN.
+    Returns the push's vector, which may still hold NaN.
     """
     if not owned or message.trial != trial.number:
         raise ProtocolError(
@@ -131,12 +120,7 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
 
 
 def measure(vector: Vector, statistics: int) -> tuple[float, str]:
-    """The Euclidean norm of a vector's trained numbers, and a fault in its numbers, or "".
-
-    Args:
-        vector: of weights, a difference or a gradient.
-        statistics: the number of running statistics at its end.
-    """
+    """The Euclidean norm of a vector's trained numbers, and a fault in its numbers, or ""."""
     trained = vector[: len(vector) - statistics] if statistics else vector
     norm = length(trained)
     if not statistics and norm <= LARGEST:

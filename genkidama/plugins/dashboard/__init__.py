@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     observers={"dashboard": "genkidama.plugins.dashboard.endpoint:observer"},
     verbs={

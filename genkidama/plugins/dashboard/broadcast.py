@@ -21,8 +21,6 @@ from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.routes import HttpResponse, read_file
 from genkidama.runs.status import Facts, RunStatus
 
-__all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Broadcaster", "Page", "Viewer", "text_frame"]
-
 #: A change is sent this often at most, and a whole document is this old at most.
 SECONDS = 1.0
 

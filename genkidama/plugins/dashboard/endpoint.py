@@ -35,8 +35,6 @@ from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cooki
 from genkidama.protocol.shard import Shard
 from genkidama.runs.status import Facts
 
-__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Dashboard", "observer", "page_of"]
-
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
 

@@ -20,8 +20,6 @@ from genkidama.plugins.dashboard.routes import HttpResponse
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["MOST_CHILDREN", "MOST_FIGURES", "exposed", "metrics"]
-
 MOST_CHILDREN = 256
 MOST_FIGURES = 64
 

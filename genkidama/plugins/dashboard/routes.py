@@ -25,18 +25,6 @@ from websockets.http11 import Request, Response
 
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 
-__all__ = [
-    "WATCH",
-    "HttpResponse",
-    "HttpRequest",
-    "answer",
-    "is_own_host",
-    "is_watching",
-    "make_response",
-    "parse_request",
-    "read_file",
-]
-
 #: Where the feed is.
 WATCH = "/watch"
 

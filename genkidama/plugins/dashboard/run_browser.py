@@ -41,8 +41,6 @@ from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain, parse_listen
 from genkidama.server.events import Event, from_line
 
-__all__ = ["Gallery", "RecordedRun", "find_runs", "show"]
-
 #: What answers, in the headers.
 SERVER = f"genkidama/{__version__}"
 

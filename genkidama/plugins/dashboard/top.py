@@ -17,8 +17,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once
 
-__all__ = ["VIEW_VARIABLE", "top"]
-
 #: An address in this variable, with its token, is in no list of processes.
 VIEW_VARIABLE = "GENKIDAMA_VIEW"
 

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from genkidama.parent.authentication import Authenticator
 
-__all__ = ["ViewerCredential", "Viewers", "cookie_of", "host_and_port"]
-
 #: Number of opened links that are remembered.
 _MOST_OPENED = 10_000
 

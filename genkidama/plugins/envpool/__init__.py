@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(environments={"envpool": "genkidama.plugins.envpool.pool:Pool"})

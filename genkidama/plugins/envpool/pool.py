@@ -25,8 +25,6 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["Pool"]
-
 Array = npt.NDArray[Any]
 
 _INSTALL = pip_install("envpool")

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(rule_wrappers={"robust": "genkidama.plugins.robust.aggregation:robust"})

@@ -30,8 +30,6 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import BLOCK, Vector
 from genkidama.server.rules.blend import Rule, Update
 
-__all__ = ["FAR", "QUARANTINED", "Robust", "robust", "trimmed_mean"]
-
 #: Reasons to leave a push out.
 FAR, QUARANTINED = "far", "quarantined"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     verbs={"export": "genkidama.plugins.sinks.verbs:EXPORT"},
     followers={"sinks": "genkidama.plugins.sinks.verbs:SINKS"},

@@ -34,8 +34,6 @@ from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseReported, from_line
 
-__all__ = ["SINKS", "Feeds", "Points", "Sink", "SinkMaker", "sink_maker"]
-
 #: Seconds in which a sink may do nothing: W&B logs in through the network.
 PATIENCE = 90.0
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import SETTINGS, Run
 
-__all__ = ["MLflow", "Point", "RunInfo", "TensorBoard", "Trackio", "WandB", "plain_name"]
-
 #: MLflow refuses longer values and names of parameters, and more of them at once.
 _LONGEST, _MOST = 250, 100
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from genkidama.protocol.vector import Vector, blend
 
-__all__ = ["Blend", "Update", "Rule", "RuleState", "diagnose", "speed_factor"]
-
 #: The memory of a rule between two pushes: float32 or float64 arrays by name.
 RuleState: TypeAlias = dict[str, npt.NDArray[Any]]
 

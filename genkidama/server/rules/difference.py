@@ -26,8 +26,6 @@ from genkidama.server.rules.trust_region import (
 )
 from genkidama.server.rules.weighted import Buffer, PushWeights
 
-__all__ = ["Difference", "DifferenceOptions"]
-
 _VELOCITY = "velocity"
 _DELAYED, _WAITED = "delayed", "steps_waited"
 _LENGTH = "length_begun"
@@ -52,14 +50,8 @@ class Difference(Rule):
 
     Δ is the weighted sum of the differences that make a step, divided by their number. α_n is α
     times the factor for n children. With `delay` = N the momentum takes part in each N-th step
-    only: v ← μv + ΣΔ/N and θ_P ← θ_P + α_n(Δ/N + μv) then, θ_P ← θ_P + α_nΔ/N before.
-
-    Args:
-        alpha: the rate, in [0, 1].
-        options: see `DifferenceOptions`.
-
-    Raises:
-        ConfigurationError: an option is unknown, out of its range, or lacks another one.
+    only: v ← μv + ΣΔ/N and θ_P ← θ_P + α_n(Δ/N + μv) then, θ_P ← θ_P + α_nΔ/N before. The options
+    are those of `DifferenceOptions`.
     """
 
     takes = "difference"
@@ -118,13 +110,8 @@ class Difference(Rule):
         return self._moved
 
     def _accelerated(self, change: Vector, factor: float, bound: float) -> tuple[Vector, float]:
-        """The step that the momentum makes of a difference times a factor; a new vector.
-
-        Args:
-            bound: for the Euclidean norm of that product.
-
-        Returns:
-            The step, and a bound for its norm.
+        """The step that the momentum makes of a difference times a factor, whose norm is at most
+        `bound`; and a bound for the step's norm.
         """
         momentum = self._options.momentum
         fresh: Vector = change * factor

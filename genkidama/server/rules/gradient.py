@@ -27,9 +27,6 @@ from genkidama.server.rules.trust_region import (
 )
 from genkidama.server.rules.weighted import Buffer, PushWeights
 
-__all__ = ["OUTLIER", "STALE", "Gradient", "GradientOptions", "NumpyOptimizer"]
-
-
 #: The state of each optimizer: vectors of θ_P's length.
 _KEPT = {
     "sgd": ("velocity",),
@@ -78,15 +75,7 @@ class NumpyOptimizer:
     def apply(
         self, weights: Vector, gradient: Vector, rate: float, factor: float, longest: float
     ) -> None:
-        """A step down the gradient, in place.
-
-        Args:
-            weights: float32, shape (n,).
-            gradient: float32, shape (n,), only read.
-            rate: the learning rate.
-            factor: what the gradient is multiplied by before anything else.
-            longest: the longest step, by its Euclidean norm; infinite if there is no limit.
-        """
+        """A step down the gradient times `factor`, in place, no longer than `longest`; all (n,)."""
         decay = self._settings.weight_decay
         self._made += 1
         whole = None if longest == np.inf else np.empty_like(weights)
@@ -111,10 +100,7 @@ class NumpyOptimizer:
     def bound(self, size: int, rate: float, gradient: float) -> float:
         """An upper bound for the Euclidean norm of the step that `apply` has just made.
 
-        Args:
-            size: n.
-            rate: the learning rate.
-            gradient: a bound for the norm of the gradient times its factor.
+        `gradient` is a bound for the norm of the gradient times its factor.
         """
         settings = self._settings
         if settings.name == "sgd":
@@ -150,11 +136,7 @@ class NumpyOptimizer:
         return {**self._kept, _CLOCK: np.array([float(self._made)])} if self._made else {}
 
     def restore(self, state: RuleState) -> None:
-        """Takes its own arrays out of a rule's state.
-
-        Raises:
-            ValueError: there are those of another optimizer.
-        """
+        """Takes its own arrays out of a rule's state; a ValueError if there are another's."""
         if _CLOCK not in state:
             return
         names = _KEPT[self._settings.name]
@@ -235,15 +217,8 @@ class GradientOptions(StepOptions, frozen=True):
 class Gradient(Rule):
     """θ_P ← θ_P − η·direction(ḡ), as `[optimizer]` says; ḡ is the weighted mean of the gradients.
 
-    Args:
-        alpha: not used; the learning rate is `optimizer.learning_rate`.
-        optimizer: the settings.
-        longest: `algorithm.max_gradient_norm`. Children keep to it, and a gradient that is longer
-            all the same is cut to it. 0 means no limit.
-        options: see `GradientOptions`.
-
-    Raises:
-        ConfigurationError: an option is unknown, or out of its range.
+    α is not used. Children keep to `algorithm.max_gradient_norm`, and a gradient that is longer all
+    the same is cut to it; 0 means no limit. The options are those of `GradientOptions`.
     """
 
     takes = "gradient"

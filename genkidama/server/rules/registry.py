@@ -13,18 +13,11 @@ from genkidama.server.rules.gradient import Gradient
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = ["check_parts", "check_push", "check_rule", "make_rule", "reads_loss"]
-
 
 def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
     """The rule of `parent.rule`, with the rules of plug-ins around it.
 
-    Args:
-        kind: its class, if `parent.rule` is an import string; without it that is `Blend`.
-
-    Raises:
-        ConfigurationError: it does not accept the options, or is no rule; or a plug-in that
-            settings of `[parent]` need is not there.
+    Its class is given if `parent.rule` is an import string; without it that is `Blend`.
     """
     settings = experiment.parent
     if kind is None:
@@ -59,11 +52,7 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
 
 
 def check_parts(experiment: Experiment, count: int) -> None:
-    """Checks that a parent of this experiment can have this number of shards.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
+    """Checks that a parent of this experiment can have this number of shards."""
     if not 1 <= count <= MOST_PARTS:
         raise ConfigurationError(f"{count} parts: 1 to {MOST_PARTS} are possible")
     if count > 1 and experiment.searches:
@@ -91,11 +80,7 @@ def reads_loss(experiment: Experiment) -> bool:
 
 
 def check_push(experiment: Experiment, takes: str) -> None:
-    """Checks that the children push what the parent's rule takes, and can do so.
-
-    Raises:
-        ConfigurationError: they do not; the message lacks the experiment's name.
-    """
+    """Checks that the children push what the parent's rule takes, and can do so."""
     parent, child = experiment.parent, experiment.child
     if child.push not in ("auto", takes):
         raise ConfigurationError(
@@ -115,11 +100,7 @@ def check_push(experiment: Experiment, takes: str) -> None:
 
 
 def check_rule(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks a rule that has a name; the parent checks one of a user's module when it makes it.
-
-    Raises:
-        ConfigurationError: as `make_rule` and `check_push`.
-    """
+    """Checks a rule that has a name; the parent checks one of a user's module when it makes it."""
     if ":" in experiment.parent.rule:
         return
     try:

@@ -17,8 +17,6 @@ from genkidama.protocol.vector import Vector, length
 from genkidama.server.rules.blend import RuleState, Update
 from genkidama.server.rules.weighted import WeightedOptions
 
-__all__ = ["StepOptions", "TrustRegion", "add_scaled", "blend_statistics", "shortening"]
-
 _STEPS = "steps_made"
 
 #: A child that shortens its gradient to a limit may be beyond it by a rounding error.
@@ -75,12 +73,7 @@ class TrustRegion:
 
 
 def shortening(push: Update, size: int, longest: float) -> float:
-    """The factor that makes a push no longer than `longest`, by its Euclidean norm.
-
-    Args:
-        size: how many of the push's numbers are trained.
-        longest: 0 means no limit.
-    """
+    """The factor that makes a push's trained numbers no longer than `longest`; 0 is no limit."""
     if not longest:
         return 1.0
     long = length(push.vector[:size]) if push.length is None else push.length

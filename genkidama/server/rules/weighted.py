@@ -17,16 +17,6 @@ from genkidama.config.decoding import Natural, NotNegative, Section, convert
 from genkidama.protocol.vector import DTYPE, Vector, blend, length
 from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
 
-__all__ = [
-    "HEAVIEST",
-    "Buffer",
-    "PushWeights",
-    "UpdateBatch",
-    "Weighted",
-    "WeightedOptions",
-    "age_weight",
-]
-
 #: The largest weight, relative to the mean: a push after an hour without a parent reports the work
 #: of that hour.
 HEAVIEST = 4.0
@@ -155,15 +145,7 @@ class Buffer:
         self._since = 0.0
 
     def add(self, vector: Vector, weight: float, push: Update) -> UpdateBatch | None:
-        """Adds a push.
-
-        Args:
-            vector: its numbers, float32, shape (n,), only read.
-            weight: its weight.
-
-        Returns:
-            The pushes that make a step now; None if more are needed.
-        """
+        """Adds a push; returns those that make a step now, or None if more are needed."""
         size = max(1, push.children) if self._size == "children" else self._size
         if size == 1 and not self._count:
             longest = math.inf if push.length is None else weight * push.length
@@ -202,14 +184,8 @@ class Buffer:
 class Weighted(Rule):
     """θ_P ← (1−α_w)θ_P + α_w·θ̄, with α_w = min(1, α·w̄).
 
-    θ̄ is the weighted mean of the pushes that make a step, w̄ their mean weight.
-
-    Args:
-        alpha: the share of a push with weight 1, in [0, 1].
-        options: see `WeightedOptions`.
-
-    Raises:
-        ConfigurationError: an option is unknown, or out of its range.
+    θ̄ is the weighted mean of the pushes that make a step, w̄ their mean weight. The options are
+    those of `WeightedOptions`.
     """
 
     convex = True
