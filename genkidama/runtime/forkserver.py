@@ -297,23 +297,34 @@ class Server:
             self._alive = None
 
 
+def open_program(
+    arguments: Sequence[str], descriptors: Sequence[int], own_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Starts an interpreter like this one, with its path and one thread for numerics.
+
+    It has no standard input, inherits the descriptors, and Ctrl-C waits until it is started.
+    """
+    variables = {**os.environ, **script.mark(), **ONE_THREAD}
+    variables["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=variables,
+            start_new_session=own_session,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def _spawn(log: Path | None = None) -> Server:
     """Starts a forkserver as a program."""
 
     def started(*descriptors: int) -> int:
-        variables = {**os.environ, **script.mark(), **ONE_THREAD}
-        variables["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
-                env=variables,
-                start_new_session=log is not None,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        arguments = ["-c", _PROGRAM, *map(str, descriptors)]
+        process = open_program(arguments, descriptors, own_session=log is not None)
         process.returncode = 0  # `Server.close` waits for it
         return process.pid
 

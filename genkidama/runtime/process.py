@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -26,8 +25,7 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.runtime.forkserver import ForkedProcess, Server
-from genkidama.runtime.machine import ONE_THREAD
+from genkidama.runtime.forkserver import ForkedProcess, Server, open_program
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
 from genkidama.runtime.user_errors import describe_exit
@@ -379,18 +377,4 @@ def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: 
     Its arguments are the numbers and the descriptors that it inherits, its end of the pipe first.
     """
     inherited = [pipe.fileno(), *more]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, (*numbers, *inherited))],
-            stdin=subprocess.DEVNULL,
-            pass_fds=inherited,
-            env={
-                **os.environ,
-                **mark(),
-                **ONE_THREAD,
-                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            },
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return open_program(["-m", module, *map(str, (*numbers, *inherited))], inherited)

@@ -26,7 +26,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,26 +80,24 @@ class LearnerLayout:
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
+            # θ.
             "weights": ((self.size,), np.float32),
+            # The optimizer's state, and its steps so far.
             "state": ((self.state_rows, self.trainable), np.float32),
             "clock": ((1,), np.float64),
+            # A number that grows with each update, and with the batch's end.
             "beat": ((1,), np.int64),
+            # The batch: blocks one behind the other, from the first row on.
             "rows": ((self.rows, self.columns), np.float32),
         }
 
 
 class LearnerMemory(Block):
-    """The arrays; `LearnerLayout` gives their shapes."""
+    """The arrays that `LearnerLayout.parts` names."""
 
-    #: θ.
-    weights: Array
-    #: The optimizer's state, and its steps so far.
-    state: Array
-    clock: Array
-    #: A number that grows with each update, and with the batch's end.
-    beat: Array
-    #: The batch: blocks one behind the other, from the first row on.
-    rows: Array
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Array: ...
 
 
 def companion(parent: Parent) -> LearnerProcess | None:

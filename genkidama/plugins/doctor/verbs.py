@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from genkidama.cli.options import Option, Verb, flag, path
+from genkidama.cli.options import Verb, flag, option, path
 
 _ROLE = "with --parent-role: "
-
-
-def _text(name: str, metavar: str, help: str) -> Option:
-    return name, {"metavar": metavar, "help": help}
 
 
 DOCTOR = Verb(
@@ -20,30 +16,30 @@ DOCTOR = Verb(
         path(
             "file", "the child's TOML; with --parent-role, the experiment", "FILE.toml", nargs="?"
         ),
-        _text(
+        option(
             "--parent",
-            "STRING",
             "the join string, or an address, ws://HOST:PORT or wss://HOST:PORT "
             "(default: $GENKIDAMA_JOIN)",
+            metavar="STRING",
         ),
-        _text("--cores", "N", "core processes: a number, or auto for one each CPU core"),
-        _text(
+        option("--cores", "core processes: a number, or auto for one each CPU core", metavar="N"),
+        option(
             "--token-file",
-            "FILE",
             "holds this child's token (or: the environment variable GENKIDAMA_TOKEN)",
+            metavar="FILE",
         ),
-        _text(
+        option(
             "--ca-file",
-            "FILE",
             "PEM certificates of the authority that signed the parent's (default: the system's)",
+            metavar="FILE",
         ),
         flag(
             "--parent-role", "examine this machine as a parent: neither torch nor Box2D is needed"
         ),
         path("--out", f"{_ROLE}where runs are kept (default: runs)", default=Path("runs")),
-        _text("--tokens-file", "FILE", f"{_ROLE}names and tokens of its children"),
-        _text("--certificate-file", "FILE", f"{_ROLE}the parent's PEM certificate"),
-        _text("--key-file", "FILE", f"{_ROLE}its PEM private key"),
+        option("--tokens-file", f"{_ROLE}names and tokens of its children", metavar="FILE"),
+        option("--certificate-file", f"{_ROLE}the parent's PEM certificate", metavar="FILE"),
+        option("--key-file", f"{_ROLE}its PEM private key", metavar="FILE"),
         flag(
             "--bench", "measure this machine for half a minute, and print one line of JSON instead"
         ),

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,73 +83,53 @@ class SlotLayout:
         slots = lanes * self.rollouts
         rows = slots * self.steps
         return {
+            # θ_C, or on a GPU the copy of it that was published last.
             "weights": ((self.size,), np.float32),
+            # The change of a GPU's weights by an exchange.
             "change": ((self.trainable,), np.float32),
+            # Optimizer state, and steps so far; on a GPU a copy as `weights`.
             "state": ((self.state_rows, self.trainable), np.float32),
             "clock": ((1,), np.float64),
+            # By row: what the agent saw; what it did, V(s), log μ(a|s), and the number of updates
+            # at that prediction.
             "observations": ((rows, *self.observation_shape), self.observation_type),
             "actions": ((rows, self.action_columns), np.float32),
             "values": ((rows,), np.float32),
             "log_mu": ((rows,), np.float32),
             "born": ((rows,), np.int64),
+            # By row: the reward, and the discounted return of the episode so far, as the
+            # environment gives them.
             "rewards": ((rows,), np.float32),
             "discounted": ((rows,), np.float32),
+            # By slot: steps; V of the observation after the last of them; whether the episode could
+            # go on there; see the laws.
             "lengths": ((slots,), np.int64),
             "bootstraps": ((slots,), np.float32),
             "cut": ((slots,), np.bool_),
             "busy": ((slots,), np.bool_),
+            # By lane: see the laws.
             "position": ((lanes,), np.int64),
             "asked": ((lanes,), np.int64),
             "answered": ((lanes,), np.int64),
             "counters": ((self.threads, len(Count)), np.int64),
+            # By thread, and then by agent: how learning goes (`genkidama.protocol.diagnostics`).
             "diagnostics": ((self.threads + self.agents, *SHAPE), np.float64),
+            # By agent: the semaphore vector, and whether it should end.
             "semaphore": ((self.agents,), np.bool_),
             "stop": ((self.agents,), np.bool_),
+            # The part of the run that is done.
             "progress": ((1,), np.float64),
         }
 
 
 class Slots(Block):
-    """The arrays; `SlotLayout` gives their shapes."""
+    """The arrays that `SlotLayout.parts` names."""
 
     layout: SlotLayout
-    #: θ_C, or on a GPU the copy of it that was published last.
-    weights: Array
-    #: The change of a GPU's weights by an exchange.
-    change: Array
-    #: Optimizer state, and steps so far; on a GPU a copy as `weights`.
-    state: Array
-    clock: Array
-    #: By row: what the agent saw; what it did, V(s), log μ(a|s), and the number of updates at that
-    #: prediction.
-    observations: Array
-    actions: Array
-    values: Array
-    log_mu: Array
-    born: Array
-    #: By row: the reward, and the discounted return of the episode so far, as the environment gives
-    #: them.
-    rewards: Array
-    discounted: Array
-    #: By slot: steps; V of the observation after the last of them; whether the episode could go on
-    #: there; see the laws.
-    lengths: Array
-    bootstraps: Array
-    cut: Array
-    busy: Array
-    #: By lane: see the laws.
-    position: Array
-    asked: Array
-    answered: Array
-    #: By thread and `Count`.
-    counters: Array
-    #: By thread, and then by agent: how learning goes (`genkidama.protocol.diagnostics`).
-    diagnostics: Array
-    #: By agent: the semaphore vector, and whether it should end.
-    semaphore: Array
-    stop: Array
-    #: The part of the run that is done.
-    progress: Array
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Array: ...
 
     @property
     def updates(self) -> int:

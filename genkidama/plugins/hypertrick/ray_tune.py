@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,18 +170,6 @@ class HyperTrickScheduler(FIFOScheduler):
         tried_again = trial.should_recover()  # type: ignore[no-untyped-call]
         if phase < self.rule.phases and not tried_again:
             self._decide(trial, phase, math.nan)
-
-    def debug_string(self) -> str:
-        """The rule, and by phase how many trials have reported and how many were stopped."""
-        decisions = self.rule.decisions
-        reported = Counter(decision.phase for decision in decisions)
-        stopped = Counter(each.phase for each in decisions if each.verdict is Verdict.STOP)
-        reports = ", ".join(f"{p}: {stopped[p]}/{reported[p]}" for p in sorted(reported))
-        return (
-            f"Using HyperTrick: workers={self.rule.workers} phases={self.rule.phases} "
-            f"eviction_rate={self.rule.eviction_rate:g}\n"
-            f"Stopped/reported by phase: {reports or 'none yet'}"
-        )
 
     def save(self, checkpoint_path: str) -> None:
         """Writes the trials' numbers and all decisions to a file, as lines of JSON."""

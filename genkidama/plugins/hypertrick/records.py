@@ -141,15 +141,6 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Improvement:
-    """A trial that completed with a better score than all that had completed before it."""
-
-    time: float
-    score: float
-    trial: int
-
-
-@dataclass(frozen=True)
 class StudySnapshot:
     """A study of a search at one moment, as plain values."""
 
@@ -188,13 +179,13 @@ class StudySnapshot:
         return next((trial for trial in self.trials if trial.number == number), None)
 
     @cached_property
-    def improvements(self) -> list[Improvement]:
+    def improvements(self) -> list[TrialRecord]:
         """Completed trials with a better score than all before them, oldest first."""
-        steps: list[Improvement] = []
+        steps: list[TrialRecord] = []
         completed = [trial for trial in self.of_state("completed") if trial.phases]
         for trial in sorted(completed, key=lambda t: (t.phases[-1].end, t.phases[-1].report)):
             if not math.isnan(trial.score) and (not steps or trial.score > steps[-1].score):
-                steps.append(Improvement(trial.phases[-1].end, trial.score, trial.number))
+                steps.append(trial)
         return steps
 
     @cached_property

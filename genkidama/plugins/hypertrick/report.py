@@ -240,11 +240,11 @@ def _over_time(snapshot: StudySnapshot) -> str:
     many = len(steps) > _MOST_STEPS
     chosen = np.linspace(0, len(steps) - 1, _MOST_STEPS).round() if many else range(len(steps))
     listed = [steps[int(index)] for index in chosen]
-    rows = [[clock(step.time), show(step.score), str(step.trial)] for step in listed]
+    rows = [[clock(step.phases[-1].end), show(step.score), str(step.number)] for step in listed]
     lines = table(["time", "score", "trial"], rows)
     if len(listed) < len(steps):
         lines.append(f"{len(listed)} of {len(steps)} improvements.")
-    last = steps[-1].time
+    last = steps[-1].phases[-1].end
     if snapshot.search_time > 0:
         lines += wrapped(
             f"The best of the trials that completed did so after {clock(last)}, "

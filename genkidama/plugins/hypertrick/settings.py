@@ -13,13 +13,11 @@ lists too: they are kept as JSON text where a study can only hold plain values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from genkidama.config.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
-from genkidama.config.sections import Stop
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.hyperband import Halving
 from genkidama.plugins.hypertrick.rule import HyperTrick, SearchRule, geometric_phases
@@ -147,34 +145,13 @@ _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
 
 def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks that a search has a length, and that every trial of its space could run."""
-    if experiment.search is None:
+    search: SearchSettings | None = experiment.search
+    if search is None:
         return
     if average := experiment.parent.average:
         raise ConfigurationError(
             f"{source}: parent.average = {average}: a search keeps no running mean; set it to 0"
         )
-    plain = msgspec.structs.replace(experiment, search=None)
-    check_search(experiment.search, experiment.stop, plain.with_settings, source)
-
-
-def check_search(
-    search: SearchSettings,
-    stop: Stop,
-    attempt: Callable[[dict[str, Any], str], object],
-    source: str,
-) -> None:
-    """Checks that the search has a length, and that every trial of its space could run.
-
-    Args:
-        search: the section.
-        stop: the experiment's, which has to be empty.
-        attempt: makes the experiment with these settings changed; its second argument is the
-            source that an error names.
-        source: where the section comes from, as an error names it.
-
-    Raises:
-        ConfigurationError: it has no length, or a value of its space is not allowed.
-    """
     _check_method(search, source)
     lengths = {
         key: value
@@ -192,13 +169,14 @@ def check_search(
     limits = {
         key: value
         for key in ("updates", "episodes", "steps", "seconds", "mean_return")
-        if (value := getattr(stop, key)) is not None
+        if (value := getattr(experiment.stop, key)) is not None
     }
     for key, value in limits.items():
         raise ConfigurationError(
             f"{source}: stop.{key} = {value!r}: "
             "a search ends after search.trials or search.seconds; take this setting out"
         )
+    plain = msgspec.structs.replace(experiment, search=None)
     prefix = f"{source}: search.space"
     space = parse_space(search.space, prefix)
     for key, dimension in space.items():
@@ -208,7 +186,7 @@ def check_search(
             )
         for value in dimension.extremes:
             try:
-                attempt({key: value}, prefix)
+                plain.with_settings({key: value}, prefix)
             except ConfigurationError as error:
                 problem = str(error).removeprefix(prefix)
                 # If another dimension is named, one of its values may make this one fit.

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.cli.options import ALLOW, EPISODES, JSON, SEED, Verb, file, number, path, setting
+from genkidama.cli.options import (
+    ALLOW,
+    EPISODES,
+    JSON,
+    SEED,
+    Verb,
+    file,
+    number,
+    option,
+    path,
+    setting,
+)
 
 LAUNCH = Verb(
     "train or search on a Ray cluster",
     "Trains or searches on a Ray cluster.",
     (
         file("the experiment (may be left out with --resume)"),
-        (
-            "--ray",
-            {
-                "action": "store_true",
-                "required": True,
-                "help": "on Ray: the only kind of cluster so far",
-            },
+        option(
+            "--ray", "on Ray: the only kind of cluster so far", action="store_true", required=True
         ),
-        (
+        option(
             "--address",
-            {
-                "metavar": "ADDRESS",
-                "help": "the cluster's (default: $RAY_ADDRESS, or the one this machine belongs to)",
-            },
+            "the cluster's (default: $RAY_ADDRESS, or the one this machine belongs to)",
+            metavar="ADDRESS",
         ),
         number("--children", "number of children (default: one on each node that has enough CPUs)"),
         number("--cores", "CPUs and core processes of each child (default: all of a node)"),
-        (
-            "--gpus",
-            {
-                "type": float,
-                "default": 0.0,
-                "metavar": "N",
-                "help": "GPUs of each child (default: 0)",
-            },
-        ),
+        option("--gpus", "GPUs of each child (default: 0)", type=float, default=0.0, metavar="N"),
         SEED,
         path("--out", "the run directory, on this machine (default: a new one under runs/)"),
         path("--resume", "continue this run"),

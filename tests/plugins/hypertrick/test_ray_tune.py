@@ -386,18 +386,6 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         importlib.import_module("genkidama.plugins.hypertrick.ray_tune")
 
 
-def test_the_debug_string_says_who_was_stopped_where() -> None:
-    ours = scheduler(workers=1)
-    assert ours.debug_string().endswith("none yet")
-    first, second = trials_of(ours, 2)
-    ours.on_trial_result(None, first, result(2, 5.0))
-    ours.on_trial_result(None, second, result(1, 1.0))
-    assert (
-        ours.debug_string() == "Using HyperTrick: workers=1 phases=3 eviction_rate=0.25\n"
-        "Stopped/reported by phase: 0: 1/2, 1: 0/1"
-    )
-
-
 # A real search.
 
 
