@@ -50,7 +50,7 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
     while True:
         count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):
-            memory.beat += 1
+            memory.beat[0] += 1
             if control.poll():  # the parent sends nothing meanwhile: the socket has ended
                 raise EOFError
         memory.weights[:] = learning.model.numbers

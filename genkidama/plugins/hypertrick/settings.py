@@ -159,23 +159,17 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
         if (value := getattr(search, key)) is not None
     }
     if len(lengths) != 1:
-        given = (
-            ", ".join(f"search.{key} = {value!r}" for key, value in lengths.items())
-            or "search.phase_steps is absent"
-        )
+        found = ", ".join(f"search.{key} = {value!r}" for key, value in lengths.items())
         raise ConfigurationError(
-            f"{source}: {given}: give exactly one of phase_steps, phase_episodes and phase_seconds"
+            f"{source}: {found or 'search.phase_steps is absent'}: "
+            "give exactly one of phase_steps, phase_episodes and phase_seconds"
         )
-    limits = {
-        key: value
-        for key in ("updates", "episodes", "steps", "seconds", "mean_return")
-        if (value := getattr(experiment.stop, key)) is not None
-    }
-    for key, value in limits.items():
-        raise ConfigurationError(
-            f"{source}: stop.{key} = {value!r}: "
-            "a search ends after search.trials or search.seconds; take this setting out"
-        )
+    for key in ("updates", "episodes", "steps", "seconds", "mean_return"):
+        if (value := getattr(experiment.stop, key)) is not None:
+            raise ConfigurationError(
+                f"{source}: stop.{key} = {value!r}: "
+                "a search ends after search.trials or search.seconds; take this setting out"
+            )
     plain = msgspec.structs.replace(experiment, search=None)
     prefix = f"{source}: search.space"
     space = parse_space(search.space, prefix)
