@@ -94,7 +94,7 @@ test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lo
 	@set -ex; for resolution in lowest-direct highest; do \
 		at=build/versions/$$resolution; rm -rf $$at; $(PYTHON) -m venv $$at; \
 		$(TOOLS)/bin/uv pip install --quiet --python $$at/bin/python --resolution $$resolution --no-build-package numpy \
-			-e ".[lander,play,page]" hypothesis psutil pytest pytest-asyncio pytest-timeout; \
+			-e ".[lander,play,page,figures]" hypothesis psutil pytest pytest-asyncio pytest-timeout; \
 		$$at/bin/python -m pytest -q -p no:cacheprovider $(FAST); \
 		$$at/bin/genkidama train lunarlander --set stop.seconds=20 --episodes 20 --out $$at/run; \
 	done
@@ -202,11 +202,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 		$(PIP_INSTALL) swig setuptools && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
 	fi
-	@$(PIP_INSTALL) -e ".[lander,play,page]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,figures]"
 	@touch $@
 
 $(INSTALLED_SEARCH): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[lander,play,page,search]"
+	@$(PIP_INSTALL) -e ".[lander,play,page,figures,search]"
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)

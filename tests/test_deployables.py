@@ -81,14 +81,15 @@ def test_the_parents_file_shows_every_setting_with_its_docstring() -> None:
     assert found == {name: settings_of(kind) for name, kind in SECTIONS.items()}
 
 
-def test_the_parents_file_is_the_example_for_a_parent_without_torch() -> None:
+def test_the_parents_file_is_the_example_of_averaging_for_a_parent_that_does_not_learn() -> None:
     deployed, example = (
         Experiment.load(ROOT / "parent/parent.toml"),
-        Experiment.load(ROOT / "examples/lunarlander/lunarlander.toml"),
+        Experiment.load(ROOT / "examples/lunarlander/averaging.toml"),
     )
-    assert (deployed.environment.id, deployed.network) == (example.environment.id, example.network)
-    assert (deployed.algorithm.name, deployed.parent.listen) == ("ppo", "0.0.0.0:8765")
-    assert not deployed.sends_experience  # a shelf's parent has no learner
+    for section in ("environment", "network", "algorithm", "optimizer"):
+        assert getattr(deployed, section) == getattr(example, section)
+    assert (deployed.adapts, deployed.parent.rule) == (example.adapts, example.parent.rule)
+    assert deployed.parent.listen == "0.0.0.0:8765" and not deployed.sends_experience
 
 
 def test_the_childs_file_shows_every_setting_with_its_docstring_and_its_default() -> None:

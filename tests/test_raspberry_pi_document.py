@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-
-from genkidama.cli.cluster import train
-from tests.helpers import ROOT, constant
-from tests.texts import code_block
+from genkidama.config.experiment import Experiment
+from tests.helpers import ROOT
 
 GUIDE = (ROOT / "docs/raspberry-pi.md").read_text(encoding="utf-8")
 PLAYBOOKS = ROOT / "deploy/ansible"
 
 
-def test_the_learning_curve_is_drawn_as_the_guide_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    train(constant(stop={"updates": 5}), children=1, episodes=0, out="runs/shelf")
-    program = code_block("docs/raspberry-pi.md", "python")
-    exec(compile(program, "docs/raspberry-pi.md", "exec"), {})
-    assert (tmp_path / "curve.png").stat().st_size > 1000
+def test_what_the_shelf_trains_is_what_readme_trains_and_its_parent_learns() -> None:
+    defaults = (PLAYBOOKS / "group_vars/all.yml").read_text(encoding="utf-8")
+    (named,) = re.findall(r'(?m)^genkidama_experiment: "\{\{ playbook_dir \}\}/(.+)"', defaults)
+    file = PLAYBOOKS / named
+    assert Experiment.load(file) == Experiment.load("lunarlander")
+    # The playbooks see by this that the parent needs a child's packages.
+    (pattern,) = re.findall(r"is search\('(.+)'\)", defaults)
+    examples = {path: path.read_text(encoding="utf-8") for path in ROOT.glob("examples/*/*.toml")}
+    for path, text in examples.items():
+        assert bool(re.search(pattern, text)) == Experiment.load(path).sends_experience
 
 
 def test_playbooks_and_variables_of_the_guide_exist() -> None:

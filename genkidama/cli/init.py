@@ -28,8 +28,8 @@ minibatch_size = 128
 #: Ways in which children cooperate, each in a sentence, and their lines of the template.
 _WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "act": (
-        "children only act, and one learner beside the parent learns from all: take it if the "
-        "parent has torch, and its machine the fastest core",
+        "children only act, and one learner beside the parent learns from all: the fastest "
+        "that was measured; the parent's machine learns, and should have the fastest core",
         {
             **_FIXED,
             "cooperation": """\

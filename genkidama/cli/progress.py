@@ -156,6 +156,7 @@ class Progress(LiveDisplay):
         method = experiment.algorithm.name if search is None else search.method
         verb = "training" if search is None else "searching"
         self._what = f"{verb} {experiment.environment.id} with {method}"
+        self._cooperation = experiment.cooperation
         super().__init__(file)
 
     def document(self) -> dict[str, Any]:
@@ -204,6 +205,7 @@ class Progress(LiveDisplay):
         match event:
             case Started():
                 self.say(f"{self._what}: run {event.run}")
+                self.say(self._cooperation)
             case Resumed():
                 then = f"from version {event.version}"
                 if self.status.search is not None:

@@ -160,6 +160,22 @@ class Experiment(Section, frozen=True):
         return self.pushes == "experience"
 
     @property
+    def cooperation(self) -> str:
+        """The way in which children cooperate, in one sentence."""
+        if self.searches:
+            return "each child trains trials of its own"
+        if self.sends_experience:
+            return "children act, and one learner beside the parent learns from all"
+        if self.child.exchange == "chunk":
+            return "every child learns by itself, and their weights are averaged in chunks"
+        if self.pushes in ("weights", "difference"):
+            return (
+                "every child learns by itself, and the parent blends their weights: more children "
+                "are hardly faster (docs/scaling.md)"
+            )
+        return "every child learns by itself, and sends the parent what it has learned"
+
+    @property
     def role(self) -> Literal["bundle", "act", "learn"]:
         """The role of a child, in the experiment that its parent has sent it."""
         return self.child.roles[0] if len(self.child.roles) == 1 else "bundle"

@@ -33,6 +33,8 @@ def test_the_start_and_refusals_are_lines_of_their_own() -> None:
     )
     assert file.getvalue().splitlines() == [
         "training CartPole-v1 with a3c: run first",
+        "every child learns by itself, and the parent blends their weights: more children are "
+        "hardly faster (docs/scaling.md)",
         "training CartPole-v1 with a3c: run first resumes from version 7",
         "refused a connection: no hello",
     ]
@@ -83,6 +85,7 @@ def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
     said = file.getvalue().splitlines()
     assert [line for line in said if not line.startswith("CartPole-v1 ")] == [
         "searching CartPole-v1 with hypertrick: run first",
+        "each child trains trials of its own",
         "searching CartPole-v1 with hypertrick: run first resumes after 1 report",
         "refused pi: too early",
         "warning: the disk is full",

@@ -79,7 +79,10 @@ class Shelf:
         text: str = "[parent]\npi0\n\n[children]\npi1 genkidama_cores=4\npi2\n",
     ) -> None:
         (self.folder / "shelf.ini").write_text(
-            f"{text}\n[all:vars]\nansible_user=pi\ngenkidama_wheelhouse={CACHE}/wheelhouse\ngenkidama_fetched={self.folder}/home\n{variables}"
+            f"{text}\n[all:vars]\nansible_user=pi\n"
+            f"genkidama_wheelhouse={CACHE}/wheelhouse\ngenkidama_fetched={self.folder}/home\n"
+            "genkidama_experiment={{ playbook_dir }}/../../parent/parent.toml\n"
+            f"{variables}"
         )
 
     def play(
