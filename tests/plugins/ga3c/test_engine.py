@@ -23,12 +23,14 @@ from torch import Tensor
 
 from genkidama import Network
 from genkidama.config.experiment import Experiment
+from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import columns
 from genkidama.learning.environments import make_environment
-from genkidama.learning.model import Model
-from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.model import Model, scaled
+from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.engine import Engine, Predictor, Shared, Trainer, _device
@@ -271,137 +273,52 @@ def steps(n: int, seed: int = 0, cut: bool = True, continuous: bool = False, **g
 
 
 class Oracle:
-    """Updates as their definitions have them, one step at a time.
+    """The learner's own updates from rollouts as a person would put them together.
 
-    Distributions and derivatives are torch's own.
+    What a learner makes of a rollout is tested in `tests/learning/`.
     """
 
     def __init__(self, bench: Bench) -> None:
-        self.settings, self.model = bench.experiment, TensorModel(bench.experiment, bench.spaces)
-        self.model.vector[:] = bench.slots.weights
+        self.settings = bench.experiment
+        self.model = TensorModel(bench.experiment, bench.spaces)
+        self.model.numbers[:] = bench.slots.weights
         self.weights = self.model.numbers
-
-    def policy(self, outputs: Tensor) -> torch.distributions.Distribution:
-        if self.settings.environment.id.endswith("Endless"):
-            mean, log_deviation = outputs.chunk(2)
-            return torch.distributions.Independent(
-                torch.distributions.Normal(mean, log_deviation.exp()), 1
-            )
-        return torch.distributions.Categorical(logits=outputs)
-
-    def log_probability(self, outputs: Tensor, action: Array) -> Tensor:
-        policy = self.policy(outputs)
-        taken = torch.from_numpy(action)
-        return policy.log_prob(
-            taken[0] if isinstance(policy, torch.distributions.Categorical) else taken
-        )
-
-    def targets(
-        self, rollout: Steps, rewards: list[float], values: list[float], log_pi: list[float]
-    ) -> tuple[list[float], list[float]]:
-        """What each step's value should be, and its advantage.
-
-        n-step returns, or V-trace's (Espeholt et al. 2018, eq. 1 and §4.2).
-        """
-        algorithm, n = self.settings.algorithm, len(rewards)
-        gamma, end = algorithm.gamma, rollout.bootstrap if rollout.cut else 0.0
-        if not algorithm.vtrace:
-            returns = [
-                sum(gamma**k * rewards[t + k] for k in range(n - t)) + gamma ** (n - t) * end
-                for t in range(n)
-            ]
-            return returns, [returns[t] - values[t] for t in range(n)]
-        ratios = [float(np.exp(log_pi[t] - rollout.log_mu[t])) for t in range(n)]
-        rho, c = (
-            [min(limit, ratio) for ratio in ratios]
-            for limit in (algorithm.vtrace_rho, algorithm.vtrace_c)
-        )
-        delta = [rewards[t] + gamma * ([*values, end][t + 1]) - values[t] for t in range(n)]
-        targets = [
-            values[t]
-            + sum(
-                gamma ** (k - t) * float(np.prod(c[t:k])) * rho[k] * delta[k] for k in range(t, n)
-            )
-            for t in range(n)
-        ]
-        return targets, [
-            rho[t] * (rewards[t] + gamma * [*targets, end][t + 1] - values[t]) for t in range(n)
-        ]
-
-    def statistics(self, name: str, data: Array) -> tuple[Array, Array]:
-        """Mean and deviation by the statistics in the vector, to which the data are added then."""
-        count, *sums = np.float64(self.weights[self.model.signature.slices[f"statistics.{name}"]])
-        width = len(sums) // 2
-        mean, squares = (
-            np.array(sums[:width]) / max(count, 1),
-            np.array(sums[width:]) / max(count, 1),
-        )
-        self.weights[self.model.signature.slices[f"statistics.{name}"]] += [
-            len(data),
-            *data.sum(0),
-            *np.square(data).sum(0),
-        ]
-        return (
-            (mean, np.sqrt(squares - mean**2)) if count > 1 else (np.zeros(width), np.ones(width))
-        )
 
     def update(self, rollouts: list[Steps], progress: float = 0.0) -> None:
         """The step of the weights that all of these make together."""
-        settings, algorithm, optimizer = (
-            self.settings,
-            self.settings.algorithm,
-            self.settings.optimizer,
+        settings, model = self.settings, self.model
+
+        def joined(name: str) -> Array:
+            return np.concatenate([getattr(rollout, name) for rollout in rollouts])
+
+        seen = joined("observations")
+        if (normalize := model.normalizer()) is not None:
+            raw, seen = seen, normalize(seen)
+            moments = model.moments("observations")
+            assert moments is not None
+            moments.add(raw)
+        if (returns := model.moments("returns")) is not None:
+            returns.add(joined("discounted")[:, None])
+        last = np.cumsum([len(rollout.rewards) for rollout in rollouts]) - 1
+        cut = np.array([rollout.cut for rollout in rollouts])
+        rollout = Rollout(
+            model.native(seen).float(),
+            model.native(joined("actions").astype(model.head.dtype)),
+            scaled(joined("rewards"), settings.environment, returns),
+            np.isin(np.arange(last[-1] + 1), last),
+            last[cut],
+            model.native(np.empty((0, *seen.shape[1:]), np.float32)),
+            cut_values=np.array([each.bootstrap for each in rollouts if each.cut], np.float32),
+            log_mu=joined("log_mu"),
+            progress=progress,
         )
-        seen = np.concatenate([rollout.observations for rollout in rollouts])
-        if settings.environment.normalize_observations:
-            mean, deviation = self.statistics("observations", seen)
-            seen = ((seen - mean) / deviation).astype(np.float32)
-        scale = settings.environment.reward_scale
-        if settings.environment.normalize_rewards:
-            discounted = np.concatenate([rollout.discounted for rollout in rollouts])[:, None]
-            self.statistics("returns", discounted)
-            scale /= self.statistics("returns", discounted[:0])[1][0]
-        clip = settings.environment.clip_rewards or np.inf
-        entropy_weight = algorithm.entropy_coefficient
-        rate = optimizer.learning_rate
-        if algorithm.entropy_schedule == "linear":
-            entropy_weight = (
-                1 - progress
-            ) * entropy_weight + progress * algorithm.final_entropy_coefficient
-        if optimizer.schedule == "linear":
-            rate = (1 - progress) * rate + progress * optimizer.final_learning_rate
-        loss, count = torch.zeros(()), 0
-        for rollout in rollouts:
-            n = len(rollout.rewards)
-            said = [
-                self.model.network(torch.from_numpy(seen[count + t : count + t + 1]).float())
-                for t in range(n)
-            ]
-            outputs, values = [some[0] for some, _ in said], [value[0] for _, value in said]
-            log_pi = [self.log_probability(outputs[t], rollout.actions[t]) for t in range(n)]
-            rewards = [float(np.clip(reward * scale, -clip, clip)) for reward in rollout.rewards]
-            targets, advantages = self.targets(
-                rollout, rewards, [v.item() for v in values], [p.item() for p in log_pi]
-            )
-            for t in range(n):
-                loss = (
-                    loss
-                    + algorithm.value_coefficient * (targets[t] - values[t]) ** 2
-                    - log_pi[t] * advantages[t]
-                )
-                loss = loss - entropy_weight * self.policy(outputs[t]).entropy()
-            count += n
-        if algorithm.reduction == "mean":
-            loss = loss / count
-        gradient = torch.cat(
-            [
-                part.reshape(-1)
-                for part in torch.autograd.grad(loss, list(self.model.network.parameters()))
-            ]
+        state = np.zeros((STATE_ROWS[settings.optimizer.name], model.trainable), np.float32)
+        optimizer = make_optimizer(
+            settings.optimizer, model.vector[: model.trainable], state, np.zeros(1)
         )
-        if algorithm.max_gradient_norm:
-            gradient = gradient * min(1.0, algorithm.max_gradient_norm / float(gradient.norm()))
-        self.model.vector[: self.model.trainable] -= (rate * gradient).numpy()
+        found = model.gradients(make_learner(settings.algorithm, model), rollout, None)
+        rate = learning_rate(settings.optimizer, progress)
+        list(updates(found, model, optimizer, rate, settings.algorithm.max_gradient_norm))
 
 
 def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
@@ -522,24 +439,6 @@ def test_actions_are_distributed_as_the_policy_and_their_probabilities_are_noted
             np.abs(np.bincount(taken, minlength=3) - expected)
             < 5 * np.sqrt(expected * (1 - np.exp(log_pi)))
         ).all()
-
-
-def test_floats_are_drawn_where_the_network_says_and_with_their_densities() -> None:
-    with at_work(experiment("Endless", algorithm={"vtrace": True}), agents=256) as bench:
-        bench.slots.weights[bench.model.signature.slices["log_deviation"]] = np.log(0.25)
-        seen = np.linspace(-1, 1, 256, dtype=np.float32)[:, None]
-        bench.start(Predictor)
-        bench.ask(range(256), seen)
-        rows = [lane * 16 for lane in range(256)]
-        outputs, _ = outputs_and_values(bench, seen)
-        z = (bench.slots.actions[rows, 0] - outputs[:, 0].numpy()) / 0.25
-        assert abs(z.mean()) < 5 / 16 and 0.7 < z.std() < 1.3
-        np.testing.assert_allclose(
-            bench.slots.log_mu[rows],
-            -0.5 * z**2 - np.log(0.25 * np.sqrt(2 * np.pi)),
-            rtol=1e-3,
-            atol=1e-3,
-        )
 
 
 def test_with_epsilon_some_actions_are_uniformly_random() -> None:
@@ -707,8 +606,7 @@ def test_floats_as_actions_are_learned_from_as_they_were_drawn() -> None:
         learn(bench, [steps(4, continuous=True), steps(2, continuous=True, cut=False)])
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
-def test_rate_and_entropy_follow_the_runs_progress(progress: float) -> None:
+def test_rate_and_entropy_follow_the_runs_progress() -> None:
     schedules = {
         "algorithm": {
             "entropy_coefficient": 0.5,
@@ -718,7 +616,7 @@ def test_rate_and_entropy_follow_the_runs_progress(progress: float) -> None:
         "optimizer": {"schedule": "linear", "final_learning_rate": RATE / 5},
     }
     with at_work(experiment(**schedules)) as bench:
-        learn(bench, [steps(4), steps(3, cut=False)], progress)
+        learn(bench, [steps(4), steps(3, cut=False)], 0.25)
 
 
 @pytest.mark.parametrize(
@@ -755,16 +653,12 @@ def test_a_gradient_that_is_too_long_is_shortened() -> None:
         assert np.linalg.norm(bench.slots.weights - before) == pytest.approx(RATE * 0.5, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "limits", [{}, {"vtrace_rho": 0.7, "vtrace_c": 0.4}, {"vtrace_rho": 4.0, "vtrace_c": 2.0}]
-)
-def test_vtrace_corrects_for_the_policy_that_has_acted(limits: dict[str, float]) -> None:
+def test_vtrace_corrects_for_the_policy_that_has_acted() -> None:
     rollouts = [steps(4), steps(3, cut=False), steps(1), steps(4, seed=1)]
-    with at_work(
-        experiment(algorithm={"vtrace": True, **limits}, ga3c={"training_batch": 8})
-    ) as bench:
+    together: dict[str, Any] = {"ga3c": {"training_batch": 8}}
+    with at_work(experiment(algorithm={"vtrace": True, "vtrace_rho": 0.7}, **together)) as bench:
         corrected = learn(bench, rollouts)
-    with at_work(experiment(ga3c={"training_batch": 8})) as bench:
+    with at_work(experiment(**together)) as bench:
         plain = learn(bench, rollouts)
     assert np.abs(corrected.weights - plain.weights).max() > 1e-2
 
@@ -816,49 +710,6 @@ def test_rollouts_are_awaited_until_there_are_enough_steps_and_meanwhile_their_s
         assert (bench.count(Count.UPDATES), bench.count(Count.STEPS), bench.rung(2)) == (1, 6, 1)
         oracle.update(rollouts)
         np.testing.assert_allclose(bench.slots.weights, oracle.weights, rtol=1e-4, atol=1e-5)
-
-
-class Held:
-    """A learner that waits in its loss until it is told to go on."""
-
-    reached, go_on = threading.Event(), threading.Event()
-
-    def __init__(self, algorithm: Algorithm, model: Model) -> None:
-        self._model = model
-
-    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        Held.reached.set()
-        assert Held.go_on.wait(PATIENCE)
-        _, values = self._model.network(rollout.observations)
-        # The buffer that it was copied into, and the slot, are another matter by now.
-        yield (values - torch.from_numpy(rollout.rewards)).square().sum()
-
-
-def test_slots_are_given_back_before_the_update() -> None:
-    Held.reached.clear()
-    Held.go_on.clear()
-    with at_work(experiment(algorithm={"name": f"{__name__}:Held"})) as bench:
-        rollout, model = steps(4), Oracle(bench).model
-        _, values = model.network(torch.from_numpy(rollout.observations))
-        gradients = torch.autograd.grad(
-            (values - torch.from_numpy(rollout.rewards)).square().sum(),
-            list(model.network.parameters()),
-            allow_unused=True,
-        )
-        expected = torch.cat(
-            [torch.zeros(0) if part is None else part.reshape(-1) for part in gradients]
-        )
-        bench.fill(6, rollout)
-        put(bench.shared.training_in, (6,))
-        bench.start(Trainer)
-        assert Held.reached.wait(PATIENCE)
-        assert not bench.slots.busy[6] and bench.rung(1) == 1 and bench.count(Count.UPDATES) == 0
-        bench.fill(6, steps(4, seed=5))  # the agent goes on in it
-        before = bench.slots.weights.copy()
-        Held.go_on.set()
-        bench.end()
-        change = (bench.slots.weights - before)[-len(expected) :]
-        np.testing.assert_allclose(change, -RATE * expected.numpy(), rtol=1e-3, atol=1e-5)
 
 
 class Choosy(Network):
@@ -977,21 +828,14 @@ def test_the_cpu_is_always_there_and_auto_is_the_best_that_is() -> None:
     assert _device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:1"])
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_an_error_that_says_so(name: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
-        _device(name)
-    text = str(error.value)
-    assert text.startswith(f"ga3c.device = {name!r}: torch {torch.__version__} ")
-    assert text.endswith("; use 'cpu', or 'auto' for whatever a child has")
-    assert "\n" not in text
-
-
-def test_a_gpu_beyond_those_that_are_there_is_an_error() -> None:
+def test_a_gpu_that_is_not_there_is_an_error_that_says_so() -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    with pytest.raises(ConfigurationError, match=f"^ga3c.device = 'cuda:{count}': "):
-        _device(f"cuda:{count}")
+    for name in (f"cuda:{count}", *(("cuda", "cuda:0") if not count else ())):
+        with pytest.raises(ConfigurationError) as error:
+            _device(name)
+        text = str(error.value)
+        assert text.startswith(f"ga3c.device = {name!r}: torch {torch.__version__} ")
+        assert text.endswith("; use 'cpu', or 'auto' for whatever a child has")
 
 
 # What cannot be built.
@@ -1186,12 +1030,6 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
         at_hand.control.close()
         assert ended.wait(PATIENCE)
         thread.join()
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines import the tests' environments and networks by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
 
 
 async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> None:
