@@ -156,63 +156,6 @@ def test_updates_are_those_of_all_threads() -> None:
     slots.close()
 
 
-def _answer(slots: Slots, line: Connection) -> None:
-    """The other process: sends what it sees, and writes."""
-    with line:
-        line.send(
-            (slots.layout, slots.weights.tolist(), slots.observations[-1].tolist(), slots.updates)
-        )
-        slots.observations[7] = 250
-        slots.counters[2, Count.UPDATES] = 30
-        slots.busy[-1] = True
-        line.send("written")
-        line.recv()
-        line.send((slots.stop.tolist(), slots.position.tolist()))
-        slots.close()
-
-
-def test_a_process_that_is_handed_slots_has_the_same_memory() -> None:
-    slots = Slots(LAYOUT)
-    slots.weights[:] = np.arange(23)
-    slots.observations[-1] = np.arange(4 * 7 * 6).reshape(4, 7, 6)
-    slots.counters[6, Count.UPDATES] = 4
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_answer, args=(slots, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    with ours:
-        assert ours.recv() == (
-            LAYOUT,
-            list(map(float, range(23))),
-            np.arange(4 * 7 * 6).reshape(4, 7, 6).tolist(),
-            4,
-        )
-        assert ours.recv() == "written"
-        assert (slots.observations[7] == 250).all() and not slots.observations[[6, 8]].any()
-        assert slots.updates == 34
-        assert np.flatnonzero(slots.busy).tolist() == [23]
-        slots.stop[1] = True
-        slots.position[:] = range(6)
-        ours.send("look again")
-        assert ours.recv() == ([False, True], list(range(6)))
-    process.join()
-    assert process.exitcode == 0
-    process.close()
-    slots.close()
-
-
-def test_a_descriptor_and_the_layout_give_the_same_memory() -> None:
-    """So the engine gets it, which was started before there was any."""
-    slots = Slots(LAYOUT)
-    slots.rewards[3] = 0.5
-    same = Slots(LAYOUT, os.dup(slots.descriptor))
-    slots.close()
-    assert same.rewards[3] == 0.5
-    same.answered[:] = 2
-    assert slots.answered.tolist() == [2] * 6
-    same.close()
-
-
 #: Groups that each writer puts, of three indices each. Four writers put more than a pipe holds.
 GROUPS = 2000
 
@@ -255,12 +198,6 @@ def test_what_is_taken_is_what_was_put_whole_and_in_order_and_no_more_than_asked
             assert waiting(reader) == len(expected)
 
 
-def test_a_thousand_indices_are_put_together_and_taken_together() -> None:
-    with queue() as (reader, writer):
-        put(writer, range(1000))
-        assert take(reader, 1000).tolist() == list(range(1000))
-
-
 def _write(writer: int, number: int) -> None:
     for group in range(GROUPS):
         put(writer, (number, group, LEAVE - group))
@@ -295,28 +232,6 @@ def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole
         assert own[:, 1].tolist() == list(range(GROUPS)) and own[:, 2].tolist() == [
             LEAVE - group for group in range(GROUPS)
         ]
-
-
-def test_several_takers_get_each_index_once() -> None:
-    with queue() as (reader, writer):
-        taken: list[list[int]] = [[], [], []]
-
-        def work(own: list[int]) -> None:
-            while LEAVE not in (some := take(reader, 5).tolist()):
-                own += some
-            put(writer, [LEAVE] * (some.count(LEAVE) - 1))
-            own += [index for index in some if index != LEAVE]
-
-        threads = [threading.Thread(target=work, args=(own,)) for own in taken]
-        for thread in threads:
-            thread.start()
-        for index in range(3000):
-            put(writer, (index,))
-        put(writer, [LEAVE] * 3)
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert sorted(index for own in taken for index in own) == list(range(3000))
-        assert all(own == sorted(own) for own in taken)
 
 
 @pytest.mark.skipif(
@@ -359,23 +274,6 @@ def test_when_nobody_is_left_to_put_any_the_rest_is_taken_and_then_it_ends() -> 
         assert waiting(reader.fileno()) == 0
 
 
-def test_who_sleeps_in_a_queue_that_nobody_can_put_into_any_more_wakes() -> None:
-    reader, writer = pipe()
-    ended = threading.Event()
-
-    def work() -> None:
-        with pytest.raises(EOFError):
-            take(reader.fileno(), 1)
-        ended.set()
-
-    with reader:
-        thread = threading.Thread(target=work)
-        thread.start()
-        writer.close()
-        assert ended.wait(PATIENCE)
-        thread.join()
-
-
 # Bells.
 
 
@@ -393,14 +291,6 @@ def test_a_bell_wakes_whoever_sleeps_in_a_read_of_it() -> None:
         ring(bell)
         assert woken.wait(PATIENCE)
         thread.join()
-
-
-def test_needless_bells_are_heard_together() -> None:
-    with queue() as (reader, bell):
-        for _ in range(100):
-            ring(bell)
-        assert len(os.read(reader, 4096)) == 100
-        assert waiting(reader) == 0
 
 
 def test_a_bell_whose_reader_is_gone_harms_nobody() -> None:
