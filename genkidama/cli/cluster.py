@@ -26,7 +26,7 @@ from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
-from genkidama.runs.evaluation import evaluate
+from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.goal import prepare
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare_directory, resumable
@@ -162,7 +162,7 @@ def train(
             ):
                 cluster.wait(feed.begin(run, passed_on), say)
         if episodes:
-            evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+            evaluate_trained(run, episodes, experiment.seed, progress)
             feed.evaluated(run)
     return run
 

@@ -64,7 +64,7 @@ class Follower(NamedTuple):
     of_parents: bool = False
 
 
-_BEST = "play a run's best weights by mean training return, if known (default)"
+_BEST = "play a run's best weights: train chooses them at its end (default)"
 
 
 def option(name: str, help: str, **more: Any) -> Option:

@@ -18,7 +18,7 @@ from genkidama.config.decoding import check_least, parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
+from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
 from genkidama.runs.goal import prepare
 from genkidama.runs.resume import afterwards, finished, go_on
 from genkidama.runs.run import TRIALS, Run
@@ -172,7 +172,7 @@ def conclude(
     say_reason(progress)
     try:
         if options.episodes:
-            found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
+            found = evaluate_trained(run, options.episodes, experiment.seed, progress=True)
             sinks.evaluated(run)
             print(found, file=sys.stderr)
     finally:

@@ -9,10 +9,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import IO, Any
@@ -27,7 +28,9 @@ from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.starts import check_seed, is_null, starts_of
 from genkidama.runs import sharded_checkpoint
+from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
+from genkidama.runtime.files import write_atomically
 from genkidama.runtime.machine import ONE_THREAD, available_cores
 from genkidama.runtime.process import failure
 from genkidama.runtime.script import begin, mark
@@ -157,14 +160,16 @@ def evaluate(
     environment: str | None = None,
     starts: str | None = None,
     choose: int = 0,
+    keep: bool = False,
     best: bool = True,
     progress: bool = False,
     allow: Iterable[str] = (),
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
-    Of a run it takes the best checkpoint by mean training return, or the newest before a whole
-    window of episodes. The result is then also written to the run's `evaluation.json`. Of a search
+    Of a run it takes the best checkpoint: the one that `train` has chosen at its end or, until
+    then, by mean training return; the newest before a whole window of episodes. The result is
+    then also written to the run's `evaluation.json`. Of a search
     it takes the best trial, which is a run.
 
     Args:
@@ -179,6 +184,7 @@ def evaluate(
             starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
         choose: of a run, each kept checkpoint is first judged by this many episodes, others
             than those that count, and the best one is played; 0 goes by the training returns.
+        keep: the chosen one becomes the run's best: the end of `train`.
         best: false takes the newest checkpoint of a run.
         progress: shows how it goes, on standard error or in a notebook's cell.
         allow: modules that the run's or checkpoint's settings may have imported, beside Genkidama's
@@ -199,34 +205,23 @@ def evaluate(
     weights = weights_of(target, best=best)
     run = weights.run
     allowed = [*allow, *(() if run is None else run.allow)]
-    if run is not None and choose:
-
-        def judged(path: Path) -> float:
-            return evaluate(
-                path,
-                episodes=choose,
-                seed=(seed + 1) % 2**32,
-                cores=cores,
-                environment=environment,
-                starts=starts,
-                allow=allowed,
-            ).mean
-
-        kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
-        weights = SelectedWeights(run, sharded_checkpoint.load(max(reversed(kept), key=judged)))
-    checkpoint, path = weights.checkpoint, weights.path
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
-    count = min(cores or available_cores(), episodes)
+    request = {"seed": seed, "greedy": deterministic, "environment": environment}
+    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
+    processes = cores or available_cores()
+    which = str(weights)
+    if run is not None and choose and (kept := _kept(run)):
+        log = run.path / LOGS
+        best = max(_judged(request, kept, choose, processes, log), key=itemgetter(0))[1]
+        if keep:
+            best = _keep(run, best)
+        weights = SelectedWeights(run, sharded_checkpoint.load(best))
+        which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
+    checkpoint, path = weights.checkpoint, weights.path
+    count = min(processes, episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    request = {"checkpoint": str(path), "seed": seed, "greedy": deterministic}
-    request |= {
-        "environment": environment,
-        "starts": starts,
-        "recorded": recorded,
-        "parent": os.getpid(),
-        "allow": allowed,
-    }
+    request["checkpoint"] = str(path)
     log = (path.parents[1] if run is None else run.path) / LOGS
     display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
     with display as watch:
@@ -244,11 +239,55 @@ def evaluate(
         answers[0]["environment"],
         checkpoint.experiment.environment.id,
         starts,
-        str(weights),
+        which,
     )
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
     return evaluation
+
+
+#: The final evaluation of a run judges its checkpoints by this many episodes, if it is as long as
+#: that of a few of them.
+CHOOSE = 20
+
+
+def evaluate_trained(run: Run, episodes: int, seed: int, progress: bool) -> Evaluation:
+    """The evaluation at the end of `train`. The best of the kept checkpoints becomes the best."""
+    choose = CHOOSE if episodes >= 5 * CHOOSE else 0
+    return evaluate(run, episodes=episodes, seed=seed, choose=choose, keep=True, progress=progress)
+
+
+def _kept(run: Run) -> list[Path]:
+    """The kept checkpoints, the newest first, and the best."""
+    return [*reversed(run.checkpoints), *([] if run.best is None else [run.best])]
+
+
+def _judged(
+    request: dict[str, Any], kept: list[Path], episodes: int, processes: int, log: Path
+) -> Iterator[tuple[float, Path]]:
+    """The mean return of each checkpoint over the same episodes, none of those that count."""
+    request = request | {
+        "seed": (request["seed"] + 1) % 2**32,
+        "episodes": list(range(episodes)),
+    }
+    command = [sys.executable, "-m", WORKER]
+    for first in range(0, len(kept), processes):
+        some = kept[first : first + processes]
+        questions = [json.dumps(request | {"checkpoint": str(path)}).encode() for path in some]
+        answers = ask(command, questions, _ignore, log)
+        yield from (
+            (float(np.mean(answer["returns"])), path)
+            for answer, path in zip(answers, some, strict=True)
+        )
+
+
+def _keep(run: Run, path: Path) -> Path:
+    """Makes a checkpoint the best, unless it is a shard's part of one."""
+    best = CheckpointFolder(path.parent).best_path
+    if path == best or run.parts > 1:
+        return path
+    write_atomically(best, path.read_bytes())
+    return best
 
 
 def _recorded(name: str) -> Any:
@@ -264,6 +303,10 @@ def _recorded(name: str) -> Any:
 # The processes that play, each with its share of the episodes.
 
 
+#: The module of such a process.
+WORKER = "genkidama.runs.evaluation_worker"
+
+
 def _ignore(_: float) -> None:
     """Watches nothing."""
 
@@ -275,7 +318,7 @@ def play_shares(
 
     `watch` is called with each return as it comes. A traceback is written to the folder `log`.
     """
-    command = [sys.executable, "-m", "genkidama.runs.evaluation_worker"]
+    command = [sys.executable, "-m", WORKER]
     questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]
     return ask(command, questions, watch, log)
 

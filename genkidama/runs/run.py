@@ -126,7 +126,8 @@ class Run:
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint with the best mean training return; None before a whole window."""
+        """The best checkpoint, as the end of `train` has chosen it, or so far by mean training
+        return; None before a whole window."""
         path = self.path / CHECKPOINTS / "best.safetensors"
         return path if path.is_file() else None
 

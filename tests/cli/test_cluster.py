@@ -128,11 +128,11 @@ def test_options_are_checked_before_anything_is_made(
 def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def evaluate(target: Run, *, episodes: int, seed: int, progress: bool) -> Evaluation | None:
+    def evaluate(target: Run, episodes: int, seed: int, progress: bool) -> Evaluation | None:
         asked.append((target, episodes, seed, progress))
         return None
 
-    monkeypatch.setattr(cluster, "evaluate", evaluate)
+    monkeypatch.setattr(cluster, "evaluate_trained", evaluate)
     run = train(
         constant(stop={"updates": 2}).with_settings({"seed": 5}), children=1, episodes=7, out="run"
     )

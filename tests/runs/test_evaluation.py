@@ -20,7 +20,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
 from genkidama.runs.checkpoint import save
-from genkidama.runs.evaluation import Evaluation, Evaluations, ask, evaluate
+from genkidama.runs.evaluation import Evaluation, Evaluations, ask, evaluate, evaluate_trained
 from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
@@ -139,21 +139,28 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert f"over 2 episodes from {starts}, sampled: " in str(found)
     # Of two checkpoints it is the one that earned more, though it is older.
     worse = untrained(tmp_path / "run", small(), version=2)
-    judged: list[Path] = []
+    asked: list[tuple[Path, int]] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
 
-    def played(
-        request: dict[str, Any], shares: list[list[int]], *arguments: object
-    ) -> list[dict[str, object]]:
-        path = Path(request["checkpoint"])
-        judged.append(path)
+    def ask(command: list[str], questions: list[bytes], *_: object) -> list[dict[str, object]]:
+        requests = [json.loads(question) for question in questions]
+        asked.extend((Path(each["checkpoint"]), each["seed"]) for each in requests)
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
-        return [answer | {"returns": [means[path]] * len(share)} for share in shares]
+        played = [(Path(each["checkpoint"]), len(each["episodes"])) for each in requests]
+        return [answer | {"returns": [means.get(path, 9.0)] * count} for path, count in played]
 
-    monkeypatch.setattr("genkidama.runs.evaluation.play_shares", played)
+    monkeypatch.setattr("genkidama.runs.evaluation.ask", ask)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
-    assert judged == [*reversed(means), run.checkpoints[0]]
+    # Other episodes than those that count.
+    assert asked == [(path, 1) for path in reversed(means)] + [(run.checkpoints[0], 0)]
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
+    assert run.best is None
+    # At the end of `train` it becomes the best, unless the evaluation is too short for that.
+    assert evaluate_trained(run, 99, 0, progress=False).mean == 5.0 and run.best is None
+    found = evaluate_trained(run, 100, 0, progress=False)
+    assert found.mean == 9.0 and found.checkpoint == run.best
+    assert found.weights == "best weights, version 1, the best of 2 by 20 episodes each"
+    assert run.best.read_bytes() == run.checkpoints[0].read_bytes()
 
 
 def test_several_runs_are_worth_the_mean_of_their_means() -> None:

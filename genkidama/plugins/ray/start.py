@@ -25,7 +25,7 @@ from genkidama.config.formatting import one_line, plural
 from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.child_actor import ChildActor
-from genkidama.runs.evaluation import evaluate
+from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import prepare_directory, resumable
 from genkidama.runs.run import LOGS, Run
@@ -113,7 +113,7 @@ def launch(
             ):
                 cluster.wait(feed.begin(run, watched), say)
         if episodes and experiment.search is None:
-            evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+            evaluate_trained(run, episodes, experiment.seed, progress)
             feed.evaluated(run)
     return run
 
