@@ -15,7 +15,7 @@ from genkidama.cli.cluster import train
 from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
-from genkidama.config.experiment import Experiment
+from genkidama.config.experiment import Experiment, brought
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
@@ -128,7 +128,15 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     ):
         if value is not None:
             changes[key] = value
-    return experiment.with_settings(changes, source="the command line")
+    changed = experiment.with_settings(changes, source="the command line")
+    if more := {
+        key: value
+        for key, value in brought(experiment.algorithm.name, changed.algorithm.name).items()
+        if key not in changes
+    }:
+        words = ", ".join(f"{key} = {value}" for key, value in more.items())
+        print(f"{changed.algorithm.name} brings its own settings: {words}", file=sys.stderr)
+    return changed
 
 
 def counters_before(options: argparse.Namespace) -> Snapshot | None:

@@ -80,6 +80,72 @@ _CHUNK: dict[str, dict[str, Any]] = {
 _LANE_STEPS = 128
 
 
+#: Settings that a change from an algorithm of one kind to one of the other kind brings: those with
+#: which the examples learn. Algorithms of the user's own bring none.
+_SAMPLING = {
+    "environment.lanes": 1,
+    "network.shared": True,
+    "network.activation": "relu",
+    "network.initialization": "uniform",
+    "algorithm.batch_updates": 4,
+    "algorithm.vtrace": False,
+    "algorithm.max_gradient_norm": 10.0,
+    "optimizer.learning_rate": 1e-3,
+    "replay.steps": 50_000,
+    "parent.rule": "blend",
+    "parent.rule_options": {},
+    "parent.alpha": 0.9,
+    "child.backend": "hogwild",
+    "child.exchange": "free",
+    "child.exchange_seconds": 0.25,
+}
+_ON_POLICY = {
+    "environment.lanes": 8,
+    "network.shared": False,
+    "network.activation": "tanh",
+    "network.initialization": "orthogonal",
+    "algorithm.gae_lambda": 0.95,
+    "algorithm.batch_size": 1024,
+    "algorithm.epsilon": 0.0,
+    "algorithm.epsilon_schedule": "constant",
+    "algorithm.max_gradient_norm": 0.5,
+    "algorithm.normalize_advantages": True,
+    "optimizer.learning_rate": 1e-3,
+    "replay.steps": 0,
+    "parent.rule": "experience",
+    "parent.rule_options": {},
+    "child.backend": "hogwild",
+    "child.exchange": "episode",
+}
+_BROUGHT: dict[str, dict[str, Any]] = {
+    "a3c": _ON_POLICY,
+    "ppo": _ON_POLICY | {"algorithm.epochs": 10, "algorithm.minibatch_size": 128},
+    "vtrace": _SAMPLING
+    | {"algorithm.batch_size": 32, "algorithm.n_steps": 16, "algorithm.epsilon": 0.0},
+    "dqn": _SAMPLING
+    | {
+        "algorithm.batch_size": 4,
+        "algorithm.minibatch_size": 64,
+        "algorithm.start_steps": 500,
+        "algorithm.n_steps": 3,
+        "algorithm.dueling": True,
+        "algorithm.epsilon": 1.0,
+        "algorithm.epsilon_schedule": "linear",
+        "algorithm.final_epsilon": 0.02,
+        "algorithm.epsilon_fraction": 0.15,
+        "algorithm.target_updates": 40,
+    },
+}
+
+
+def brought(before: str, after: str) -> dict[str, Any]:
+    """The settings that a change of `algorithm.name` brings, dotted."""
+    kinds = {name: settings["replay.steps"] for name, settings in _BROUGHT.items()}
+    if kinds.get(before, -1) == kinds.get(after, -1) or not {before, after} <= kinds.keys():
+        return {}
+    return _BROUGHT[after]
+
+
 def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
     """The settings of `[algorithm]` that the algorithm of this name has."""
     if name not in ("a3c", "ppo", "dqn", "vtrace"):
@@ -280,12 +346,17 @@ class Experiment(Section, frozen=True):
     def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Self:
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
+        A change of `algorithm.name` between those that learn from their newest steps (`"ppo"`,
+        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`) brings that algorithm's
+        settings, but for those that are given here.
+
         Raises:
             ConfigurationError: no such key, or a value that it does not allow.
         """
         settings = self.to_dict()
         if (name := changes.get("algorithm.name")) is not None:
             settings["algorithm"] = applicable_settings(settings["algorithm"], name)
+            changes = brought(self.algorithm.name, name) | changes
         for key, value in changes.items():
             *sections, last = key.split(".")
             where = settings

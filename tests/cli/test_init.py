@@ -13,6 +13,8 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.cli.parser import all_verbs
 from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
 from tests.helpers import ROOT
 
 
@@ -51,6 +53,51 @@ def test_init_writes_an_experiment_that_can_be_trained(
     everything = Experiment.load("all.toml")
     assert (everything.stop.seconds, everything.environment.options) == (600, {"continuous": True})
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("environment", ["pictures:Small", "pictures:Large", "pictures:Flat"])
+def test_init_looks_at_the_environment(
+    environment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "early.toml", "--environment", environment]) == 0
+    assert "There is no 'pictures' here yet" in capsys.readouterr().out
+    Path("pictures.py").write_text(PICTURES)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["init", "mine.toml", "--environment", environment]) == 0
+    images = environment != "pictures:Flat"
+    assert (" --children 1\n" in capsys.readouterr().out) == images
+    experiment = Experiment.load("mine.toml")
+    assert (experiment.network.name == "convolutional") == images
+    made = make_environment(experiment.environment)
+    assert Model(experiment, made).signature.size < 3_000_000  # it can be trained
+    made.close()
+
+
+PICTURES = """
+import gymnasium
+import numpy as np
+
+
+class Small(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+class Large(Small):
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+class Flat(Small):
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (7,), np.float32)
+"""
+
+
+def test_init_refuses_an_environment_that_does_not_exist(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["init", "mine.toml", "--environment", "CartPool-v1"]) == 2
+    assert "Did you mean: `CartPole`?" in capsys.readouterr().err
+    assert not Path("mine.toml").exists()
 
 
 def test_init_never_writes_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:

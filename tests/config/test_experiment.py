@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.config.examples import example
-from genkidama.config.experiment import Experiment, applicable_settings
+from genkidama.config.examples import example, examples
+from genkidama.config.experiment import Experiment, applicable_settings, brought
 from genkidama.config.sections import (
     Algorithm,
     ChildSettings,
@@ -801,6 +801,20 @@ def test_another_algorithm_can_be_set_and_takes_its_own_settings() -> None:
     changed = plain.with_settings({"algorithm.name": "dqn", "algorithm.n_steps": 3})
     assert (changed.algorithm.name, changed.algorithm.n_steps) == ("dqn", 3)
     assert changed.with_settings({"algorithm.name": "a3c"}).algorithm.name == "a3c"
+
+
+@pytest.mark.parametrize("name", ["ppo", "a3c", "dqn", "vtrace"])
+def test_another_algorithm_brings_its_own_settings_to_every_example(name: str) -> None:
+    for example_name, file in examples().items():
+        before = Experiment.load(file)
+        samples = name in ("dqn", "vtrace")
+        if samples == (before.algorithm.name in ("dqn", "vtrace")):
+            assert brought(before.algorithm.name, name) == {}
+            continue
+        after = before.with_settings({"algorithm.name": name, "optimizer.learning_rate": 0.5})
+        assert after.optimizer.learning_rate == 0.5, example_name
+        assert bool(after.replay_steps) == samples
+    assert brought("ppo", "mine:Learner") == brought("mine:Learner", "dqn") == {}
 
 
 def test_settings_of_others_are_left_out() -> None:
