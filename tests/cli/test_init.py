@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_init_writes_an_experiment_that_can_be_trained(
 def test_init_looks_at_the_environment(
     environment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delitem(sys.modules, "pictures", raising=False)
     assert main(["init", "early.toml", "--environment", environment]) == 0
     assert "There is no 'pictures' here yet" in capsys.readouterr().out
     Path("pictures.py").write_text(PICTURES)
