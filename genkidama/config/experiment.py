@@ -76,6 +76,11 @@ _CHUNK: dict[str, dict[str, Any]] = {
     "child": {"beta": 1.0},
 }
 
+#: Sections whose settings a page shows, and settings of them that it shows elsewhere, or that may
+#: hold a secret.
+_SHOWN = ("environment", "network", "algorithm", "optimizer", "replay", "child", "ga3c", "stop")
+_NOT_SHOWN = {("environment", "id"), ("algorithm", "name"), ("child", "beta"), ("replay", "url")}
+
 #: Steps of a lane in such a batch.
 _LANE_STEPS = 128
 
@@ -240,6 +245,26 @@ class Experiment(Section, frozen=True):
                 "are hardly faster (docs/scaling.md)"
             )
         return "every child learns by itself, and sends the parent what it has learned"
+
+    @property
+    def alpha(self) -> float | None:
+        """α, where the parent blends."""
+        return self.parent.alpha if self.pushes in ("weights", "difference") else None
+
+    @property
+    def beta(self) -> float | None:
+        """β, where a child blends."""
+        return self.child.beta if self.pushes == "weights" else None
+
+    def changed(self) -> dict[str, Any]:
+        """The settings of learning that are not the defaults, dotted. None is a secret."""
+        ours, defaults = self.to_dict(), type(self)().to_dict()
+        return {
+            f"{section}.{key}": value
+            for section in _SHOWN
+            for key, value in ours.get(section, {}).items()
+            if value != defaults.get(section, {}).get(key) and (section, key) not in _NOT_SHOWN
+        }
 
     @property
     def role(self) -> Literal["bundle", "act", "learn"]:

@@ -244,6 +244,7 @@ class RunStatus:
         self.time = 0.0
         #: The reason why the run is over; empty before.
         self.reason = ""
+        self._settings = experiment.changed()
         #: The newest exchange.
         self.last: Exchange | None = None
         self.children: dict[str, ChildStatus] = {}
@@ -543,7 +544,10 @@ class RunStatus:
             facts: gives what is known of a child beside the events.
         """
         children = [self._row(name, now, facts) for name in self.children]
-        return self._render(now, "status", children, Curve.sent)
+        return {
+            **self._render(now, "status", children, Curve.sent),
+            "settings": self._settings,
+        }
 
     def snapshot(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
         """The whole document where no changes are sent: all there is. Arguments as `document`."""
@@ -603,8 +607,9 @@ class RunStatus:
                 "backend": experiment.child.backend,
                 "software": self._software,
                 "rule": experiment.parent.rule,
-                "alpha": experiment.parent.alpha,
-                "beta": experiment.child.beta,
+                "cooperation": experiment.cooperation,
+                "alpha": experiment.alpha,
+                "beta": experiment.beta,
                 "state": self.state,
                 "reason": self.reason,
                 "started": self._started,
@@ -658,6 +663,7 @@ def fold(before: dict[str, Any] | None, message: dict[str, Any]) -> dict[str, An
     curve = _extended(known["curve"], learning["curve"])
     return {
         **message,
+        "settings": before.get("settings", {}),
         "type": "status",
         "children": list(rows.values()),
         "learning": {**learning, "curve": curve, "diagnostics": diagnostics},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config.experiment import Experiment
 from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line
 from genkidama.server.events import (
     Evaluated,
@@ -356,3 +357,32 @@ def test_without_a_limit_nobody_knows_how_much_is_done() -> None:
 def test_a_change_needs_a_document() -> None:
     with pytest.raises(ValueError, match="before the whole"):
         fold(None, as_json(told(began("a")).change(BEGAN)))
+
+
+def test_the_settings_that_are_not_the_defaults_are_told_and_no_secret() -> None:
+    experiment = Experiment.from_dict(
+        {
+            "environment": {"id": "CartPole-v1", "lanes": 8},
+            "algorithm": {"gamma": 0.9, "batch_size": 512},
+            "parent": {"rule": "experience", "tokens_file": "secret"},
+        }
+    )
+    whole = RunStatus(experiment).snapshot(0.0)
+    assert whole["settings"] == {
+        "environment.lanes": 8,
+        "algorithm.gamma": 0.9,
+        "algorithm.batch_size": 512,
+    }
+    run = whole["run"]
+    assert (run["alpha"], run["beta"]) == (None, None)  # nothing is blended
+    assert run["cooperation"].startswith("children act, and one learner")
+    blended = RunStatus(Experiment()).snapshot(0.0)["run"]
+    assert (blended["alpha"], blended["beta"]) == (0.5, 0.5)
+    shared = Experiment.from_dict(
+        {
+            "algorithm": {"name": "dqn"},
+            "replay": {"steps": 9000, "url": "redis://:password@host"},
+            "child": {"exchange": "free"},
+        }
+    )
+    assert "password" not in str(RunStatus(shared).snapshot(0.0))

@@ -122,6 +122,9 @@ class RecordedRun:
             **self._unknown,
             **({"state": "damaged", "reason": self.problem} if self.problem else {}),
             "seed": self.experiment.seed,
+            "started": run["started"],
+            "settings": {"parent.rule": run["rule"], **whole["settings"]},
+            "evaluation": None if whole["evaluation"] is None else whole["evaluation"]["mean"],
             "elapsed": run["elapsed"],
             **{key: learning[key] for key in ("mean_return", "steps", "episodes", "curve")},
         }

@@ -102,7 +102,14 @@ def test_a_person_sees_how_a_run_stands_and_what_changes(look: Look) -> None:
             "a wrong token, or none": "3",
             "another network": "1",
         }
-        assert facts(page, "facts-list")["α"] == "0.5"
+        about = facts(page, "facts-list")
+        assert about["α"] == "0.5" and "β" not in about  # null: nothing is blended there
+        assert about["algorithm.gamma"] == "0.999" and about["network.hidden"] == "[64,64]"
+        # A diagnostic's value below the pointer, and one outlier does not flatten the rest.
+        page.hover("#multiples [data-name=entropy] svg")
+        page.wait_for_selector("#multiples [data-name=entropy] b >> text=/ at 0:[0-9][0-9]$/")
+        page.mouse.move(1, 1)
+        assert " at " not in page.inner_text("#multiples [data-name=entropy] b")
         seen = rows(page, "children-table")
         assert [row[0] for row in seen] == ["child-1", "child-2", "child-3", "child-4"]
         assert seen[0][1:5] == ["training", "now", "170.6", "9,757"]
@@ -242,8 +249,22 @@ def test_several_runs_lie_over_one_another(look: Look) -> None:
         page.click("#curves button >> nth=1")
         assert page.locator("#curve path.curve").count() == 3
         assert page.get_attribute("#curves button >> nth=1", "aria-pressed") == "false"
+        assert page.is_hidden("#environments")
+        table = rows(page, "runs-table")
+        assert [row[-1] for row in table] == [f"gamma {g}" for g in ("0.9", "0.99", "0.9", "0.99")]
         with page.expect_navigation(url="**/runs/lunarlander-seed-2/"):
             page.click("#runs-table >> text=lunarlander-seed-2")
+
+
+def test_runs_of_one_environment_are_shown_together(look: Look) -> None:
+    document = runs()
+    document["runs"][1] |= {"environment": "CartPole-v1", "started": BEGAN + 9}
+    with made_up(document) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        assert page.locator("#curve path.curve").count() == 1  # of the run that began last
+        assert rows(page, "runs-table")[0][0] == "lunarlander-seed-1"
+        page.click("#environments button >> text=LunarLander-v3")
+        assert page.locator("#curve path.curve").count() == 3
 
 
 def test_dragging_zooms_into_the_curve_and_the_button_shows_all_of_it(look: Look) -> None:

@@ -33,6 +33,14 @@ def call(page: Any, module: str, function: str, *arguments: Any) -> Any:
     )
 
 
+def test_a_range_leaves_outliers_out_and_nothing_else(page: Any) -> None:
+    usual = [float(number % 7) for number in range(40)]
+    assert call(page, "scale", "usual", [*usual, 5000.0]) == [0.0, 6.0]
+    assert call(page, "scale", "usual", [*usual, 9.0, -9.0]) == [-9.0, 9.0]
+    assert call(page, "scale", "usual", [1.0, 5000.0]) == [1.0, 5000.0]  # too few to say
+    assert call(page, "scale", "usual", []) is None
+
+
 SAID = [
     ("figure", (112.4,), "112"),
     ("figure", (0.00351,), "0.00351"),

@@ -1,7 +1,7 @@
 // Curves as SVG, with axes, a readout below the pointer, and words for who does not see them.
 
 import { drawn, element, mark, reveal, say } from "./dom.js";
-import { evenly, extent, linear, nearest, roomy, step, ticks, timeStep } from "./scale.js";
+import { evenly, extent, linear, nearest, roomy, step, ticks, timeStep, usual } from "./scale.js";
 import { brief, duration, figure } from "./words.js";
 
 const LEFT = 46;
@@ -288,10 +288,17 @@ export class Lines {
   }
 }
 
-// A small curve without axes; its lowest and highest value stand beside it.
-export function spark(svg, points, name, axis) {
+// A small curve without axes; its lowest and highest value stand beside it. A few outliers leave it,
+// so that they do not flatten the rest. `hover` is told the point below the pointer, or null.
+export function spark(svg, points, name, axis, hover = () => {}) {
   const [width, height] = [160, 44];
-  const ys = extent(points.map((point) => point[1])) ?? [0, 1];
+  const ys = usual(points.map((point) => point[1])) ?? [0, 1];
+  svg.onpointermove = (event) => {
+    const box = svg.getBoundingClientRect();
+    const at = points[0][0] + ((event.clientX - box.left) / box.width) * (points.at(-1)[0] - points[0][0]);
+    hover(points[nearest(points, at)]);
+  };
+  svg.onpointerleave = () => hover(null);
   const x = linear([points[0][0], points.at(-1)[0]], 2, width - 4);
   const y = linear(roomy(ys, 0.02), height - 3, 3);
   mark(svg, "viewBox", `0 0 ${width} ${height}`);

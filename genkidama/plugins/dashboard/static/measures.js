@@ -65,8 +65,11 @@ function drawMultiples({ diagnostics }) {
     const points = rows.filter((row) => row[1] !== null);
     const values = points.map((row) => row[1]);
     mark(node, "data-points", String(points.length));
-    spark(svg, points, words.named(name), AXES.seconds);
-    say(value, words.measured(name, values.at(-1)));
+    const newest = words.measured(name, values.at(-1));
+    spark(svg, points, words.named(name), AXES.seconds, (point) => {
+      say(value, point === null ? newest : `${words.measured(name, point[1])} at ${words.duration(point[0])}`);
+    });
+    if (!node.matches(":hover")) say(value, newest);
     say(low, `↓ ${words.measured(name, values.reduce((a, b) => Math.min(a, b)), false)}`);
     say(high, `↑ ${words.measured(name, values.reduce((a, b) => Math.max(a, b)), false)}`);
   }

@@ -10,10 +10,27 @@ const HUES = 7;
 const DASHES = 4;
 
 let table = null;
-let hidden = new Set();
+let hidden = null;
 let latest = null;
 
-const order = (a, b) => byName(a.name, b.name);
+const order = (a, b) => byName(a.environment, b.environment) || byName(a.name, b.name);
+
+// The settings in which runs of one environment differ, as "gamma 0.9 · learning_rate 0.001".
+function differences(runs) {
+  const differing = new Map();
+  for (const run of runs) {
+    const others = runs.filter((other) => other.environment === run.environment);
+    const keys = Object.keys({ ...Object.assign({}, ...others.map((one) => one.settings ?? {})) });
+    differing.set(
+      run.name,
+      keys
+        .filter((key) => new Set(others.map((one) => JSON.stringify(one.settings?.[key]))).size > 1)
+        .map((key) => `${key.split(".").at(-1)} ${words.setting(run.settings?.[key] ?? "default")}`)
+        .join(" · "),
+    );
+  }
+  return differing;
+}
 
 const plain = (name) => (run) => run[name];
 const WORDY = { left: true, from: "l" };
@@ -26,6 +43,7 @@ const COLUMNS = [
     value: plain("mean_return"),
     text: words.score,
   },
+  { name: "evaluated", hint: "mean of the last evaluation", value: plain("evaluation"), text: words.score },
   { name: "time", value: plain("elapsed"), text: words.duration },
   { name: "steps", text: words.brief },
   {
@@ -46,6 +64,7 @@ const COLUMNS = [
   { name: "alpha", label: "α", text: words.figure, from: "l" },
   { name: "beta", label: "β", text: words.figure, from: "l" },
   { name: "seed", text: words.figure, from: "xl" },
+  { name: "settings", value: plain("differs"), hint: "in which these runs differ", ...WORDY, wide: "text" },
 ];
 
 export function begin() {
@@ -59,6 +78,13 @@ export function begin() {
     },
   });
   find("curve").before(
+    element("div", {
+      id: "environments",
+      class: "choices",
+      role: "group",
+      "aria-label": "Environments whose curves are shown",
+      hidden: true,
+    }),
     element("div", {
       id: "curves",
       class: "choices",
@@ -74,6 +100,33 @@ function choose(name) {
   if (hidden.has(name)) hidden.delete(name);
   else hidden.add(name);
   show(latest);
+}
+
+// Shows the runs of one environment: returns of two have no axis in common.
+function chooseEnvironment(name) {
+  hidden = new Set(latest.runs.filter((run) => run.environment !== name).map((run) => run.name));
+  show(latest);
+}
+
+function drawEnvironments(runs) {
+  const names = [...new Set(runs.map((run) => run.environment))];
+  const root = find("environments");
+  reveal(root, names.length > 1);
+  fit(root, names.length > 1 ? names.length : 0, () =>
+    element(
+      "button",
+      { type: "button", class: "choice", onclick: ({ currentTarget }) => chooseEnvironment(currentTarget.dataset.name) },
+      element("span"),
+    ),
+  );
+  if (names.length < 2) return;
+  names.forEach((name, index) => {
+    const button = root.children[index];
+    button.dataset.name = name;
+    const shown = runs.filter((run) => !hidden.has(run.name));
+    mark(button, "aria-pressed", String(shown.length > 0 && shown.every((run) => run.environment === name)));
+    say(button.firstChild, name);
+  });
 }
 
 // A button a run: it is the key to the curves, and puts its own away.
@@ -97,10 +150,19 @@ function drawChoices(runs) {
   });
 }
 
+// The environment of the run that began last.
+const newest = (runs) =>
+  runs.reduce((a, b) => ((b.started ?? 0) > (a.started ?? 0) ? b : a), runs[0])?.environment;
+
 export function show(document) {
   latest = document;
+  const differing = differences(document.runs);
+  hidden ??= new Set(
+    document.runs.filter((run) => run.environment !== newest(document.runs)).map((run) => run.name),
+  );
   const runs = [...document.runs].sort(order).map((run, index) => ({
     ...run,
+    differs: differing.get(run.name),
     style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
   }));
   window.document.body.dataset.view = "runs";
@@ -108,6 +170,7 @@ export function show(document) {
   find("title").textContent = words.many(runs.length, "run");
   find("kind").textContent = "over one another";
   reveal(find("runs"), true);
+  drawEnvironments(runs);
   drawChoices(runs);
   table.show(runs);
   curve.show(

@@ -12,6 +12,17 @@ export function extent(values) {
   return low <= high ? [low, high] : null;
 }
 
+// The extent without the outliers: the values that lie farther than three times the distance between
+// the 5th and the 95th percentile from both of them.
+export function usual(values) {
+  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  if (sorted.length < 20) return extent(sorted);
+  const at = (share) => sorted[Math.round(share * (sorted.length - 1))];
+  const [low, high] = [at(0.05), at(0.95)];
+  const far = 3 * (high - low);
+  return extent(sorted.filter((value) => value >= low - far && value <= high + far));
+}
+
 // A round step so that about `most` of them cover the span.
 export function step(span, most) {
   const raw = span / Math.max(1, most);

@@ -42,20 +42,23 @@ export function begin() {
   find("parts-table").append(parts.node);
 }
 
-function about({ run, learning, evaluation = null }) {
+// α and β are null where nothing is blended.
+const meaningful = (value) => (value === null ? "" : words.figure(value));
+
+function about({ run, learning, evaluation = null, settings = {} }) {
   return [
     ["environment", run.environment],
     ["algorithm", run.algorithm],
     ["backend", run.backend],
-    ["rule", run.rule],
+    ["rule", run.rule, run.cooperation],
     [
       "α",
-      words.figure(run.alpha),
+      meaningful(run.alpha),
       "how much of a child's weights the parent takes at each exchange",
     ],
     [
       "β",
-      words.figure(run.beta),
+      meaningful(run.beta),
       "how much of the parent's weights a child takes at each exchange",
     ],
     ["seed", run.seed === undefined || run.seed === null ? "" : String(run.seed)],
@@ -68,6 +71,11 @@ function about({ run, learning, evaluation = null }) {
         ? ""
         : `${words.score(evaluation.mean)} ± ${words.figure(evaluation.std)} over ${words.many(evaluation.episodes, "episode")}`,
     ],
+    ...Object.entries(settings).map(([name, value]) => [
+      name,
+      words.setting(value),
+      "a setting that is not the default",
+    ]),
   ].filter(([, value]) => value);
 }
 
