@@ -207,16 +207,22 @@ def evaluate(
     allowed = [*allow, *(() if run is None else run.allow)]
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
-    request = {"seed": seed, "greedy": deterministic, "environment": environment}
-    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
+    request: dict[str, Any] = {"seed": seed, "greedy": deterministic}
+    request |= {
+        "environment": environment,
+        "starts": starts,
+        "recorded": recorded,
+        "parent": os.getpid(),
+        "allow": allowed,
+    }
     processes = cores or available_cores()
     which = str(weights)
     if run is not None and choose and (kept := _kept(run)):
         log = run.path / LOGS
-        best = max(_judged(request, kept, choose, processes, log), key=itemgetter(0))[1]
+        chosen = max(_judged(request, kept, choose, processes, log), key=itemgetter(0))[1]
         if keep:
-            best = _keep(run, best)
-        weights = SelectedWeights(run, sharded_checkpoint.load(best))
+            chosen = _keep(run, chosen)
+        weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
         which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
     checkpoint, path = weights.checkpoint, weights.path
     count = min(processes, episodes)
