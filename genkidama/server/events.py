@@ -346,7 +346,7 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     name = fields.get("event", "")
     if name == "measures":
         return _measures(fields)
-    if name in KINDS:
+    if isinstance(name, str) and name in KINDS:
         return msgspec.convert(fields, KINDS[name])
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import importlib.util
+import logging
 import random
 import re
 import subprocess
@@ -16,12 +17,14 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from tests.fuzzing.mutation import shortened
 
@@ -106,7 +109,7 @@ def _follow(name: str, command: list[str]) -> str:
     """Shows how far a process has come; returns the last that it said."""
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    last, shown, lines = "", time.monotonic(), []
+    last, shown, lines = f"{name}: starts", time.monotonic(), []
     for line in process.stderr:
         lines = [*lines[-40:], line]
         if found := re.match(r"#(\d+)\s.*cov: (\d+)", line):
@@ -130,6 +133,8 @@ def _fuzz(name: str, arguments: list[str]) -> None:
     with atheris.instrument_imports(include=["genkidama"]):
         from tests.fuzzing.targets import TARGETS
     target = TARGETS[name]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    warnings.simplefilter("error", RuntimeWarning)  # as in the tests
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:
         rng = random.Random(seed)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.fuzzing import conversations, decoders
+from tests.fuzzing import conversations, decoders, files
 
-TARGETS = {**decoders.TARGETS, **conversations.TARGETS}
+TARGETS = {**decoders.TARGETS, **conversations.TARGETS, **files.TARGETS}

@@ -261,6 +261,7 @@ def test_a_figure_never_hides_a_field() -> None:
         '{"time":1.0,"event":"something new"}',
         '{"time":1.0,"event":"something new","child":"pi","why":"because"}',
         '{"time":1.0}',
+        '{"time":1.0,"event":{"join":1}}',
         "{}",
     ],
 )
