@@ -215,7 +215,8 @@ def _listed(data: bytes) -> list[Any]:
     return tree if isinstance(tree, list) and tree else [0]
 
 
-def _step(connection: int, message: Message) -> list[Any]:
+def step(connection: int, message: Message) -> list[Any]:
+    """A message as a step of an input."""
     vector = getattr(message, "vector", None)
     frame = encode(message)  # type: ignore[arg-type]
     end = 4 + int.from_bytes(frame[:4], "little")
@@ -234,7 +235,7 @@ def _some_children() -> list[bytes]:
         steps: list[Any] = []
         for child, name in enumerate(("a", "b")):
             hello = Hello(protocol=PROTOCOL, name=name, session="s", part=part, encodings=encodings)
-            steps += [_step(child, hello), _step(child, Join(signature=ENTRIES))]
+            steps += [step(child, hello), step(child, Join(signature=ENTRIES))]
         for sequence in (1, 2, 3):
             for child in (0, 1):
                 push = Push(version=0, sequence=sequence, steps=5, returns=[1.0])
@@ -242,8 +243,8 @@ def _some_children() -> list[bytes]:
                 push.vector = vector if kind == "experience" else vector[:held]
                 push.kind = kind if sequence > 1 or kind == "experience" else "weights"
                 push.measures = {"loss": 0.5}
-                steps.append(_step(child, push))
-        steps += [_step(0, Pull()), [1, 1, 0, b""], _step(0, Leave(over=True, proof="no"))]
+                steps.append(step(child, push))
+        steps += [step(0, Pull()), [1, 1, 0, b""], step(0, Leave(over=True, proof="no"))]
         found.append(pack([number, *steps]))
     return found
 
@@ -338,7 +339,7 @@ def _mind(child: Session) -> dict[str, Any]:
 
 
 def _some_parents() -> list[bytes]:
-    found = [pack([0, _step(0, Weights(version=1, proof="p"))[2:]])]  # it took the proof
+    found = [pack([0, step(0, Weights(version=1, proof="p"))[2:]])]  # it took the proof
     for number, experiment in enumerate(_EXPERIMENTS):
         said: list[Message] = [
             Welcome(protocol=PROTOCOL, experiment=experiment, run="r", encoding="int8"),
@@ -352,7 +353,7 @@ def _some_parents() -> list[bytes]:
             Welcome(protocol=PROTOCOL, experiment=experiment, trial=2, wait=1.0),
             Welcome(protocol=PROTOCOL, experiment=experiment, trial=2),
         ]
-        replies = [_step(0, message)[2:] for message in said]
+        replies = [step(0, message)[2:] for message in said]
         found += [pack([number, *replies]), pack([number, *replies[:4], 1006, *replies[:3], 1000])]
     return found
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.fuzzing import conversations, decoders, files
+from tests.fuzzing import conversations, decoders, doors, files
 
-TARGETS = {**decoders.TARGETS, **conversations.TARGETS, **files.TARGETS}
+TARGETS = {**decoders.TARGETS, **conversations.TARGETS, **doors.TARGETS, **files.TARGETS}
