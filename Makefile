@@ -49,9 +49,12 @@ INSTALLED_MUTATION := $(MUTATION)/.installed
 MUTATED ?= genkidama/config genkidama/protocol genkidama/server
 MUTATED_TESTS ?= tests/config tests/protocol tests/server
 ROLES := parent child
+# What `make fuzz` does; no TARGETS means all.
+SECONDS ?= 60
+TARGETS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions coverage lint docs format mutants audit sbom hashes release tag pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz coverage lint docs format mutants audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +101,10 @@ test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lo
 		$$at/bin/python -m pytest -q -p no:cacheprovider $(FAST); \
 		$$at/bin/genkidama train lunarlander --set stop.seconds=20 --episodes 20 --out $$at/run; \
 	done
+
+fuzz: $(INSTALLED_DEV) ## Fuzz all that reads what others send or keep, SECONDS for each of TARGETS (Atheris).
+	@$(PIP_INSTALL) atheris
+	$(BIN)/python -m tests.fuzzing $(TARGETS) --seconds $(SECONDS)
 
 coverage: $(INSTALLED_DEV) ## Run the tests with coverage.py, also in the processes they start: build/coverage.
 	@$(PIP_INSTALL) coverage

@@ -1,6 +1,7 @@
 """Settings of all tests.
 
 Hypothesis tries the same examples every time, so that a red test stays red until somebody mends it.
+At night it tries others: `pytest --hypothesis-profile=night` prints how to play a red one again.
 Ctrl-C is heard, wherever the tests were started.
 """
 
@@ -12,7 +13,7 @@ import signal
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from genkidama.runtime.log import configure_logging
 
@@ -20,6 +21,13 @@ from genkidama.runtime.log import configure_logging
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=EXAMPLES)
+settings.register_profile(
+    "night",
+    deadline=None,
+    max_examples=20 * EXAMPLES,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("ci")
 
 # A shell without job control starts what runs in its background deaf to Ctrl-C, and a test's
