@@ -37,7 +37,7 @@ from tests.fuzzing.mutation import (
     pack,
     unpack,
 )
-from tests.helpers import ROOT, small
+from tests.helpers import ROOT
 from tests.parent.parents import Notes
 
 _held: list[Any] = []
@@ -216,7 +216,7 @@ def history(data: bytes) -> None:
 def _recorded() -> Path:
     run = _folder() / "recorded"
     run.mkdir()
-    (run / "experiment.toml").write_text(small(stop={"steps": 1000}).to_toml())
+    (run / "experiment.toml").write_text("[stop]\nsteps = 1000\n")
     return run
 
 
