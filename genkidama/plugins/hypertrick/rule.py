@@ -102,14 +102,15 @@ def expected_runs(
     check_natural("workers", workers)
     check_natural("phases", phases)
     check_rate(eviction_rate)
-    chosen = list(range(phases - 1) if decide_after is None else decide_after)
+    chosen = range(phases - 1) if decide_after is None else decide_after
+    decisions = {phase: number for number, phase in enumerate(chosen)}
     stays = 1.0 - math.sqrt(eviction_rate)
     first = min(workers, collecting or workers)
     running, runs = float(workers), []
     for phase in range(phases):
         runs.append(running)
-        if phase in chosen:
-            early = first * stays * (1.0 - eviction_rate) ** chosen.index(phase)
+        if phase in decisions:
+            early = first * stays * (1.0 - eviction_rate) ** decisions[phase]
             running = early + stays * (running - early) if early < running else running
     return runs
 
