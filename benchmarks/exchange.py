@@ -305,31 +305,28 @@ def connected(
             connection.close()
 
 
+def random_vector(size: int) -> memoryview:
+    """The bytes of so many numbers."""
+    return memoryview(np.random.default_rng(0).normal(0.0, 0.1, size).astype(DTYPE).tobytes())
+
+
 def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Measurement]:
     """All numbers of children for one size: drives a bare server and a Parent in turns."""
-    vector = memoryview(np.random.default_rng(0).normal(0.0, 0.1, size).astype(DTYPE).tobytes())
-    reply = len(encode(Weights(version=1 << 15, vector=np.zeros(size, DTYPE))))
+    vector = random_vector(size)
     servers: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
     found = []
     out, pushes = directory / f"parent-{size}", 0
     try:
-        port, log = free_port(), directory / f"bare-{size}.log"
-        bare = start([sys.executable, __file__, "--serve", str(port), str(reply)], log, SERVER_CORE)
-        servers["bare"] = bare, port
-        wait_for_port(bare, port, log)
+        port = free_port()
+        servers["bare"] = start_bare(port, size, directory / f"bare-{size}.log"), port
         if not options.no_parent:
             port = free_port()
             experiment = settings_for("blend", options.optimizer, directory)
             servers["parent"] = start_parent(experiment, out, port, SERVER_CORE), port
         for rule in options.rules:
-            port = free_port()
-            place = directory / f"{rule}-{size}"
-            servers[rule] = (
-                start_parent(
-                    settings_for(rule, options.optimizer, directory), place, port, SERVER_CORE
-                ),
-                port,
-            )
+            port, place = free_port(), directory / f"{rule}-{size}"
+            experiment = settings_for(rule, options.optimizer, directory)
+            servers[rule] = start_parent(experiment, place, port, SERVER_CORE), port
             with connected(port, 1, vector, manners=True) as connections:
                 run_window(connections, servers[rule][0].pid, 0.0)  # now it has weights
         for children in options.children:
@@ -406,28 +403,10 @@ def run_flower(size: int, clients: int, seconds: float, directory: Path) -> floa
     """Pushes a second at a Flower server of the same size of network."""
     if not PEERS.exists():
         raise SystemExit(f"{PEERS} is missing: make peers")
-    script, port, log = (
-        Path(__file__).parent / "peers" / "flower.py",
-        free_port(),
-        directory / "flower.log",
-    )
-    result = directory / f"flower-{size}.json"
-    server = start(
-        [
-            str(PEERS),
-            str(script),
-            "server",
-            str(port),
-            str(size),
-            str(clients),
-            "--seconds",
-            str(seconds),
-            "--result",
-            str(result),
-        ],
-        log,
-        SERVER_CORE,
-    )
+    script, port = Path(__file__).parent / "peers" / "flower.py", free_port()
+    log, result = directory / "flower.log", directory / f"flower-{size}.json"
+    own = f"server {port} {size} {clients} --seconds {seconds} --result {result}"
+    server = start([str(PEERS), str(script), *own.split()], log, SERVER_CORE)
     wait_for_port(server, port, log, 60.0)
     swarm = start([str(PEERS), str(script), "clients", str(port), str(clients)], log, LOAD_CORE)
     try:
@@ -440,6 +419,14 @@ def run_flower(size: int, clients: int, seconds: float, directory: Path) -> floa
     if not result.exists():
         raise SystemExit(f"Flower gave no result:\n{log.read_text(errors='replace')[-2000:]}")
     return float(json.loads(result.read_text())["pushes_per_second"])
+
+
+def start_bare(port: int, size: int, log: Path) -> subprocess.Popen[bytes]:
+    """The bare server, which answers as a Parent does whose network has so many numbers."""
+    reply = len(encode(Weights(version=1 << 15, vector=np.zeros(size, DTYPE))))
+    bare = start([sys.executable, __file__, "--serve", str(port), str(reply)], log, SERVER_CORE)
+    wait_for_port(bare, port, log)
+    return bare
 
 
 async def serve_bare(port: int, reply_size: int) -> None:
@@ -461,29 +448,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--children", type=int, nargs="+", default=[1, 16, 64], metavar="N")
-    parser.add_argument(
-        "--sizes",
-        type=int,
-        nargs="+",
-        default=[3_000, 250_000, 4_000_000],
-        metavar="N",
-        help="numbers of a network",
-    )
+    sizes = [3_000, 250_000, 4_000_000]
+    parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="numbers of a network")
     parser.add_argument("--windows", type=int, default=5, help="windows of each server (default 5)")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=3.0,
-        help="length of a window; longer where a large network needs it (default 3)",
-    )
-    parser.add_argument(
-        "--flower-sizes",
-        type=int,
-        nargs="*",
-        default=[3_000],
-        metavar="N",
-        help="sizes to run Flower with; empty for none",
-    )
+    length = "length of a window; longer where a large network needs it (default 3)"
+    parser.add_argument("--seconds", type=float, default=3.0, help=length)
+    flower = "sizes to run Flower with; empty for none"
+    parser.add_argument("--flower-sizes", type=int, nargs="*", default=[3_000], help=flower)
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
     parser.add_argument("--rules", nargs="*", default=[], choices=sorted(names("rules")))
     parser.add_argument("--optimizer", default="adam", help="of the rule gradient (default adam)")
@@ -516,18 +487,12 @@ def main() -> None:
             measurements += compare(size, options, Path(name))
         for size in options.flower_sizes:
             rate = run_flower(size, options.flower_clients, options.seconds, Path(name))
-            entry: dict[str, float] = {
-                "parameters": size,
-                "clients": options.flower_clients,
-                "rate": rate,
-            }
-            for measurement in measurements:
-                if (measurement.server, measurement.parameters, measurement.children) == (
-                    "parent",
-                    size,
-                    options.flower_clients,
-                ):
-                    entry["multiple"] = measurement.median("rate") / rate
+            asked = size, options.flower_clients
+            entry: dict[str, float] = dict(zip(("parameters", "clients"), asked, strict=True))
+            entry["rate"] = rate
+            for each in measurements:
+                if (each.server, each.parameters, each.children) == ("parent", *asked):
+                    entry["multiple"] = each.median("rate") / rate
             flower.append(entry)
             if not options.json:
                 multiple = (
@@ -540,14 +505,8 @@ def main() -> None:
                     f"{rate:,.0f} pushes/s{multiple}"
                 )
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "measurements": [measurement.as_dict() for measurement in measurements],
-                    "flower": flower,
-                }
-            )
-        )
+        rows = [measurement.as_dict() for measurement in measurements]
+        print(json.dumps({"measurements": rows, "flower": flower}))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ from genkidama.learning.environments import played
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import available_cores
 
-__all__ = ["Judge", "Snapshot", "first"]
-
 #: A policy is judged from where the training mean is this close to the goal.
 _NEAR = 50.0
 

@@ -79,10 +79,7 @@ CONTENDERS = {
         "lunarlander/lunarlander.toml", (200,), arguments=("--set", "stop.mean_return=235")
     ),
     "envpool": Contender(
-        "lunarlander/lunarlander-envpool.toml",
-        (200,),
-        task="lunarlander",
-        peer=("--envpool",),
+        "lunarlander/lunarlander-envpool.toml", (200,), task="lunarlander", peer=("--envpool",)
     ),
     "a3c": Contender("lunarlander/a3c.toml", (200,), every=2.0),
     "thesis": Contender(
@@ -194,18 +191,9 @@ def peer(contender: Contender, seed: int) -> Row:
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         sys.exit("the peers are not installed: make peers")
-    command = [
-        str(python),
-        str(ROOT / "benchmarks/peers" / contender.script),
-        "learn",
-        "--task",
-        contender.task,
-        "--seed",
-        str(seed),
-        "--limit",
-        "480",
-        *contender.peer,
-    ]
+    own = f"learn --task {contender.task} --seed {seed} --limit 480"
+    script = str(ROOT / "benchmarks/peers" / contender.script)
+    command = [str(python), script, *own.split(), *contender.peer]
     if contender.goal:
         command += ["--until-mean", str(contender.goal)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout

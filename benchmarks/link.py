@@ -27,8 +27,6 @@ from dataclasses import dataclass
 
 from genkidama.runtime.lifeline import end_with_parent
 
-__all__ = ["Air", "Place", "link"]
-
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN_WITHOUT_HEADER = 0x1001

@@ -180,16 +180,8 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
     try:
         with made_group() as group, log.open("wb") as output:
             group.limit(limit << 20)
-            command = [
-                python,
-                "-c",
-                CHILD,
-                str(cores),
-                "--parent",
-                f"ws://127.0.0.1:{port}",
-                "--cores",
-                "auto",
-            ]
+            own = f"{cores} --parent ws://127.0.0.1:{port} --cores auto"
+            command = [python, "-c", CHILD, *own.split()]
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -136,18 +136,8 @@ def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[
     port, out = free_port(), directory / f"cores-{cores}"
     parent = start_parent(experiment, out, port)
     log = directory / f"child-{cores}.log"
-    child = start(
-        [
-            sys.executable,
-            "-m",
-            "genkidama.child",
-            "--parent",
-            f"ws://127.0.0.1:{port}",
-            "--cores",
-            str(cores),
-        ],
-        log,
-    )
+    own = f"-m genkidama.child --parent ws://127.0.0.1:{port} --cores {cores}"
+    child = start([sys.executable, *own.split()], log)
     try:
         deadline = time.monotonic() + 120.0
         while exchanges(out / "history.jsonl") < wanted:

@@ -17,17 +17,6 @@ from genkidama.errors import GenkidamaError
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.log import fail
 
-__all__ = [
-    "PEERS",
-    "command",
-    "cpu_seconds",
-    "free_port",
-    "start",
-    "start_parent",
-    "stop",
-    "wait_for_port",
-]
-
 #: The interpreter of the peers' own environment.
 PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
 
@@ -88,17 +77,8 @@ def start_parent(
 ) -> subprocess.Popen[bytes]:
     """Starts a Parent on loopback and waits until it listens. Its log is beside `out`."""
     log = out.with_suffix(".log")
-    command = [
-        sys.executable,
-        "-m",
-        "genkidama.parent",
-        str(experiment),
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--out",
-        str(out),
-    ]
-    process = start(command, log, cpu)
+    own = ["-m", "genkidama.parent", str(experiment), "--listen", f"127.0.0.1:{port}"]
+    process = start([sys.executable, *own, "--out", str(out)], log, cpu)
     wait_for_port(process, port, log)
     return process
 
@@ -146,3 +126,9 @@ def cpu_seconds(pid: int) -> float:
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident(pid: int) -> float:
+    """Megabytes of memory that a process holds."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from exchange import LOAD_CORE, SERVER_CORE, Window
 from processes import cpu_seconds, free_port, start_parent, stop
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -50,7 +51,6 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.vector import DTYPE
 
-SERVER_CORE, LOAD_CORE = 0, 1
 SIZE = 3_000
 
 PLAIN = """[parent]
@@ -78,15 +78,6 @@ optimizer.learning_rate = {{ low = 1e-5, high = 1e-2, log = true }}
 
 
 @dataclass
-class Window:
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    server_us: float
-    busy: float
-
-
-@dataclass
 class Node:
     """One simulated node on its connection."""
 
@@ -109,16 +100,9 @@ class Node:
     async def push_until(self, end: float, vector: np.ndarray) -> None:
         while (began := time.perf_counter()) < end:
             self.pushes += 1
-            reply = await self._ask(
-                Push(
-                    version=0,
-                    sequence=self.pushes,
-                    steps=1,
-                    returns=[float(self.pushes % 7)],
-                    trial=self.trial,
-                    vector=vector,
-                )
-            )
+            push = Push(version=0, sequence=self.pushes, steps=1, trial=self.trial, vector=vector)
+            push.returns = [float(self.pushes % 7)]
+            reply = await self._ask(push)
             assert isinstance(reply, Weights), reply
             assert not reply.stop, reply.stop
             self.latencies.append(time.perf_counter() - began)

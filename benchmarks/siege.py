@@ -27,16 +27,15 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from processes import free_port, start_parent, stop
+from processes import free_port, resident, start_parent, stop
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, encode
 
 _SMALL, _LARGE = 3_000, 4_000_000
-_MEGA = 1e6
 
-#: Bytes within which memory stays, with small vectors and with large ones.
-_LIMITS = {_SMALL: 60e6, _LARGE: 300e6}
+#: Megabytes within which memory stays, with small vectors and with large ones.
+_LIMITS = {_SMALL: 60.0, _LARGE: 300.0}
 
 #: How many peers attack at once.
 _PEERS = 10
@@ -162,10 +161,6 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 # What is measured.
 
 
-def resident(pid: int) -> float:
-    return float(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
 def behave(port: int, size: int, ended: threading.Event, waits: list[float]) -> None:
     """Pushes as a child does, and notes how long each reply took."""
     vector = np.ones(size, np.float32)
@@ -234,10 +229,10 @@ def measure(
     honest.join(30.0)
     meanwhile = sorted(waits[quiet:]) or [float("inf")]
     return {
-        "megabytes_before": round(before / _MEGA, 1),
-        "most": round((max(sizes) - before) / _MEGA, 1),
-        "after": round((after - before) / _MEGA, 1),
-        "limit": _LIMITS[size] / _MEGA,
+        "megabytes_before": round(before, 1),
+        "most": round((max(sizes) - before), 1),
+        "after": round((after - before), 1),
+        "limit": _LIMITS[size],
         "holds": max(sizes) - before <= _LIMITS[size] and parent.poll() is None,
         "exchanges": len(waits) - quiet,
         "p50_ms": round(1e3 * median(meanwhile), 1),

@@ -36,11 +36,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from exchange import LOAD_CORE, SERVER_CORE, Connection, connected, run_window
-from processes import free_port, start, start_parent, stop
-
-from genkidama.protocol.vector import DTYPE
+from exchange import LOAD_CORE, SERVER_CORE, Connection, connected, random_vector, run_window
+from processes import free_port, resident, start, start_parent, stop
 
 #: Numbers of the network.
 _SIZE = 3000
@@ -121,17 +118,6 @@ def status(port: int) -> dict[str, dict[str, float]]:
         return dict(json.loads(answer.read()))
 
 
-def resident(pid: int) -> float:
-    """MB of memory that the process holds."""
-    fields = Path(f"/proc/{pid}/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def vector() -> memoryview:
-    values = np.random.default_rng(0).normal(0.0, 0.1, _SIZE).astype(DTYPE)
-    return memoryview(values.tobytes())
-
-
 def exchanges(options: argparse.Namespace, directory: Path) -> bool:
     rates: dict[str, list[float]] = {"without": [], "with": []}
     times: dict[str, list[float]] = {"without": [], "with": []}
@@ -139,7 +125,7 @@ def exchanges(options: argparse.Namespace, directory: Path) -> bool:
     ratios = []
     with (
         parent(directory, "exchanges") as (process, port),
-        connected(port, options.children or 64, vector(), manners=True) as connections,
+        connected(port, options.children or 64, random_vector(_SIZE), manners=True) as connections,
     ):
         run_window(connections, process.pid, 1.0)
         for turn in range(options.windows):
@@ -175,7 +161,7 @@ def many(options: argparse.Namespace, directory: Path) -> bool:
     shares = {}
     with (
         parent(directory, "many") as (process, port),
-        connected(port, children, vector(), manners=True) as connections,
+        connected(port, children, random_vector(_SIZE), manners=True) as connections,
     ):
         for count in (0, 1, options.pages):
             with contextlib.ExitStack() as stack:
@@ -209,7 +195,7 @@ def _paced(connections: list[Connection], process: subprocess.Popen[bytes], seco
 def memory(options: argparse.Namespace, directory: Path) -> bool:
     with (
         parent(directory, "memory") as (process, port),
-        connected(port, options.children or 64, vector(), manners=True) as connections,
+        connected(port, options.children or 64, random_vector(_SIZE), manners=True) as connections,
         pages(port, 1, directory),
     ):
         first = options.exchanges // 10
