@@ -31,7 +31,6 @@ from genkidama.runs.goal import prepare
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
-from genkidama.runs.warm_start import begin_with
 from genkidama.runtime import forkserver
 from genkidama.runtime.import_strings import is_import_string
 from genkidama.runtime.machine import ONE_THREAD, available_bytes, available_cores, loop_factory
@@ -146,10 +145,10 @@ def train(
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
     experiment, about_stop = prepare(experiment)
+    if weights is not None:
+        experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
-    if weights is not None:
-        begin_with(run, experiment, weights)
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)

@@ -106,6 +106,14 @@ HOST = option(
 QR = flag("--qr", "show the string or the link as a QR code on the terminal, too")
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 SEED = number("--seed", "the experiment's seed")
+WEIGHTS_FROM = option(
+    "--from",
+    "begin a new run with the weights of a run's directory, a checkpoint file or a "
+    "repository NAME/REPO of the Hugging Face Hub, and with its settings unless a file "
+    "is given",
+    dest="weights",
+    metavar="DIR|FILE|NAME/REPO",
+)
 OUT = path("--out", "the run directory (default: a new one under runs/)")
 EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500

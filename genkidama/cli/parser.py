@@ -19,6 +19,7 @@ from genkidama.cli.options import (
     QR,
     SEED,
     WEIGHTS,
+    WEIGHTS_FROM,
     Verb,
     file,
     flag,
@@ -52,14 +53,7 @@ VERBS = {
             SEED,
             OUT,
             path("--resume", "continue this run"),
-            option(
-                "--from",
-                "begin a new run with the weights of a run's directory, a checkpoint file or a "
-                "repository NAME/REPO of the Hugging Face Hub, and with its settings unless a file "
-                "is given",
-                dest="weights",
-                metavar="DIR|FILE|NAME/REPO",
-            ),
+            WEIGHTS_FROM,
             ALLOW,
             setting("child.exchange=free"),
             EPISODES,

@@ -206,6 +206,8 @@ class Progress(LiveDisplay):
             case Started():
                 self.say(f"{self._what}: run {event.run}")
                 self.say(self._cooperation)
+                if event.start:
+                    self.say(f"starts from {event.start}")
             case Resumed():
                 then = f"from version {event.version}"
                 if self.status.search is not None:

@@ -289,6 +289,10 @@ class ParentSettings(Section, frozen=True):
     rule_options: dict[str, Any] = {}
     """Keyword arguments for the rule; docs/rules.md lists those of the named rules. A custom rule
     gets `alpha` too."""
+    start: str = ""
+    """Weights with which a new run begins: of a run's or a search's directory, a checkpoint, or a
+    repository of the Hugging Face Hub. Each array is taken whose name and shape this network has,
+    too. Empty begins with new weights."""
     average: Fraction = 0.0
     """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
     exchange: 1 is the mean of all versions, 0 means θ_P itself. Training continues from θ_P."""

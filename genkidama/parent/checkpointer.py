@@ -29,11 +29,12 @@ from genkidama.parent.extensions import Journal, RunStore
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
-from genkidama.runs.sharded_checkpoint import CHECKPOINTS, newest, run_of
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS, cut, newest, run_of
+from genkidama.runs.warm_start import warm_start
 from genkidama.runtime.files import hint
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.pacing import Once
-from genkidama.server.events import CheckpointWritten, Resumed
+from genkidama.server.events import CheckpointWritten, Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState
 from genkidama.server.rules.registry import check_parts, check_push, make_rule
@@ -89,12 +90,12 @@ class Checkpointer(RunStore):
         check_push(experiment, rule.takes)
         return SingleTrialRun(experiment, rule, shard)
 
-    def restore(self, now: float) -> Resumed | None:
+    def restore(self, now: float) -> Resumed | Started | None:
         self._folder.prepare()
         part = self._server.trial.part
         checkpoint = newest(run_of(self._out, part), part, self._journal.complain)
         if checkpoint is None:
-            return None
+            return self._begin(part, now)
         self._check_same(checkpoint)
         server, snapshot = self._server, checkpoint.snapshot
         server.restore(snapshot, checkpoint.whole, checkpoint.vector)
@@ -126,6 +127,16 @@ class Checkpointer(RunStore):
             seconds=snapshot.seconds,
             mean_return=server.trial.mean_return,
         )
+
+    def _begin(self, part: Shard, now: float) -> Started | None:
+        if (found := warm_start(self._server.experiment)) is None:
+            return None
+        whole, words = found
+        first = cut(whole, part)
+        self._server.restore(first.snapshot, whole.signature, first.vector)
+        self._copy(now)
+        server = self._server
+        return Started(time=now, run=server.run, software=__version__, start=words)
 
     def after_push(self) -> bool:
         if self._server.updates >= self._next_update:

@@ -16,7 +16,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.parent.connection import Connection
 from genkidama.protocol.shard import Shard
 from genkidama.runs.status import RunStatus
-from genkidama.server.events import Event, Resumed
+from genkidama.server.events import Event, Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.trial import Trials
 
@@ -130,8 +130,9 @@ class RunStore(Protocol):
         """
         ...
 
-    def restore(self, now: float) -> Resumed | None:
-        """Resumes the run in the directory; None if there is none.
+    def restore(self, now: float) -> Resumed | Started | None:
+        """Resumes the run in the directory, or begins one with the weights of `parent.start`; None
+        if there is neither.
 
         Raises:
             ConfigurationError: it is a run of another network or rule.

@@ -65,14 +65,14 @@ class RunWriter:
             self._history.close()
             raise
         try:
-            resumed = self._store.restore(self.now())
+            begun = self._store.restore(self.now())
             write_atomically(out / EXPERIMENT, server.experiment.to_toml().encode())
         except BaseException:
             self.close()
             raise
         self._progress = ProgressLog(server, host.status, out, host.command, log, self.now())
         name = server.run or out.name
-        self.note(resumed or Started(time=self.now(), run=name, software=__version__))
+        self.note(begun or Started(time=self.now(), run=name, software=__version__))
 
     def now(self) -> float:
         """See `Journal`."""

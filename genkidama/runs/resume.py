@@ -20,6 +20,7 @@ from genkidama.config.experiment import Experiment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.runs.warm_start import source_of
 from genkidama.runtime.import_strings import draws
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
@@ -53,6 +54,7 @@ def prepare_directory(
                 )
             run = Run.open(resume, allow)
         else:
+            source_of(experiment)
             run = Run(new_directory(experiment.name) if out is None else path, allow)
             if any(any((run.path / name).glob("*")) for name in (CHECKPOINTS, TRIALS)):
                 raise ConfigurationError(

@@ -1,16 +1,31 @@
-"""Weights of another run that a new run begins with."""
+"""A new run that begins with the weights of another: those of `parent.start`.
+
+Laws of this file:
+- An array is taken if one of this name and shape is there. All others get the first numbers that
+  they would have without a start.
+- Only arrays are read. Counters, the rule's state and the optimizer begin anew.
+- A parent computes no first numbers: where the networks differ, a process of its own does.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import plural
 from genkidama.config.plugin import every
-from genkidama.errors import ConfigurationError
-from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
-from genkidama.runs.run import Run, weights_of
-from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.protocol.vector import unflatten
+from genkidama.runs.checkpoint import Checkpoint, load
+from genkidama.runs.run import weights_of
 from genkidama.server.trial import Snapshot
+
+#: So many arrays that are not taken are named.
+_NAMED = 4
 
 
 def found_weights(name: str | Path) -> Path:
@@ -33,35 +48,115 @@ def found_weights(name: str | Path) -> Path:
     raise ConfigurationError(f"{name}: no such run directory or checkpoint file")
 
 
-def begin_with(run: Run, experiment: Experiment, name: str | Path) -> None:
-    """Puts weights into a new run as its first version; its counters begin at 0.
-
-    Args:
-        run: the new one, prepared and without checkpoints.
-        experiment: its settings.
-        name: as `found_weights` takes it; of a run, the best weights.
+def source_of(experiment: Experiment) -> Checkpoint | None:
+    """The checkpoint that `parent.start` names: of a run its best, of a search its best trial's;
+    None without a start.
 
     Raises:
-        ConfigurationError: there are none, or they are of another network.
-        EnvironmentFailure: they cannot be fetched, or not be written.
+        ConfigurationError: there is none.
+        EnvironmentFailure: it cannot be fetched.
     """
-    weights: Checkpoint = weights_of(found_weights(name)).checkpoint
-    theirs = weights.experiment.network
-    if theirs != experiment.network:
+    start = experiment.parent.start
+    if not start:
+        return None
+    try:
+        return weights_of(found_weights(start)).checkpoint
+    except ConfigurationError as error:
+        raise ConfigurationError(f"parent.start = {start!r}: {error}") from None
+
+
+def warm_start(experiment: Experiment) -> tuple[Checkpoint, str] | None:
+    """The first weights of a run that has a `parent.start`, and what was taken; else None.
+
+    Raises:
+        ConfigurationError: there are no such weights, or none of their arrays fits.
+        EnvironmentFailure: the networks differ, and this machine cannot make the run's.
+    """
+    source = source_of(experiment)
+    if source is None:
+        return None
+    same = _network(source.experiment) == _network(experiment)
+    first = source if same else _first_weights(experiment)
+    return overlay(source, first, experiment)
+
+
+def overlay(
+    source: Checkpoint, first: Checkpoint, experiment: Experiment
+) -> tuple[Checkpoint, str]:
+    """The weights of `first`, with the arrays of `source` that fit.
+
+    Returns:
+        The checkpoint of version 1, and a sentence on what was taken and what was not.
+
+    Raises:
+        ConfigurationError: no array fits.
+    """
+    theirs = unflatten(source.vector, source.signature)
+    vector = first.vector.copy()
+    left = []
+    for name, array in unflatten(vector, first.signature).items():
+        found = theirs.get(name)
+        if found is not None and found.shape == array.shape:
+            array[...] = found
+        else:
+            there = "missing there" if found is None else f"there {list(found.shape)}"
+            left.append(f"{name} {list(array.shape)}, {there}")
+    count = len(first.signature.entries)
+    shown = "; ".join(left[:_NAMED]) + ("; …" if len(left) > _NAMED else "")
+    if len(left) == count:
         raise ConfigurationError(
-            f"{name}: its network is {theirs!r}, that of {experiment.name} is "
-            f"{experiment.network!r}; train with its own settings, without a FILE.toml"
+            f"parent.start = {experiment.parent.start!r}: none of its arrays fits this network: "
+            f"{shown}"
         )
-    snapshot = Snapshot(
+    words = f"{source.path}, version {source.snapshot.version}: "
+    words += f"{count - len(left)} of {plural(count, 'array')} taken"
+    words += f"; not taken: {shown}" if left else ""
+    return Checkpoint(None, first.signature, vector, first_snapshot(experiment)), words
+
+
+def first_snapshot(experiment: Experiment) -> Snapshot:
+    """The counters of a run that has not begun, and has weights."""
+    return Snapshot(
         version=1,
         exchanges=0,
         updates=0.0,
         episodes=0,
         steps=0,
         seconds=0.0,
-        alpha=weights.snapshot.alpha,
-        beta=weights.snapshot.beta,
+        alpha=experiment.parent.alpha,
+        beta=experiment.child.beta,
         experiment=experiment.to_dict(),
     )
-    folder = CheckpointFolder(run.path / CHECKPOINTS)
-    folder.save_latest(weights.signature, weights.vector, snapshot)
+
+
+def _network(experiment: Experiment) -> object:
+    """All settings that names and shapes follow from."""
+    environment = experiment.environment
+    statistics = environment.normalize_observations, environment.normalize_rewards
+    options = environment.options, environment.wrappers
+    name = experiment.algorithm.name
+    return experiment.network, environment.id, options, statistics, name
+
+
+def _first_weights(experiment: Experiment) -> Checkpoint:
+    """The weights of this experiment's network before any training, made by another process."""
+    start = f"parent.start = {experiment.parent.start!r}"
+    if find_spec("gymnasium") is None:
+        raise EnvironmentFailure(
+            f"{start}: was trained with other settings of its network or environment, and without "
+            "Gymnasium this machine cannot see what fits; install that here, too"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "first.safetensors"
+        done = subprocess.run(
+            [sys.executable, "-m", "genkidama.runs.first_weights", str(file)],
+            input=experiment.to_toml(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            last = (done.stderr.strip() or "no word").splitlines()[-1].removeprefix("error: ")
+            raise EnvironmentFailure(f"{start}: its network cannot be compared: {last}")
+        return load(file)

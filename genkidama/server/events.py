@@ -35,6 +35,8 @@ class Started(Event, kw_only=True):
     """The run's name."""
     software: str
     """The version of the parent's software."""
+    start: str | UnsetType = UNSET
+    """The checkpoint of `parent.start`, and the arrays that were taken from it."""
 
 
 class Resumed(Event, kw_only=True):

@@ -32,7 +32,7 @@ _FILM = "replay.mp4"  # the Hub's pages show a film of this name
 _NAME = re.compile(r"[\w][\w.-]*/[\w.-]+")
 
 #: Settings of the parent's machine.
-_MACHINE = ("listen", "tokens_file", "certificate_file", "key_file")
+_MACHINE = ("start", "listen", "tokens_file", "certificate_file", "key_file")
 
 
 def share(

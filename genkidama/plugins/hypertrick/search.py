@@ -141,7 +141,8 @@ class Search:
         self.idle: set[str] = set()
         #: The number of reports so far.
         self.reports = 0
-        self._plain = msgspec.structs.replace(experiment, search=None)
+        #: The experiment of a trial before its own settings.
+        self.plain = msgspec.structs.replace(experiment, search=None)
         self._window = experiment.stop.window
         self._changed: dict[int, SearchTrial] = {}
         self._before = 0.0
@@ -396,7 +397,7 @@ class Search:
         """A trial; one whose settings do not go together says so in `stop`."""
         trial = self.trials[number] = SearchTrial(window=self._window, number=number, params=params)
         try:
-            trial.experiment = self._plain.with_settings(params, source=f"trial {number}").to_dict()
+            trial.experiment = self.plain.with_settings(params, source=f"trial {number}").to_dict()
         except ConfigurationError as error:
             trial.stop = str(error)
         return trial

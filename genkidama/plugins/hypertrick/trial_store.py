@@ -21,18 +21,19 @@ from typing import Any, TypeAlias
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent.checkpointer import RETRY_SECONDS
 from genkidama.parent.extensions import Journal, RunStore
 from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.run import EXPERIMENT, TRIALS, trial_folder
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.runs.warm_start import warm_start
 from genkidama.runtime.files import write_atomically
 from genkidama.server.child_record import restore_children
-from genkidama.server.events import Resumed
+from genkidama.server.events import Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.registry import check_parts
 from genkidama.server.trial import Snapshot, Trials
@@ -72,7 +73,7 @@ class TrialStore(RunStore):
         check_parts(experiment, shard.count)
         return Search(experiment)
 
-    def restore(self, now: float) -> Resumed | None:
+    def restore(self, now: float) -> Resumed | Started | None:
         """See `RunStore`. An empty study beside trials' directories is an error."""
         search = self._search
         trials = self._study.trials()
@@ -85,6 +86,8 @@ class TrialStore(RunStore):
                 checkpoint = self._folder(each.number).latest(self._journal.complain)
                 if checkpoint is not None and not _has(checkpoint.snapshot, each.params):
                     self._rename(each.number, "was trained with other settings than the study's")
+                elif checkpoint is None and not each.phases:
+                    self._begin(each.number, self._start_of(each.params))
                 elif checkpoint is not None:
                     trial.restore(checkpoint.snapshot, checkpoint.signature, checkpoint.vector)
                     trial.seconds = checkpoint.snapshot.seconds
@@ -92,7 +95,11 @@ class TrialStore(RunStore):
                     self._server.children.update(restore_children(checkpoint.snapshot))
         search.restored(now)
         if not search.trials:
-            return None
+            found = warm_start(search.plain)
+            if found is None:
+                return None
+            run = self._server.run
+            return Started(time=now, run=run, software=__version__, start=found[1])
         return Resumed(
             time=now,
             run=self._server.run,
@@ -266,11 +273,29 @@ class TrialStore(RunStore):
         versions = folder.versions()
         return str(folder.version_path(versions[-1]).relative_to(self._out)) if versions else ""
 
+    def _start_of(self, params: dict[str, Any]) -> Checkpoint | str | None:
+        """The first weights of a trial with these settings; a text says why there are none."""
+        try:
+            experiment = self._search.plain.with_settings(params, source="the trial")
+            found = warm_start(experiment)
+        except GenkidamaError as error:
+            return str(error)
+        return found and found[0]
+
+    def _begin(self, number: int, start: Checkpoint | str | None) -> None:
+        trial = self._search.trials[number]
+        if isinstance(start, Checkpoint):
+            trial.restore(start.snapshot, start.signature, start.vector)
+        elif start and not trial.stop:
+            self._journal.complain(f"trial {number} begins with new weights: {start}")
+
     async def _sample(self) -> None:
         try:
             while self._wanted:
                 number, params = await self._study.sample()
+                start = await asyncio.to_thread(self._start_of, params)
                 self._search.offer(number, params, self._journal.now())
+                self._begin(number, start)
         except EnvironmentFailure as error:
             self._study_at = self._journal.now() + RETRY_SECONDS
             self._journal.complain(str(error))

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.cli.options import ALLOW, OUT, SEED, Verb, file, flag, number, path, setting
+from genkidama.cli.options import (
+    ALLOW,
+    OUT,
+    SEED,
+    WEIGHTS_FROM,
+    Verb,
+    file,
+    flag,
+    number,
+    path,
+    setting,
+)
 
 SEARCH = Verb(
     "search for hyperparameters",
@@ -29,6 +40,7 @@ SEARCH = Verb(
         ),
         SEED,
         OUT,
+        WEIGHTS_FROM,
         path("--resume", "continue this search"),
         ALLOW,
         setting("search.trials=100"),
@@ -63,10 +75,15 @@ def run_search(options: argparse.Namespace) -> int:
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
     from genkidama.plugins.hypertrick.local_search import check_search, search
+    from genkidama.runs.warm_start import found_weights
     from genkidama.runtime.forkserver import prefork
     from genkidama.runtime.import_strings import check_environment
 
+    if options.weights is not None:
+        options.weights = found_weights(options.weights)
     experiment = experiment_of(options, "what is searched?")
+    if options.weights is not None:
+        experiment = experiment.with_settings({"parent.start": str(options.weights)})
     check_search(experiment)
     check_environment(experiment)
     prefork()

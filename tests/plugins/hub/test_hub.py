@@ -17,7 +17,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.hub.repository import share
 from genkidama.runs.checkpoint import load
 from genkidama.runs.run import Run
-from genkidama.runs.warm_start import begin_with, found_weights
+from genkidama.runs.warm_start import found_weights, warm_start
 from tests.helpers import Ended, command, history, small, untrained
 from tests.plugins.hub.local_hub import TOKEN, LocalHub, serving
 
@@ -110,8 +110,8 @@ def test_a_run_is_shared_and_another_one_begins_with_it(tmp_path: Path, hub: Loc
     assert done.code == 0, done.err
     first, second = load(run.final), Run.open(tmp_path / "on").load(best=False)
     assert second.snapshot.steps >= 300 and second.snapshot.version > 1
-    (resumed,) = history(tmp_path / "on", "resume")
-    assert (resumed["version"], resumed["steps"]) == (1, 0)
+    (started,) = history(tmp_path / "on", "start")
+    assert started["start"].endswith(": 8 of 8 arrays taken")
     assert not np.array_equal(first.vector, second.vector)
 
 
@@ -182,22 +182,16 @@ def test_a_hub_that_is_away_is_one_line(
 def test_a_run_or_a_file_on_this_disk_needs_no_hub(tmp_path: Path) -> None:
     run = untrained(tmp_path / "mine", small(), version=7)
     vector = load(run.final).vector
-    for number, origin in enumerate((run.path, run.final)):
-        new = Run(tmp_path / str(number))
-        begin_with(new, run.experiment, origin)
-        (file,) = new.checkpoints
-        found = load(file)
-        assert np.array_equal(found.vector, vector)
-        assert (found.snapshot.version, found.snapshot.steps) == (1, 0)
+    for origin in (run.path, run.final):
+        begun = warm_start(small(parent={"start": str(origin)}))
+        assert begun is not None
+        assert np.array_equal(begun[0].vector, vector)
         options = make_parser().parse_args(["train", "--from", str(origin), "--seed", "5"])
         options.weights = found_weights(options.weights)
         assert experiment_of(options, "?").to_dict() == {**run.experiment.to_dict(), "seed": 5}
 
 
-def test_weights_of_another_network_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_run_is_resumed_or_begins_with_weights(tmp_path: Path) -> None:
     run = untrained(tmp_path / "mine", small())
-    wide = small(network={"hidden": [16]})
-    with pytest.raises(ConfigurationError, match=f"^{run.path}: its network is .*hidden="):
-        train(wide, weights=run.path, out=tmp_path / "out")
     with pytest.raises(ConfigurationError, match=r"give one of the two$"):
-        train(wide, weights=run.path, resume=run.path)
+        train(small(), weights=run.path, resume=run.path)

@@ -1,0 +1,143 @@
+"""Runs that begin with the weights of others: real clusters, and the rule of what is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.protocol.vector import unflatten
+from genkidama.runs import warm_start as module
+from genkidama.runs.run import Run
+from genkidama.runs.warm_start import warm_start
+from tests.helpers import command, history, small, untrained
+
+#: Learning that moves nothing: the weights of the start are those of the end.
+STILL = {"optimizer": {"learning_rate": 1e-12}, "stop": {"steps": 300}}
+
+PPO = {"name": "ppo", "batch_size": 64, "minibatch_size": 16}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "parts": {},
+    "chunk": {"algorithm": PPO, "child": {"exchange": "chunk"}},
+    "experience": {"algorithm": PPO, "parent": {"rule": "experience"}},
+}
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Run:
+    """A run whose weights are those of no seed."""
+    return untrained(tmp_path / "first", small().with_settings({"seed": 5}), version=7)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, first: Run, way: str) -> None:
+    file = tmp_path / "second.toml"
+    file.write_text(small(**{**STILL, **WAYS[way]}).to_toml())
+    words = f"genkidama train {file} --children 2 --out second --episodes 0 --from first".split()
+    ended = command(tmp_path, *words, *(("--shards", "2") if way == "parts" else ()))
+    assert ended.code == 0, ended.err
+    source = "first/checkpoints/version-0000000007.safetensors, version 7: "
+    assert f"\nstarts from {source}" in ended.err
+    (started,) = history(tmp_path / "second", "start")
+    assert started["start"].endswith(": 8 of 8 arrays taken"), started
+    assert all(line["version"] >= 1 for line in history(tmp_path / "second", "join"))
+    found, expected = Run(tmp_path / "second").load(best=False), first.load()
+    assert found.snapshot.version > 1 and found.snapshot.steps >= 300
+    assert found.snapshot.steps < 10_000, "the start's counters do not count"
+    np.testing.assert_allclose(found.vector, expected.vector, atol=1e-5)
+
+
+def test_each_trial_of_a_search_begins_with_what_fits_its_network(
+    tmp_path: Path, first: Run
+) -> None:
+    search = {
+        "trials": 2,
+        "phases": 1,
+        "phase_steps": 100,
+        "method": "random",
+        "space": {"network.hidden": [[8, 8], [8, 8, 8]]},
+    }
+    file = tmp_path / "search.toml"
+    file.write_text(small(search=search, optimizer=STILL["optimizer"]).to_toml())
+    words = f"genkidama search {file} --children 1 --cores 1 --out found --no-figures --from first"
+    ended = command(tmp_path, *words.split())
+    assert ended.code == 0, ended.err
+    (started,) = history(tmp_path / "found", "start")
+    assert started["start"].endswith(": 8 of 8 arrays taken")
+    source = first.load()
+    theirs = unflatten(source.vector, source.signature)
+    trials = [trial.load(best=False) for trial in Run(tmp_path / "found").trials]
+    assert len(trials) == 2 and all(len(each.signature.entries) >= 12 for each in trials)
+    for trial in trials:
+        ours = unflatten(trial.vector, trial.signature)
+        shapes = {name: array.shape for name, array in theirs.items()}
+        fitting = {name for name, array in ours.items() if shapes.get(name) == array.shape}
+        assert len(fitting) == 4
+        for name in fitting:
+            np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5, err_msg=name)
+
+
+def test_only_what_fits_is_taken_and_the_rest_is_as_new(tmp_path: Path, first: Run) -> None:
+    wider = small(environment={"id": "Acrobot-v1"}, parent={"start": str(first.path)})
+    found = warm_start(wider)
+    assert found is not None
+    checkpoint, words = found
+    source, new = first.load(), untrained(tmp_path / "new", wider).load()
+    theirs, fresh = (unflatten(each.vector, each.signature) for each in (source, new))
+    taken = []
+    for name, array in unflatten(checkpoint.vector, checkpoint.signature).items():
+        fits = name in theirs and theirs[name].shape == array.shape
+        taken += [name] * fits
+        np.testing.assert_array_equal(array, theirs[name] if fits else fresh[name])
+    count = len(fresh)
+    assert 0 < len(taken) < count
+    assert f": {len(taken)} of {count} arrays taken; not taken: " in words
+    assert "[8, 6], there [8, 4]; " in words
+    assert checkpoint.signature == new.signature
+    assert (checkpoint.snapshot.version, checkpoint.snapshot.steps) == (1, 0)
+
+
+def test_a_network_of_which_nothing_fits_is_refused(first: Run) -> None:
+    other = small(
+        environment={"id": "Acrobot-v1"},
+        network={"hidden": [5, 5]},
+        parent={"start": str(first.path)},
+    )
+    with pytest.raises(ConfigurationError, match="none of its arrays fits this network: "):
+        warm_start(other)
+
+
+def test_a_parent_without_gymnasium_takes_the_same_network_and_no_other(
+    first: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    assert warm_start(small(parent={"start": str(first.final)})) is not None
+    other = small(network={"hidden": [9]}, parent={"start": str(first.path)})
+    with pytest.raises(EnvironmentFailure, match="without Gymnasium this machine cannot see"):
+        warm_start(other)
+
+
+@pytest.mark.parametrize("verb", ["train", "search"])
+def test_a_missing_directory_is_one_line_and_leaves_nothing(tmp_path: Path, verb: str) -> None:
+    name = "cartpole" if verb == "train" else "lunarlander/search"
+    ended = command(tmp_path, "genkidama", verb, name, "--from", "nope")
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: nope: no such run directory or checkpoint file")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_resumed_run_needs_its_start_no_more(tmp_path: Path, first: Run) -> None:
+    file = tmp_path / "second.toml"
+    file.write_text(small(**STILL, parent={"start": "first"}).to_toml())
+    train = "genkidama train --children 1 --episodes 0"
+    assert command(tmp_path, *f"{train} {file} --out second".split()).code == 0
+    first.path.rename(tmp_path / "gone")
+    resumed = f"{train} --resume second --set stop.steps=600".split()
+    ended = command(tmp_path, *resumed)
+    assert ended.code == 0, ended.err
+    assert Run(tmp_path / "second").snapshot.steps >= 600
