@@ -35,6 +35,7 @@ from genkidama.child.backend import (
     make_backend,
     notify_reply,
 )
+from genkidama.child.health import EVERY_SECONDS, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
 from genkidama.child.parent_connection import connect
 from genkidama.child.transport import FAILURES, read_token
@@ -130,6 +131,8 @@ class Child:
         self.counts = ExchangeLog()
         #: Starts this child again.
         self.command = f"python -m genkidama.child --parent {parent}"
+        self._health = Health()
+        self._health_due = -math.inf
         #: When the last push was answered, by `time.monotonic`; NaN before the first.
         self._exchanged = math.nan
         #: Set by `serve`.
@@ -235,6 +238,7 @@ class Child:
                     break
                 self._renew()
         finally:
+            self._health.close()
             await self._connection.close()
         self.counts.left(self.name, self.command, self.reason)
 
@@ -415,6 +419,9 @@ class Child:
     def _gather(self, backend: Backend) -> None:
         work = backend.take_work()
         self.counts.worked(work.steps, work.returns)
+        if (now := time.monotonic()) >= self._health_due:
+            self._health_due = now + EVERY_SECONDS
+            work.measures = {**work.measures, **self._health.figures(self._session.run, now)}
         left_out = self._connection.gather(work)
         if left_out.returns:
             log.warning(

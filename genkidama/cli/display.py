@@ -20,8 +20,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from genkidama.config.formatting import bar, curve, duration, megabytes, plural, rate, show
-from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
+from genkidama.config.formatting import bar, curve, duration, energy, megabytes, plural, rate, show
+from genkidama.protocol.diagnostics import DIAGNOSTICS, HEALTH, WEIGHTS
 from genkidama.runs.status import counts
 
 #: Frames a second on a terminal; seconds between two in a notebook; columns and rows there.
@@ -252,6 +252,8 @@ def _bar(run: dict[str, Any], width: int, bound: str) -> Text:
     """Progress bar: share done, elapsed time, time left."""
     share, left = run["share"], run["left"]
     parts = [duration(run["elapsed"])]
+    if run.get("watt_hours"):
+        parts.append(energy(run["watt_hours"]))
     if run["reason"]:
         parts.append("ended")
     elif left is not None:
@@ -339,7 +341,7 @@ def _children(document: dict[str, Any], width: int) -> list[Row]:
 def _child(child: dict[str, Any], now: float, over: bool) -> Row:
     away = child["state"] != "training"
     trip = child["round_trip"]
-    figures = {name: one for name, one in child["figures"].items() if name not in WEIGHTS}
+    figures = {name: one for name, one in child["figures"].items() if name not in WEIGHTS + HEALTH}
     state = "joined" if child["exchanged"] is None else "training"
     return away, {
         "child": child["name"],

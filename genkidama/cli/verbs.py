@@ -16,6 +16,7 @@ from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
 from genkidama.config.experiment import Experiment, brought
+from genkidama.config.formatting import energy
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
@@ -192,8 +193,10 @@ def conclude(
 
 def say_reason(progress: Progress) -> None:
     """Prints the reason for the end."""
-    if progress.status.reason:
-        progress.say(f"ended: {progress.status.reason}")
+    status = progress.status
+    if status.reason:
+        used = status.watt_hours(status.time)
+        progress.say(f"ended: {status.reason}" + (f", with {energy(used)}" if used else ""))
 
 
 def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:

@@ -64,6 +64,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def energy(watt_hours: float) -> str:
+    """As `1.93 Wh` or `1,234 Wh`."""
+    return f"{watt_hours:,.0f} Wh" if watt_hours >= 100 else f"{watt_hours:.3g} Wh"
+
+
 def rate(value: float) -> str:
     """A number a second, with a decimal where it is small: `"2,950"`, `"4.2"`."""
     return f"{value:,.0f}" if value >= 10.0 else f"{value:.1f}"

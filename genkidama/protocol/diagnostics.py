@@ -54,6 +54,17 @@ DIAGNOSTICS = (
 #: How much they stand for: samples, and episodes for their length.
 WEIGHTS = ("samples", "episodes_ended")
 
+#: Figures of a child's machine; `genkidama.child.health` measures them.
+HEALTH = (
+    "celsius",
+    "throttled",
+    "undervoltage",
+    "megahertz",
+    "wifi_dbm",
+    "free_megabytes",
+    "watts",
+)
+
 #: Of a process' sums: a row a figure, with the sum and its weight; float64.
 SHAPE = (len(_ROWS), 2)
 

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.formatting import duration, plural, rate, remaining
+from genkidama.config.formatting import duration, energy, plural, rate, remaining
 from genkidama.config.plugin import find
-from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS, weight_of
+from genkidama.protocol.diagnostics import DIAGNOSTICS, HEALTH, WEIGHTS, weight_of
 from genkidama.server.events import (
     Evaluated,
     Event,
@@ -61,6 +61,15 @@ _MOST_FIGURES = 64
 #: The newest warnings are among the notes, for this long; the history keeps them all.
 _MOST_WARNINGS = 5
 _WARNING_SECONDS = 600.0
+
+#: A child's watts hold for so long after it has told them, and are never more than this.
+_WATTS_SECONDS, _MOST_WATTS = 120.0, 10_000.0
+
+#: Troubles of machines, by their figure: the note about the children that have it.
+_TROUBLES = {
+    "throttled": "throttled, so slower than they could be; cool them better",
+    "undervoltage": "their supply is too weak",
+}
 
 #: Measures that add up over children; of the others the mean is shown.
 _SUMMED = ("pps", "tps")
@@ -275,6 +284,9 @@ class RunStatus:
         self._speeds: dict[str, Speed] = {}
         #: The last measures of a learner beside the parent.
         self._learner: dict[str, float] = {}
+        #: Joules of the machines that tell their watts; by child, its watts and when it told them.
+        self._joules = 0.0
+        self._watts: dict[str, tuple[float, float]] = {}
         #: By text, when the warning was last heard.
         self._warnings: dict[str, float] = {}
         self._evaluation: dict[str, Any] | None = None
@@ -354,6 +366,11 @@ class RunStatus:
         if event.backend == "learner":
             self._learner = _newest(self._learner, event.figures)
         child = self.children.get(event.child)
+        if child is not None and (watts := event.figures.get("watts")) is not None:
+            watts = min(max(watts, 0.0), _MOST_WATTS)
+            _, since = self._watts.get(event.child, (watts, child.since))
+            self._joules += _joules(watts, event.time - since)
+            self._watts[event.child] = watts, event.time
         # Of a trial that the child has since left, measures say nothing of the next one.
         if child is not None and (event.trial is UNSET or event.trial == child.trial):
             child.figures = _newest(child.figures, event.figures)
@@ -425,6 +442,7 @@ class RunStatus:
         if self.search is None and self._began is None:
             self._began = event.time
         before = self.children.pop(name, None)
+        self._watts.pop(name, None)
         child = ChildStatus(name, since=event.time)
         child.trial = None if event.trial is UNSET else event.trial
         if before is not None:
@@ -441,6 +459,8 @@ class RunStatus:
         child = self.children.get(name)
         if child is None:
             return
+        watts, since = self._watts.pop(name, (0.0, self.time))
+        self._joules += _joules(watts, self.time - since)
         child.state = "away"
         child.why = reason or "left"
         self._changed.add(name)
@@ -484,6 +504,12 @@ class RunStatus:
         """Seconds of training, those before a restart included, and none after the end."""
         began = now if self._began is None else self._began
         return self._before + max(0.0, min(now, self._ended) - began)
+
+    def watt_hours(self, now: float) -> float | None:
+        """Energy under this parent of the machines that tell their watts; None if none does."""
+        end = min(now, self._ended)
+        rest = sum(_joules(watts, end - since) for watts, since in self._watts.values())
+        return (self._joules + rest) / 3600.0 or None
 
     def share(self, now: float) -> float | None:
         """The used share of the strictest countable stop condition; None without one."""
@@ -531,7 +557,7 @@ class RunStatus:
             name: sum(value * weight for value, weight in pairs)
             / (1.0 if name in _SUMMED else sum(weight for _, weight in pairs))
             for name, pairs in found.items()
-            if name not in WEIGHTS
+            if name not in WEIGHTS + HEALTH
         }
 
     # Rendering.
@@ -583,7 +609,13 @@ class RunStatus:
     def _notes(self, now: float) -> list[str]:
         newest = list(self._warnings.items())[-_MOST_WARNINGS:]
         self._warnings = dict(each for each in newest if now - each[1] < _WARNING_SECONDS)
-        return [*self.advice, *self._warnings]
+        there = [child for child in self.children.values() if child.state == "training"]
+        troubles = []
+        for figure, words in _TROUBLES.items():
+            if names := [child.name for child in there if child.figures.get(figure)]:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                troubles.append(f"{', '.join(names[:5])}{more}: {words}")
+        return [*self.advice, *troubles, *self._warnings]
 
     def _render(
         self,
@@ -617,6 +649,7 @@ class RunStatus:
                 "share": self.share(now),
                 "left": self.left(now),
                 "goal": experiment.stop.mean_return,
+                "watt_hours": self.watt_hours(now),
                 "notes": self._notes(now),
             },
             "learning": {
@@ -708,6 +741,8 @@ def _line(document: dict[str, Any]) -> Iterator[str]:
     there = sum(child["state"] == "training" for child in document["children"])
     yield plural(there, "child" if search is None else "node")
     yield duration(run["elapsed"])
+    if run.get("watt_hours"):
+        yield energy(run["watt_hours"])
     if run["left"] is not None:
         yield f"{'at most' if search is None else 'about'} {duration(run['left'])} left"
 
@@ -717,6 +752,11 @@ def counts(search: dict[str, Any]) -> str:
     return ", ".join(f"{number} {state}" for state, number in search["states"].items()) or "none"
 
 
+def _joules(watts: float, seconds: float) -> float:
+    return watts * min(max(seconds, 0.0), _WATTS_SECONDS)
+
+
 def _newest(before: dict[str, float], figures: dict[str, float]) -> dict[str, float]:
-    kept = {name: value for name, value in before.items() if name in DIAGNOSTICS + WEIGHTS}
+    lasting = DIAGNOSTICS + WEIGHTS + HEALTH
+    kept = {name: value for name, value in before.items() if name in lasting}
     return kept | figures

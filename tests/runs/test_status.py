@@ -20,7 +20,19 @@ from genkidama.server.events import (
     Stopped,
     Warned,
 )
-from tests.stories import BEGAN, as_json, began, measured, plain, pushed, told
+from tests.helpers import small
+from tests.stories import (
+    BEGAN,
+    as_json,
+    began,
+    join,
+    leave,
+    measured,
+    measures,
+    plain,
+    pushed,
+    told,
+)
 
 
 def test_a_run_as_its_events_tell_it() -> None:
@@ -386,3 +398,23 @@ def test_the_settings_that_are_not_the_defaults_are_told_and_no_secret() -> None
         }
     )
     assert "password" not in str(RunStatus(shared).snapshot(0.0))
+
+
+def test_the_energy_of_a_run_is_that_of_its_machines_while_they_are_there() -> None:
+    status = RunStatus(small())
+    status.take([join(0.0, "a"), join(0.0, "b")])
+    assert status.watt_hours(5.0) is None
+    status.take([measures(10.0, "a", watts=6.0, throttled=1.0), measures(10.0, "b", loss=1.0)])
+    assert status.watt_hours(10.0) == pytest.approx(60.0 / 3600)
+    assert status.watt_hours(30.0) == pytest.approx(180.0 / 3600)
+    status.take([measures(20.0, "a", watts=3.0)])  # in the mean since it told them last
+    assert status.watt_hours(20.0) == pytest.approx(90.0 / 3600)
+    assert status.watt_hours(9999.0) == pytest.approx((90.0 + 3.0 * 120.0) / 3600)
+    assert status.document(20.0)["run"]["notes"] == [
+        "a: throttled, so slower than they could be; cool them better"
+    ]
+    status.take([leave(30.0, "a"), join(530.0, "a"), measures(540.0, "a", watts=1e30)])
+    assert status.watt_hours(540.0) == pytest.approx((120.0 + 10_000.0 * 10.0) / 3600)
+    assert "watts" not in status.figures() and "throttled" not in status.figures()
+    status.take([Stopped(time=540.0, reason="over")])
+    assert status.watt_hours(9999.0) == status.watt_hours(540.0)

@@ -33,6 +33,7 @@ _RUN = {
     "episodes": ("Episodes of all children", "learning", "episodes"),
     "steps": ("Environment steps of all children", "learning", "steps"),
     "steps_per_second": ("Environment steps a second", "learning", "steps_per_second"),
+    "watt_hours": ("Energy of the machines that tell their power, in Wh", "run", "watt_hours"),
     "mean_return": ("Mean return of the last episodes", "learning", "mean_return"),
 }
 
@@ -49,6 +50,17 @@ _CHILD = {
     "bytes_out": "Bytes to it, on this connection",
     "distance": "How far its weights lay from the parent's at its push, relative to these",
     "exchanged": "When it exchanged last, in Unix seconds",
+}
+
+#: Of the machine of each child that tells it.
+_MACHINE = {
+    "celsius": "Temperature of its hottest sensor, in °C",
+    "throttled": "1 while its machine is slowed down",
+    "undervoltage": "1 while its machine's supply is too weak",
+    "megahertz": "Clock of its machine's first core, in MHz",
+    "wifi_dbm": "Strength of its Wi-Fi signal, in dBm",
+    "free_megabytes": "Free memory of its machine, in MB",
+    "watts": "Power of its machine, in W",
 }
 
 
@@ -114,6 +126,13 @@ def _metrics(document: dict[str, Any]) -> Iterator[Metric]:
             if child[name] is not None:
                 gauge.add_metric([child["name"]], child[name])
         yield gauge
+    for name, words in _MACHINE.items():
+        gauge = GaugeMetricFamily(f"genkidama_child_{name}", words, labels=["child"])
+        for child in there:
+            if (value := child["figures"].get(name)) is not None:
+                gauge.add_metric([child["name"]], value)
+        if gauge.samples:
+            yield gauge
     refusals = CounterMetricFamily("genkidama_refusals", "Messages refused", labels=["code"])
     for code, number in sorted(document["refusals"].items()):
         refusals.add_metric([code], number)

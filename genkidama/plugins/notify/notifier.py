@@ -27,6 +27,7 @@ from genkidama.server.events import (
     Event,
     Exchange,
     Joined,
+    Measures,
     PhaseReported,
     Resumed,
     Started,
@@ -42,6 +43,9 @@ __all__ = ["Notice", "Notices", "observer"]
 #: Seconds between two notices of a best mean return, or of a warning of the same kind.
 BEST_SECONDS, WARNING_SECONDS = 600.0, 600.0
 
+#: Seconds between two notices of a child that is throttled.
+HOT_SECONDS = 3600.0
+
 #: A child without a push for so long, or for three times `child.exchange_seconds`, is silent.
 SILENT_SECONDS = 300.0
 
@@ -53,7 +57,7 @@ _OVER_SECONDS, _STOPPED_SECONDS = 5.0, 1.5
 class Notice(NamedTuple):
     """Something to be told."""
 
-    #: `begun`, `best`, `solved`, `ended`, `silent`, `back` or `warning`.
+    #: `begun`, `best`, `solved`, `ended`, `silent`, `back`, `throttled` or `warning`.
     kind: str
     run: str
     title: str
@@ -81,6 +85,7 @@ class Notices:
         self._heard: dict[str, tuple[int, float]] = {}
         self._silent: set[str] = set()
         self._warnings = Throttle[str](WARNING_SECONDS)
+        self._hot = Throttle[str](HOT_SECONDS)
 
     def take(self, events: Sequence[Event], pushes: Mapping[str, int], now: float) -> list[Notice]:
         """The notices that follow from new events.
@@ -110,6 +115,10 @@ class Notices:
                 self._best = max(self._best, mean)
             case PhaseReported(metric=float(metric)):
                 self._best = max(self._best, metric)
+            case Measures(child=child, figures={"throttled": 1.0} | {"undervoltage": 1.0}):
+                if self._hot.add(child, child, event.time):
+                    words = "its machine is slowed down: it is too hot, or its supply is too weak"
+                    return [self._notice("throttled", f"{child} is throttled", words)]
             case Warned(reason=reason):
                 # Counts and times in it make it no other warning.
                 kind = "".join(letter for letter in reason if not letter.isdigit())

@@ -89,9 +89,21 @@ const NAMES = {
   tps: "rollouts trained/s",
   td_error: "TD error",
   q_mean: "mean Q",
+  celsius: "temperature",
+  megahertz: "clock",
+  wifi_dbm: "Wi-Fi signal",
+  free_megabytes: "free memory",
+  watts: "power",
 };
 
-const UNITS = { entropy: " nats" };
+const UNITS = {
+  entropy: " nats",
+  celsius: " °C",
+  megahertz: " MHz",
+  wifi_dbm: " dBm",
+  free_megabytes: " MB",
+  watts: " W",
+};
 
 // In short; docs/diagnostics.md says more.
 const MEANINGS = {
