@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
+#: The parent, mostly another process, reads the addresses there: they are in no file of the run.
+VARIABLE = "GENKIDAMA_NOTIFY"
 
 PLUGIN = Plugin(
     observers={"notify": "genkidama.plugins.notify.notifier:observer"},

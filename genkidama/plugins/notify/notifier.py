@@ -19,7 +19,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
-from genkidama.plugins.notify.verbs import VARIABLE
+from genkidama.plugins.notify import VARIABLE
 from genkidama.runs.status import line
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import Throttle
@@ -37,8 +37,6 @@ from genkidama.server.events import (
 
 if TYPE_CHECKING:
     from genkidama.plugins.notify.posting import Poster
-
-__all__ = ["Notice", "Notices", "observer"]
 
 #: Seconds between two notices of a best mean return, or of a warning of the same kind.
 BEST_SECONDS, WARNING_SECONDS = 600.0, 600.0

@@ -25,8 +25,6 @@ from genkidama.runtime.pacing import Once
 if TYPE_CHECKING:
     from genkidama.plugins.notify.notifier import Notice
 
-__all__ = ["Poster", "Service", "service_at"]
-
 #: Seconds that one POST may take, and seconds until it is tried again.
 _TIMEOUT, _AGAIN = 10.0, 30.0
 

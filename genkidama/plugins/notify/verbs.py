@@ -7,11 +7,7 @@ import os
 from typing import Any
 
 from genkidama.cli.options import Follower, option
-
-__all__ = ["NOTIFY", "VARIABLE"]
-
-#: The parent, mostly another process, reads the addresses there: they are in no file of the run.
-VARIABLE = "GENKIDAMA_NOTIFY"
+from genkidama.plugins.notify import VARIABLE
 
 
 class _Remember(argparse.Action):
