@@ -90,7 +90,7 @@ class Health:
             yield "watts", watts
 
     def _is_first(self, run: str) -> bool:
-        """Whether no other child on this machine tells the run's power."""
+        """True if no other child on this machine tells the run's power."""
         if self._power is None:
             name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:

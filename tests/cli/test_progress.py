@@ -10,7 +10,16 @@ import pytest
 
 from genkidama.cli import progress as module
 from genkidama.cli.progress import EvaluationProgress, Progress, following
-from genkidama.server.events import Event, PushesRefused, Resumed, Started, TrialFailed, Warned
+from genkidama.cli.verbs import say_reason
+from genkidama.server.events import (
+    Event,
+    PushesRefused,
+    Resumed,
+    Started,
+    Stopped,
+    TrialFailed,
+    Warned,
+)
 from tests.helpers import small
 from tests.stories import PLAN, assigned, exchange, join, lines, measures, report
 
@@ -38,6 +47,14 @@ def test_the_start_and_refusals_are_lines_of_their_own() -> None:
         "training CartPole-v1 with a3c: run first resumes from version 7",
         "refused a connection: no hello",
     ]
+
+
+def test_the_last_line_has_the_energy_if_machines_tell_their_power() -> None:
+    begun, over = (join(0.0), exchange(1.0)), Stopped(time=20.0, reason="20 seconds are over")
+    for watts, words in (({"watts": 360.0}, ", with 2 Wh"), ({}, "")):
+        progress, file = told(*begun, measures(10.0, **watts), over)
+        say_reason(progress)
+        assert file.getvalue().splitlines()[-1] == f"ended: 20 seconds are over{words}"
 
 
 def test_in_a_log_lines_are_rare_and_the_last_one_is_there() -> None:

@@ -22,7 +22,6 @@ from genkidama.parent.parent import Parent
 from genkidama.plugins.notify import VARIABLE
 from genkidama.runs.status import line
 from genkidama.runtime.log import get_logger
-from genkidama.runtime.pacing import Throttle
 from genkidama.server.events import (
     Event,
     Exchange,
@@ -82,8 +81,8 @@ class Notices:
         #: By child: how many pushes it had made, and when it made the last.
         self._heard: dict[str, tuple[int, float]] = {}
         self._silent: set[str] = set()
-        self._warnings = Throttle[str](WARNING_SECONDS)
-        self._hot = Throttle[str](HOT_SECONDS)
+        #: By trouble, until when it is not told again.
+        self._quiet: dict[str, float] = {}
 
     def take(self, events: Sequence[Event], pushes: Mapping[str, int], now: float) -> list[Notice]:
         """The notices that follow from new events.
@@ -114,13 +113,13 @@ class Notices:
             case PhaseReported(metric=float(metric)):
                 self._best = max(self._best, metric)
             case Measures(child=child, figures={"throttled": 1.0} | {"undervoltage": 1.0}):
-                if self._hot.add(child, child, event.time):
+                if self._may_tell(f"{child} is throttled", event.time, HOT_SECONDS):
                     words = "its machine is slowed down: it is too hot, or its supply is too weak"
                     return [self._notice("throttled", f"{child} is throttled", words)]
             case Warned(reason=reason):
                 # Counts and times in it make it no other warning.
                 kind = "".join(letter for letter in reason if not letter.isdigit())
-                if self._warnings.add(kind, reason, event.time):
+                if self._may_tell(kind, event.time, WARNING_SECONDS):
                     return [self._notice("warning", "warning", reason)]
             case Stopped(reason=reason):
                 self._over = True
@@ -128,6 +127,13 @@ class Notices:
                 kind = "solved" if goal else "ended"
                 return [self._notice(kind, kind, f"{reason}\n{self._describe()}")]
         return []
+
+    def _may_tell(self, trouble: str, now: float, seconds: float) -> bool:
+        """True if this trouble was not told in the last so many seconds; it is told now."""
+        if now < self._quiet.get(trouble, now):
+            return False
+        self._quiet[trouble] = now + seconds
+        return True
 
     def _listen(self, pushes: Mapping[str, int], now: float) -> list[Notice]:
         """Tells of children that fell silent, and of those that are back."""

@@ -29,7 +29,7 @@ def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
 
 def shown() -> dict[str, Any]:
     status = told([*began("a", "b"), pushed(1, "a"), pushed(2, "b")], steps=100)
-    status.take([measured("a", 3, pps=120.0)])
+    status.take([measured("a", 3, pps=120.0, celsius=61.5, watts=3.6)])
     status.page = {"viewers": 3, "seconds": 0.5}
     status.take([PushesRefused(time=BEGAN, child="x", code="token", reason="-", count=3)])
     return as_json(status.document(BEGAN + 3, lambda _: Facts(bytes_in=7, round_trip=0.002)))
@@ -44,6 +44,9 @@ def test_values_are_those_of_the_document() -> None:
     assert found["genkidama_child_round_trip", "b"] == 0.002
     assert found["genkidama_refusals_total", "token"] == 3
     assert found["genkidama_figure", "pps"] == 120.0
+    assert found["genkidama_child_celsius", "a"] == 61.5
+    assert ("genkidama_child_watts", "b") not in found
+    assert found["genkidama_watt_hours",] == pytest.approx(3 * 3.6 / 3600)
     assert found["genkidama_viewers",] == 3
     assert found["genkidama_page_cpu_seconds_total",] == 0.5
 

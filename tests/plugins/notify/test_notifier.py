@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkidama.plugins.notify.notifier import BEST_SECONDS, SILENT_SECONDS, Notices
 from genkidama.server.events import Started, Stopped, Warned
 from tests.helpers import small
-from tests.stories import exchange, join, report
+from tests.stories import exchange, join, measures, report
 
 
 def begun(**stop: float) -> Notices:
@@ -64,8 +64,21 @@ def test_a_warning_with_other_numbers_is_the_same_warning() -> None:
     full = [Warned(time=float(t), reason=f"disk: {t} bytes left") for t in range(5)]
     found = notices.take(full, {}, 5.0)
     assert [each[2:] for each in found] == [("shelf: warning", "disk: 0 bytes left")]
-    other = Warned(time=6.0, reason="history: cannot be written")
-    assert len(notices.take([other], {}, 6.0)) == 1
+    again = [Warned(time=t, reason=f"disk: {t} bytes left") for t in (600.0, 601.0)]
+    assert len(notices.take(again, {}, 601.0)) == 1
+    other = Warned(time=602.0, reason="history: cannot be written")
+    assert len(notices.take([other], {}, 602.0)) == 1
+
+
+def test_a_machine_that_is_throttled_is_told_once_an_hour() -> None:
+    notices = begun()
+    cool = measures(1.0, throttled=0.0, undervoltage=0.0, celsius=60.0)
+    assert not notices.take([cool], {}, 1.0)
+    hot = [measures(float(t), throttled=0.0, undervoltage=1.0) for t in (2, 3, 3602, 3603)]
+    found = notices.take(hot, {}, 3603.0)
+    assert [each.title for each in found if each.kind == "throttled"] == [
+        "shelf: pi is throttled"
+    ] * 2
 
 
 def test_the_end_says_whether_it_is_solved_and_no_child_is_missed_after_it() -> None:
