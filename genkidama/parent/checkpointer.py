@@ -270,6 +270,7 @@ class Checkpointer(RunStore):
     async def _write_due(self, now: float, newest_first: bool = False) -> None:
         while self._due:
             copy = self._due.pop() if newest_first else self._due.popleft()
+            await self._journal.secure()
             try:
                 path = await asyncio.to_thread(self._folder.save_latest, *copy)
             except EnvironmentFailure:

@@ -103,6 +103,9 @@ class Journal(Protocol):
     def note(self, event: Event) -> None:
         """Adds an event, at the present time."""
 
+    async def secure(self) -> None:
+        """Returns when all events so far would survive a power cut, or cannot be written."""
+
     def complain(self, problem: str) -> None:
         """Reports a file or a database that cannot be read or written, in one line."""
 

@@ -6,11 +6,13 @@ Laws of this file:
 - A problem is in the log and in the history. One of the history itself also goes to the fallback,
   since the terminal that follows a run reads the history.
 - A directory that was deleted is made again, with everything that the parent knows.
-- The history has events in the order in which they happened.
+- The history has events in the order in which they happened. Those before a checkpoint are on the
+  disk before it is.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from genkidama._version import __version__
@@ -94,6 +96,16 @@ class RunWriter:
             if self._history_error.message:
                 self._write_fallback(problem)
 
+    async def secure(self) -> None:
+        """See `Journal`."""
+        self._take_events()
+        try:
+            self._history.flush()
+            await asyncio.to_thread(self._history.sync)
+        except EnvironmentFailure as error:
+            if self._history_error.is_new(str(error)):
+                self.complain(str(error))
+
     def after_push(self) -> bool:
         """To be called after each push, before the next. Whether `keep` has something to write."""
         return self._store.after_push()
@@ -127,6 +139,7 @@ class RunWriter:
         try:
             self._look(at_once=True)
             self._history.flush()
+            await asyncio.to_thread(self._history.sync)
         except EnvironmentFailure as error:
             failure = failure or error
         self._history.close()

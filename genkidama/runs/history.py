@@ -1,7 +1,8 @@
 """Writer and reader of `history.jsonl`, which has one line for each event of a run.
 
 Laws of this file:
-- Lines are collected in memory and written together by `flush`; a crash loses unflushed lines.
+- Lines are collected in memory and written together by `flush`; a crash loses unflushed lines, and
+  a power cut what came after `sync`.
 - A write that fails loses nothing either: the lines stay and the next `flush` tries again. When
   `BACKLOG` bytes are waiting, further lines are dropped and counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
@@ -86,7 +87,10 @@ class HistoryTail:
         self._identity: tuple[int, int] | None = None
 
     def read(self) -> list[bytes]:
-        """The next lines that were not read yet, within 1 MiB of the file."""
+        """The next lines that were not read yet, within 1 MiB of the file.
+
+        None while it cannot be read: whoever writes it says what is wrong with the disk.
+        """
         try:
             with self.path.open("rb") as file:
                 identity = _identity(os.fstat(file.fileno()))
@@ -95,7 +99,7 @@ class HistoryTail:
                 self._identity = identity
                 file.seek(self.position)
                 piece = file.read(PIECE_BYTES)
-        except FileNotFoundError:
+        except OSError:
             self.behind = False
             return []
         found = whole_lines(piece)
@@ -172,6 +176,15 @@ class History:
             raise EnvironmentFailure(
                 f"{self.path}: cannot be written: {error.strerror}; the run goes on, {hint(error)}"
             ) from None
+
+    def sync(self) -> None:
+        """Returns when what is written would survive a power cut.
+
+        Raises:
+            EnvironmentFailure: the disk does not take it.
+        """
+        with disk_errors(self.path):
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Closes the file. What `flush` could not write is lost."""

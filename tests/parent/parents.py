@@ -33,5 +33,8 @@ class Notes:
     def note(self, event: Event) -> None:
         self.events.append(event)
 
+    async def secure(self) -> None:
+        pass
+
     def complain(self, problem: str) -> None:
         self.problems.append(problem)

@@ -143,6 +143,16 @@ def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
     assert follower.position == path.stat().st_size == 3 + len(LINES)
 
 
+def test_a_follower_waits_for_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """As on a disk that has been pulled out; here a folder stands in its place."""
+    follower = HistoryTail(tmp_path / "history.jsonl")
+    follower.path.mkdir()
+    assert follower.read() == []
+    follower.path.rmdir()
+    follower.path.write_bytes(LINES)
+    assert follower.read() == LINES.splitlines()
+
+
 def test_a_long_history_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(LINES * (3 * PIECE_BYTES // len(LINES)))

@@ -188,6 +188,8 @@ class TrialStore(RunStore):
         )
 
     async def _write(self) -> None:
+        if self._copies:
+            await self._journal.secure()
         while self._copies:
             number, copy = next(iter(self._copies.items()))
             await asyncio.to_thread(self._save, number, copy)
