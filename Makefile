@@ -54,7 +54,7 @@ SECONDS ?= 60
 TARGETS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz coverage lint docs format mutants audit sbom hashes release tag pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: whic
 		ask = "select count(*), coalesce(sum(test_outcome = \"KILLED\"), 0) from work_results where worker_outcome = \"NORMAL\""; \
 		all, killed = sqlite3.connect("build/mutants.sqlite").execute(ask).fetchone(); \
 		print(f"{killed} of {all} mutants killed, {killed / max(all, 1):.1%}; build/mutants.txt has the others")'
+
+faults: $(INSTALLED_DEV) ## Kill, cut, fill and stop real runs, and write the table (root, half an hour; docs/reliability.md).
+	$(BIN)/python -m studies.faults run; status=$$?; $(BIN)/python -m studies.faults table && exit $$status
 
 audit: $(INSTALLED_TOOLS) ## Look up the pinned packages among the known vulnerabilities.
 	@status=0; for file in $(wildcard $(ROLES:%=%/requirements*.txt)); do \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -22,7 +23,8 @@ class Faulty(gymnasium.Env[Observation, int]):
     Args:
         length: steps of an episode; 0 lets it go on for ever.
         fault: `"raise"` an exception of two lines, `"kill"` the process, `"sleep"` for a minute,
-            `"slow"` down to ten steps a second, `"eat"` memory, `"print"` a line to standard
+            `"slow"` down to ten steps a second, `"eat"` memory, `"leak"`
+            8 MB a step, `"segfault"`, `"print"` a line to standard
             output, `"nan"` as a reward.
         where: `"construct"`, `"reset"` or `"step"`.
         after: how many episodes go well before.
@@ -36,6 +38,7 @@ class Faulty(gymnasium.Env[Observation, int]):
     ) -> None:
         self._length, self._fault, self._where, self._after = length, fault, where, after
         self._episodes = self._steps = 0
+        self._leaked: list[Observation] = []
         self._meet("construct")
 
     def reset(
@@ -66,6 +69,10 @@ class Faulty(gymnasium.Env[Observation, int]):
                 time.sleep(0.1)
             case "eat":
                 self._eaten = [np.empty(1 << 23) for _ in range(1 << 10)]  # 64 GB
+            case "leak":
+                self._leaked.append(np.ones(1 << 20))
+            case "segfault":
+                ctypes.string_at(0)
             case "print":
                 print("hello from the environment")
             case "nan":

@@ -23,13 +23,16 @@ class Network:
         link: what each of them is behind; None leaves all on the loopback.
         seed: of the lost packets.
         mtu: the largest packet, in bytes.
+        name: of this network, if one process makes several at a time.
     """
 
-    def __init__(self, machines: int, link: Link | None, seed: int, mtu: int = 1500) -> None:
+    def __init__(
+        self, machines: int, link: Link | None, seed: int, mtu: int = 1500, name: str = ""
+    ) -> None:
         self._link = link
         self._mtu = mtu
         self._seed = seed
-        stem = f"scaling-{os.getpid()}"
+        stem = f"scaling-{os.getpid()}{name and '-'}{name}"
         self._parent = f"{stem}-parent"
         self._machines = [f"{stem}-{number}" for number in range(machines)]
         self._relay: subprocess.Popen[bytes] | None = None
@@ -38,7 +41,7 @@ class Network:
         if self._link is None:
             return self
         try:
-            for name in self._namespaces:
+            for name in self.namespaces:
                 _ip("netns", "add", name)
                 _ip("-n", name, "link", "set", "lo", "up")
             link = self._link
@@ -75,11 +78,12 @@ class Network:
             with self._relay:  # closes its input, which ends it
                 pass
         if self._link is not None:
-            for name in self._namespaces:
+            for name in self.namespaces:
                 subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
 
     @property
-    def _namespaces(self) -> list[str]:
+    def namespaces(self) -> list[str]:
+        """The parent's, and each machine's."""
         return [self._parent, *self._machines]
 
     def address(self, machine: int) -> str:
