@@ -77,6 +77,8 @@ class Shelf:
         self.broken: list[str] = []
         #: Whether what processes said is all there: a power cut takes their logs.
         self.heard = True
+        #: Who is meant, as a run ends: to look among all processes takes longer than its end.
+        self._known: list[psutil.Process] = []
         self._environment = [f"TMPDIR={self.tmp}"]
         self._control = folder / "control"
         self._control.write_bytes(bytes(16))
@@ -131,7 +133,8 @@ class Shelf:
 
     def send(self, kind: str, number: int) -> psutil.Process | None:
         """Sends a signal to one of them, and returns it; None if there is none."""
-        for each in self.luck.sample(found := self.find(kind), len(found)):
+        found = self._known or self.find(kind)
+        for each in self.luck.sample(found, len(found)):
             with suppress(psutil.Error):
                 each.send_signal(number)
                 return each
@@ -180,7 +183,7 @@ class Shelf:
             self.until(lambda: self.find(kind or "parent"), f"a {kind}")
             time.sleep(uniform(0.0, 0.3))
         elif stage == "joining":
-            self.until(lambda: self.said("start"), "a parent")
+            self.until(lambda: self.said("start") and (not kind or self.find(kind)), f"a {kind}")
             time.sleep(uniform(0.0, 0.4))
         elif stage == "training":
             self.until(lambda: self.said("exchange") > 3 or self.said("report"), "exchanges")
@@ -193,8 +196,10 @@ class Shelf:
                     break
             time.sleep(uniform(0.0, 0.002))
         elif stage == "ending":
+            self.until(lambda: self.said("exchange") > 3, "exchanges")
+            self._known = self.find(kind) if kind else []
             self.until(lambda: self.said("stop"), "the end")
-            time.sleep(uniform(0.0, 0.2))
+            time.sleep(uniform(0.0, 0.1))
 
     # Clock and disk.
 
