@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,20 +69,21 @@ class Fault:
     seconds: float = 12.0
 
 
+def code_of(shelf: Shelf, process: Program) -> int:
+    """The exit code; −1 of a process that does not end, which is noted."""
+    try:
+        return process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        shelf.broken.append(f"does not end: {process.words[0]}")
+        return -1
+
+
 def conclude(shelf: Shelf, first: Program, killed: bool = False) -> str:
     """Sees a command of the user's to its end, has him resume it if need be, and checks all."""
-    outcome = "went on"
-    try:
-        code = first.wait(PATIENCE)
-    except TimeoutError:
-        code = -1
-    except Exception as error:
-        shelf.broken.append(f"does not end: {error}")
-        code = -1
+    code = code_of(shelf, first)
     _plain(shelf, first, code, killed)
     shelf.vanish("the end")
-    if code:
-        outcome = resume(shelf)
+    outcome = resume(shelf) if code else "went on"
     shelf.broken += check(shelf)
     return outcome
 
@@ -97,7 +99,6 @@ def resume(shelf: Shelf) -> str:
     """What a person does after the end of a run that was not its own."""
     searches = (shelf.folder / "cart.toml").exists()
     command, file = (SEARCH, "cart.toml") if searches else (TRAIN, "e.toml")
-    began = time.time()
     if (shelf.run / "experiment.toml").exists():
         words = (*command, "--resume", shelf.run)
     else:
@@ -106,10 +107,7 @@ def resume(shelf: Shelf) -> str:
         words = (*words, "--allow", "tests.tiny")
     before, kept = shelf.said("resume"), any(shelf.run.glob("**/version-*.safetensors"))
     process = shelf.start(*words)
-    try:
-        code = process.wait(PATIENCE)
-    except Exception:
-        code = -1
+    code = code_of(shelf, process)
     again = "resumed" if shelf.said("resume") > before else "began anew"
     if kept and " is finished: " in process.err:
         again = "went on"  # it had come to its end, and lacked nothing
@@ -117,7 +115,7 @@ def resume(shelf: Shelf) -> str:
         shelf.broken.append("began anew though there was a checkpoint")
     if code:
         last = (process.err.strip().splitlines() or [""])[-1]
-        shelf.broken.append(f"{again}: ended with {code} after {time.time() - began:.0f} s: {last}")
+        shelf.broken.append(f"{again}: ended with {code}: {last}")
     shelf.vanish("the end of what was resumed")
     return again
 
@@ -248,8 +246,7 @@ def pulled(shelf: Shelf, stage: str) -> str:
 
 
 def _mounted_anew(shelf: Shelf, first: Program) -> str:
-    with suppress(Exception):
-        first.wait(PATIENCE)
+    code_of(shelf, first)
     shelf.vanish("the end of a run without a disk")
     shelf.mount_disk()
     return conclude(shelf, first)
@@ -311,11 +308,7 @@ def environment(fault: str, where: str) -> Play:
 
 def _spoilt(shelf: Shelf, settings: Experiment, group: Group) -> str:
     first = shelf.train(settings, group=group)
-    try:
-        code = first.wait(PATIENCE)
-    except Exception as error:
-        shelf.broken.append(f"does not end: {error}")
-        code = -1
+    code = code_of(shelf, first)
     _plain(shelf, first, code)
     shelf.vanish("the end")
     shelf.broken += check(shelf, traceback="tests/tiny.py")  # of the user's own code
@@ -361,12 +354,7 @@ def conclude_apart(
     for each in (parent, *children):
         if each in lost:
             each.signal(signal.SIGTERM)
-        try:
-            code = each.wait(PATIENCE)
-        except Exception as error:
-            shelf.broken.append(f"does not end: {error}")
-            continue
-        if code:
+        if code := code_of(shelf, each):
             last = (each.err.strip().splitlines() or [""])[-1]
             shelf.broken.append(f"ended with {code}: {last[:100]!r}")
     shelf.vanish("the end")
@@ -446,12 +434,8 @@ def little_memory(megabytes: int) -> Play:
                 group=group,
             )
             parent.wait(PATIENCE)
-            with suppress(Exception):
-                small_one.wait(20.0)
-            if small_one.popen.poll() is None:
-                shelf.broken.append("the small child does not end with its run")
-            elif small_one.popen.returncode > 0:
-                _plain(shelf, small_one, small_one.popen.returncode)
+            if (code := code_of(shelf, small_one)) > 0:
+                _plain(shelf, small_one, code)
             return conclude_apart(shelf, parent, children)
         finally:
             group.close()
