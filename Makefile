@@ -54,10 +54,10 @@ SECONDS ?= 60
 TARGETS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz simulate simulate-planted coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install Genkidama into it.
 
@@ -105,6 +105,13 @@ test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lo
 fuzz: $(INSTALLED_DEV) ## Fuzz all that reads what others send or keep, SECONDS for each of TARGETS (Atheris).
 	@$(PIP_INSTALL) atheris
 	$(BIN)/python -m tests.fuzzing $(TARGETS) --seconds $(SECONDS)
+
+# Day SEED with the machines' logs, or SEEDS days from day FROM on.
+simulate: $(INSTALLED_DEV) ## Play days of a parent and its children in virtual time (docs/reliability.md).
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--from $(or $(FROM),0) --seeds $(or $(SEEDS),200))
+
+simulate-planted: $(INSTALLED_DEV) ## Plant bugs, and play days until each is noticed.
+	$(BIN)/python -m tests.simulation planted --seeds $(or $(SEEDS),1000)
 
 coverage: $(INSTALLED_DEV) ## Run the tests with coverage.py, also in the processes they start: build/coverage.
 	@$(PIP_INSTALL) coverage

@@ -95,6 +95,8 @@ class ConnectionManager:
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        #: The connections that are being closed, since the run is over.
+        self._dismissed: set[ServerConnection] = set()
 
     def make(self, server: Server) -> Connection:
         """A connection of this server of websockets', without a transport yet."""
@@ -188,7 +190,8 @@ class ConnectionManager:
             if name and self.children.get(name) is connection:
                 del self.children[name]
                 self._waiting.pop(name, None)
-                self._server.disconnected(name, connection.ending, self._host.now())
+                told = connection.protocol.close_rcvd is not None
+                self._server.disconnected(name, connection.ending, self._host.now(), told)
                 self._host.after_disconnect()
 
     def answer_long_polls(self) -> None:
@@ -197,6 +200,13 @@ class ConnectionManager:
             if connection.free and (reply := self._pulled(name, Pull(wait=True))):
                 del self._waiting[name]
                 connection.write(reply)
+
+    def dismiss(self) -> None:
+        """Tells the children that are left that the run is over. One that does not answer is cut
+        off, and may come back to hear it."""
+        for connection in set(self.children.values()) - self._dismissed:
+            self._dismissed.add(connection)
+            self._close(connection, CloseCode.NORMAL_CLOSURE, "the run is over")
 
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""
@@ -321,11 +331,13 @@ class ConnectionManager:
         self.children[name] = connection
         self._waiting.pop(name, None)
         if old is not None:
-            closing = asyncio.create_task(
-                old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection")
-            )
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            why = "the child speaks on another connection"
+            self._close(old, CloseCode.POLICY_VIOLATION, why)
+
+    def _close(self, connection: ServerConnection, code: CloseCode, reason: str) -> None:
+        closing = asyncio.create_task(connection.close(code, reason))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
         """Counts what websockets refused on its own."""

@@ -180,6 +180,8 @@ class Parent:
                 if over == math.inf:
                     over = time.monotonic()
                     self._log_linger()
+                if time.monotonic() >= over + LEAVE_SECONDS:
+                    self.connections.dismiss()
                 if time.monotonic() >= over + self._parting_seconds:
                     return
             with suppress(TimeoutError):
@@ -195,8 +197,9 @@ class Parent:
     @property
     def _parting_seconds(self) -> float:
         """Seconds after the run's end in which children may still learn of it."""
-        leave = LEAVE_SECONDS if self.connections.children else 0.0
-        return max(leave, self._linger_seconds if absent_children(self.server.children) else 0.0)
+        children = self.connections.children
+        waits = children or absent_children(self.server.children)
+        return max(LEAVE_SECONDS if children else 0.0, self._linger_seconds if waits else 0.0)
 
     @property
     def _linger_seconds(self) -> float:

@@ -141,12 +141,17 @@ class ParameterServer:
             self._events.append(event)
         return Refusal(code=code, reason=reason, final=error.final)
 
-    def disconnected(self, child: str, reason: str, now: float) -> None:
-        """Notes the end of a child's connection. The child may return under the same name."""
+    def disconnected(self, child: str, reason: str, now: float, told: bool = False) -> None:
+        """Notes the end of a child's connection. The child may return under the same name.
+
+        Args:
+            told: whether the child knows that the connection has ended, and why.
+        """
         self.trials.vanished(child, now)
         record = self.children.get(child)
         if record is None or not record.connected:
             return
+        record.parted = record.parted or (told and bool(self.stop))
         self.joined.discard(child)
         self.trials.rule.forget(child)
         trial = record.trial

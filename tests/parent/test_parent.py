@@ -17,12 +17,13 @@ from genkidama.config.plugin import Plugin
 from genkidama.errors import EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
+from genkidama.parent.connections import ConnectionManager
 from genkidama.parent.event_log import describe
 from genkidama.parent.extensions import Companion, Observer
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server.events import Event
-from tests.helpers import history, running
+from tests.helpers import eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment
 
@@ -71,6 +72,29 @@ async def test_a_child_that_does_not_leave_is_told_that_the_run_is_over(
         await serving
         await parent.shutdown()
         assert await child.closed() == (1000, "the run is over")
+
+
+async def test_a_child_that_is_cut_off_at_the_end_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_module, "LEAVE_SECONDS", 0.1)
+    monkeypatch.setattr(ConnectionManager, "close_seconds", 0.2)
+    parent = Parent(experiment(stop={"updates": 1}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        child.connection.transport.pause_reading()  # as behind a link that is cut
+        await eventually(lambda: not parent.connections.children)
+        assert not serving.done()
+        async with FakeChild(parent.address) as again:
+            reply = await again.hello()
+            assert isinstance(reply, Welcome)
+            assert reply.stop == "1 update done"
+            await serving
+            await parent.shutdown()
+        child.connection.transport.resume_reading()
 
 
 async def test_time_ends_a_run_in_which_nobody_pushes(tmp_path: Path) -> None:
