@@ -233,7 +233,7 @@ def test_an_evaluation_of_nothing_is_one_line(
         (["report", "nowhere"], "nowhere: holds no run"),
         (
             ["report", "run/trials/0000"],
-            "run/trials/0000: is no search; `genkidama plot run/trials/0000` draws it",
+            "run/trials/0000: is not a search; `genkidama plot run/trials/0000` draws it",
         ),
     ],
 )

@@ -43,11 +43,15 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
     try:
         with safetensors.safe_open(str(path), "np") as file:
             if (file.metadata() or {}).get("signature") != key:
-                log.warning("state belongs to another network, starting afresh", path=str(path))
+                log.warning(
+                    "the saved state is of another network, so it is not used", path=str(path)
+                )
                 return None
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
     except (OSError, safetensors.SafetensorError) as error:
-        log.warning("state cannot be read, starting afresh", path=str(path), reason=str(error))
+        log.warning(
+            "the saved state cannot be read, so it is not used", path=str(path), reason=str(error)
+        )
         return None
 
 

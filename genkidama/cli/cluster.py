@@ -394,7 +394,7 @@ class SupervisedChild:
 
     def _leave_out(self, error: GenkidamaError) -> None:
         self.failure = error
-        self._say(f"{self.name} is left out: {error}")
+        self._say(f"the run goes on without {self.name}: {error}")
 
 
 #: A repeated complaint is printed again after this many seconds.
@@ -438,8 +438,7 @@ class LogWatcher:
                     found.append(words)
         due = self._throttle.due(now)
         return found + [
-            f"{words} ({count - 1} times more since)" if count > 1 else words
-            for words, count in due
+            f"{words} (and {count - 1} times since)" if count > 1 else words for words, count in due
         ]
 
 
@@ -456,4 +455,6 @@ def _complaint(line: bytes) -> str:
         return ""
     which = next((f" {entry[noun]}" for noun in ("core", "agent") if noun in entry), "")
     reason = f": {entry['reason']}" if "reason" in entry else ""
+    if event.endswith(" lost"):
+        event = f"lost {event.removesuffix(' lost')}"
     return " ".join(f"{event}{which}{reason}".split())[:_LONGEST]

@@ -193,7 +193,7 @@ def frame(
     if search is None:
         value = learning["mean_return"]
         words = "no episode has ended" if value is None else f"{value:.1f}"
-        words += "" if value is None or run["goal"] is None else f" of {run['goal']:g}"
+        words += "" if value is None or run["goal"] is None else f", goal {run['goal']:g}"
         rows.append(_curve("return", words, points, width))
         speed.append(f"update {learning['update']:,.0f}")
     else:

@@ -16,7 +16,7 @@ from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
 from genkidama.config.experiment import Experiment, brought
-from genkidama.config.formatting import energy
+from genkidama.config.formatting import energy, plural
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
@@ -26,6 +26,7 @@ from genkidama.runs.run import TRIALS, Run
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, load
 from genkidama.runs.warm_start import found_weights
 from genkidama.runtime.forkserver import prefork
+from genkidama.runtime.machine import available_cores
 from genkidama.server.trial import Snapshot
 
 __all__ = [
@@ -53,6 +54,10 @@ def run_train(options: argparse.Namespace) -> int:
             print(_json(summary(Run.open(options.resume), before)))
         return 0
     progress = Progress(experiment, about=about_stop)
+    if any(each.partition("=")[0].strip() == "parent.listen" for each in options.set):
+        progress.say("parent.listen: train takes a free port of this machine; see genkidama parent")
+    if options.cores is not None and (many := options.cores * options.children) > available_cores():
+        progress.say(f"{many} core processes share {plural(available_cores(), 'CPU core')}")
     with feeding(getattr(options, "sinks", ()), progress.say) as sinks:
         with closing_display(progress):
             run = train(

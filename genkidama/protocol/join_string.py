@@ -44,7 +44,7 @@ class Invitation(NamedTuple):
         """Reads a join string; an error does not show it."""
         url = parse_url(text.strip())
         if url is None or url.scheme not in ("ws", "wss") or not url.port or url.path.strip("/"):
-            raise _unreadable("it has another form; was it copied whole, and in quotes?")
+            raise _unreadable("it is incomplete, or was not in quotes")
         if url.token and not (is_name(url.name) and is_token(url.token)):
             raise _unreadable("what stands before the @ is no name and token")
         if url.secure != bool(url.fingerprint):

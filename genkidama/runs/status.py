@@ -727,7 +727,7 @@ def _line(document: dict[str, Any]) -> Iterator[str]:
             yield f"best {search['best']['score']:.1f} (trial {search['best']['trial']})"
     else:
         if learning["mean_return"] is not None:
-            goal = "" if run["goal"] is None else f" of {run['goal']:g}"
+            goal = "" if run["goal"] is None else f" (goal {run['goal']:g})"
             yield f"mean return {learning['mean_return']:.1f}{goal}"
         yield f"update {learning['update']:,.0f}"
         yield plural(learning["episodes"], "episode")

@@ -80,8 +80,10 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
     try:
         return import_module(module_name)
     except ImportError as error:
-        torch = error.name is not None and error.name.partition(".")[0] == "torch"
-        way = pip_install("torch") if torch else "is it installed or on PYTHONPATH?"
+        missing = (error.name or "").partition(".")[0]
+        # Packages that an extra of the same name installs.
+        known = missing in ("torch", "minatar", "envpool")
+        way = pip_install(missing) if known else "is it installed or on PYTHONPATH?"
         raise ConfigurationError(
             f"{key} = {name!r}: cannot import {module_name!r}: {error}; {way}"
         ) from error

@@ -185,7 +185,7 @@ def test_a_parent_that_others_stop_and_a_child_that_fails_do_not_end_the_run(
         "SIGTERM",
         "30 updates done",
     ]
-    assert "child-2 is left out: the cable is loose" in said
+    assert "the run goes on without child-2: the cable is loose" in said
     assert "the parent was stopped by SIGTERM, and is started again" in said
 
 
@@ -290,7 +290,7 @@ def test_one_that_fails_before_it_has_trained_is_left_out_and_that_is_said(proce
     child.poll(1.0)
     child.poll(100.0)
     assert isinstance(child.failure, EnvironmentFailure) and not process.starts
-    assert said == ["child-1 is left out: the cable is loose"]
+    assert said == ["the run goes on without child-1: the cable is loose"]
 
 
 def test_one_whose_settings_are_wrong_is_left_out_although_it_has_trained(process: Any) -> None:
@@ -324,7 +324,7 @@ def test_one_that_is_killed_is_started_again_at_once_but_not_for_ever(process: A
         process.code = -9
         child.poll(0.0)
     assert said == ["child-1 was killed, and is started again"] * 2 + [
-        "child-1 is left out: child-1 was killed too often"
+        "the run goes on without child-1: child-1 was killed too often"
     ]
 
 
@@ -367,7 +367,7 @@ def test_warnings_and_errors_are_told_and_nothing_else(tmp_path: Path) -> None:
     write(log, level="warning", event="trial failed", reason="as the history says")
     write(tmp_path / "child-2.log", level="error", event="state not saved", reason="x" * 1000)
     told = complaints.read(0.0)
-    assert told[0] == "child-1: core lost 3: ValueError: two lines"
+    assert told[0] == "child-1: lost core 3: ValueError: two lines"
     assert told[1].startswith("child-2: state not saved: xxx") and len(told[1]) < 320
     assert len(told) == 2 and complaints.read(1.0) == []
 
@@ -380,9 +380,9 @@ def test_the_same_is_told_again_after_a_minute_with_how_often_it_was(tmp_path: P
         write(log, level="warning", event="core lost", core=0, reason=f"it hung for {second} s")
         told += complaints.read(float(second))
     assert told == [
-        "child-1: core lost 0: it hung for 0 s",
-        "child-1: core lost 0: it hung for 60 s (5 times more since)",
-        "child-1: core lost 0: it hung for 120 s (5 times more since)",
+        "child-1: lost core 0: it hung for 0 s",
+        "child-1: lost core 0: it hung for 60 s (and 5 times since)",
+        "child-1: lost core 0: it hung for 120 s (and 5 times since)",
     ]
 
 

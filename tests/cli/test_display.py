@@ -96,7 +96,7 @@ def test_a_display_is_drawn_over_and_over_in_its_place(size: tuple[int, int]) ->
     text = "\n".join(found.lines)
     assert text.count("something to know") == text.count("ended: all is done") == 1
     assert len([line for line in found.lines if line]) <= size[1] + 3
-    assert re.search(r"^return +180\.0 of 195  ▁.*█$", text, re.MULTILINE)
+    assert re.search(r"^return +180\.0, goal 195  ▁.*█$", text, re.MULTILINE)
     assert ("and 16 more" in text) == (size[1] == 24)
     assert "loss -0.0123" in text
 
@@ -209,7 +209,7 @@ def test_a_run_on_the_smallest_terminal() -> None:
     assert rows[0] == "CartPole-v1 · a3c · blend · run small-20261122-120000 · training"
     assert rows[1].startswith("███") and rows[1].endswith("░  40% · 0:41 · at most 1:03 left")
     assert len(rows[1]) == 80
-    assert rows[2].startswith("return   120.0 of 195  ▁") and rows[2].endswith("█")
+    assert rows[2].startswith("return   120.0, goal 195  ▁") and rows[2].endswith("█")
     assert rows[3] == "speed    1,000 steps/s · 40,000 steps · 360 episodes · update 40"
     assert rows[4] == "measures PPS 2,950 · lag 1.25 · KL of children 0.5 · too old 3"
     assert rows[5] == ""

@@ -66,7 +66,9 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
     experiment = run.experiment
     settings = experiment.search
     if settings is None:
-        raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
+        raise ConfigurationError(
+            f"{run.path}: is not a search; `genkidama plot {run.path}` draws it"
+        )
     url = storage_url(settings.storage, run.path)
     folder = None if figures is None else Path(figures)
     allow = allowing(modules(experiment.to_dict()))

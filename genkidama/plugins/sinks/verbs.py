@@ -21,7 +21,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     option(
         "--log",
-        "send the figures to wandb, mlflow, trackio or module:Class; repeatable (docs/sinks.md)",
+        "send the metrics to wandb, mlflow, trackio or module:Class; repeatable (docs/sinks.md)",
         dest="sinks",
         action="append",
         default=[],
@@ -32,8 +32,8 @@ _OPTIONS: tuple[Option, ...] = (
 SINKS = Follower(_OPTIONS, "genkidama.plugins.sinks.feeds:Feeds")
 
 EXPORT = Verb(
-    "send a run's figures to TensorBoard, W&B, MLflow or trackio",
-    "Carries the figures of a run that has ended, or of what there is of it, to other tools.",
+    "send a run's metrics to TensorBoard, W&B, MLflow or trackio",
+    "Sends the metrics of a run that has ended, or of what there is of it, to other tools.",
     (path("run", "a run directory"), *_OPTIONS),
     (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),
     run="genkidama.plugins.sinks.verbs:run_export",
@@ -41,7 +41,7 @@ EXPORT = Verb(
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Carries the figures of a run to other tools."""
+    """Sends the metrics of a run to other tools."""
     from genkidama.errors import ConfigurationError
     from genkidama.plugins.sinks.feeds import Feeds
     from genkidama.runs.run import Run

@@ -85,7 +85,7 @@ DIAGNOSTICS = [
     "clipped 10.6%",
     "explained variance 0.942",
     "my own 1",
-    "updates 1",
+    "optimizer steps 1",
 ]
 
 
@@ -94,7 +94,7 @@ def test_a_person_sees_how_a_run_stands_and_what_changes(look: Look) -> None:
         page.wait_for_selector(DRAWN)
         hero = facts(page, "hero")
         assert list(hero) == ["mean return", "steps/s", "steps", "episodes", "updates", "children"]
-        assert hero["mean return"] == "204.7 of 200"
+        assert hero["mean return"] == "204.7, goal 200"
         assert hero["children"] == "3 of 4"
         assert page.inner_text("#bar-text").startswith("62% · 1:4")
         assert page.inner_text("#notes") == "entropy falls quickly"
@@ -149,7 +149,7 @@ def test_the_page_goes_on_by_itself_when_its_parent_is_back(look: Look) -> None:
         page.wait_for_selector("#connection[data-state=live]")
         parent.stop()
         page.wait_for_selector("#connection-text >> text=not connected, trying again")
-        assert facts(page, "hero")["mean return"] == "204.7 of 200"  # what was known stays
+        assert facts(page, "hero")["mean return"] == "204.7, goal 200"  # what was known stays
         parent.document = document(130.0, 2)
         parent.start()
         page.wait_for_selector("#connection[data-state=live]")
@@ -316,7 +316,7 @@ def test_it_speaks_seldom(look: Look) -> None:
     with made_up(document()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
         said = page.inner_text("#spoken")
-        assert said == "Mean return 204.7 of 200. 4 children training. 62% done."
+        assert said == "Mean return 204.7, goal 200. 4 children training. 62% done."
         change = {**copy.deepcopy(parent.document), "type": "change", "gone": []}
         change["learning"]["mean_return"] = 300.0
         parent.say(change)

@@ -8,7 +8,7 @@ const STATES = { waiting: "waiting for children", training: "", over: "over" };
 function hero({ run, learning, children, search, evaluation = null }) {
   const search_ = run.kind === "search";
   const there = children.filter((child) => child.state !== "away").length;
-  const goal = run.goal === null ? "" : ` of ${words.figure(run.goal)}`;
+  const goal = run.goal === null ? "" : `, goal ${words.figure(run.goal)}`;
   const best = search?.best ?? null;
   return [
     search_

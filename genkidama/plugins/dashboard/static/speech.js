@@ -22,7 +22,7 @@ export function follow({ run, learning, children }) {
   if (state === "over") parts.push(`The run is over: ${run.reason}`);
   if (state === "waiting") parts.push("The parent waits for children");
   if (learning.mean_return !== null) {
-    const goal = run.goal === null ? "" : ` of ${count(run.goal)}`;
+    const goal = run.goal === null ? "" : `, goal ${count(run.goal)}`;
     parts.push(
       `${run.kind === "search" ? "Best score" : "Mean return"} ${score(learning.mean_return)}${goal}`,
     );
