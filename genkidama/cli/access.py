@@ -83,7 +83,10 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--out", str(options.out)] if options.out else []
     for change in options.set:
         arguments += ["--set", change]
-    code = main(arguments, f"{command} --out", display)
+    try:
+        code = main(arguments, f"{command} --out", display)
+    finally:
+        progress.close()
     if display is not None and progress.status.run:
         run = Run(options.out or Path("runs") / progress.status.run, modules(experiment.to_dict()))
         say_reason(progress)
@@ -157,7 +160,8 @@ def join(options: argparse.Namespace) -> int:
     with display:
         display.refresh()
         child.run()
-    print(f"ended: {child.reason}; to go on, type the same command again", file=sys.stderr)
+    again = "; to go on, type the same command again" if child.reason == "stopped" else ""
+    print(f"ended: {child.reason}{again}", file=sys.stderr)
     return 0
 
 

@@ -33,9 +33,6 @@ class ParentDisplay(Observer):
         for event in events:
             self._progress.take(event)
 
-    def end(self) -> None:
-        self._progress.close()
-
 
 class ChildDisplay(LiveDisplay):
     """A child's own work, and its connection."""
@@ -47,7 +44,9 @@ class ChildDisplay(LiveDisplay):
         super().__init__()
 
     def draw(self, width: int, height: int) -> Any:
-        return self.line().replace(" · ", "\n", 1)
+        from rich.text import Text
+
+        return Text(self.line().replace(" · ", "\n", 1))
 
     def line(self) -> str:
         counts = self._child.counts
