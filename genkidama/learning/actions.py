@@ -32,7 +32,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-Supported: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
+Supported: TypeAlias = "Box | Discrete | MultiDiscrete | MultiBinary"
 
 #: The output for an invalid choice. It is finite, so its product with a probability of 0 is 0, and
 #: below whatever else is added to outputs.
