@@ -142,6 +142,20 @@ def test_the_glossary_has_the_words_that_need_one(site: dict[str, str]) -> None:
     assert words >= {*needed.split(","), "N_P, N_T, N_A"}
 
 
+@pytest.mark.parametrize(
+    ("typed", "page"),
+    [
+        ("custom environment", "tutorial/environment.md"),
+        ("alpha", "glossary.md"),
+        ("several machines", "tutorial/machines.md"),
+    ],
+)
+def test_a_page_has_the_words_that_are_searched_for(
+    site: dict[str, str], typed: str, page: str
+) -> None:
+    assert all(word in site[page].lower() for word in typed.split())
+
+
 def test_what_the_site_is_built_with_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
