@@ -158,9 +158,10 @@ def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
     assert lines[0] == "training CartPole-v1 with a3c: run run"
     assert any("mean return" in line and "update" in line for line in lines)
     assert "ended: 8 updates done" in lines
-    assert lines[-4:] == [
-        "run: run",
+    assert lines[-5:] == [
+        f"run: run, saved: version {Run.open(trained.path).snapshot.version}",
         "  watch it:   genkidama play run",
+        "  its page:   genkidama serve run",
         "  play again: genkidama evaluate run",
         "  go on:      genkidama train --resume run --set stop.updates=16",
     ]
