@@ -92,7 +92,7 @@ def test_two_children_one_is_killed_and_returns_and_one_is_refused(
         hero = facts(page, "hero")
         assert hero["children"] == "2" and hero["mean return"].endswith(", goal 475")
         assert (
-            float(hero["mean return"].split()[0]) >= 9.0
+            float(hero["mean return"].partition(",")[0]) >= 9.0
         )  # no shorter episode of CartPole is usual
         assert facts(page, "facts-list")["environment"] == "CartPole-v1"
 
