@@ -125,7 +125,8 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
         experiment = Experiment.load(options.file)
     else:
         assert origin is not None
-        experiment = Run.open(origin).experiment if origin.is_dir() else load(origin).experiment
+        is_run = options.resume is not None or origin.is_dir()
+        experiment = (Run.open(origin) if is_run else load(origin)).experiment
         check_imports(experiment.to_dict(), options.allow, str(origin), whole=True)
     changes = parse_settings(options.set)
     for key, value in (

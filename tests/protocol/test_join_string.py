@@ -33,14 +33,14 @@ def test_by_values() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "it has another form; was it copied whole, and in quotes?"),
-        (f"wss://pi:{TOKEN}@host:1#{PRINT[:-1]}", "it has another form"),
+        ("", "it is incomplete, or was not in quotes"),
+        (f"wss://pi:{TOKEN}@host:1#{PRINT[:-1]}", "it is incomplete"),
         (f"wss://pi:{TOKEN}@host:1", "wss:// ends with a fingerprint"),
         (f"ws://pi:{TOKEN}@host:1#{PRINT}", "ws:// without one"),
         (f"wss://-:{TOKEN}@host:1#{PRINT}", "no name and token"),
         (f"wss://pi:{TOKEN}ü@host:1#{PRINT}", "no name and token"),
-        (f"https://pi:{TOKEN}@host:1#{PRINT}", "it has another form"),
-        (f"wss://pi:{TOKEN}@host#{PRINT}", "it has another form"),
+        (f"https://pi:{TOKEN}@host:1#{PRINT}", "it is incomplete"),
+        (f"wss://pi:{TOKEN}@host#{PRINT}", "it is incomplete"),
     ],
 )
 def test_what_is_none_is_not_shown(text: str, words: str) -> None:
