@@ -31,6 +31,7 @@ from genkidama.child.collector import (
     make_slots,
 )
 from genkidama.child.shared_memory import (
+    CLOCKS,
     BatchSink,
     RolloutSink,
     SharedArray,
@@ -183,6 +184,8 @@ class SingleCore:
         self.seed = seed
         sequence = np.random.SeedSequence(seed)
         self._slots = make_slots(experiment)
+        if experiment.environment.period:
+            self._slots.report(memory.cycles[index], memory.answered)
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
         self.model = Model(experiment, self._slots, memory.gradients[index])
         self._rng = self.model.generator(int(sequence.generate_state(1)[0]))
@@ -254,6 +257,8 @@ class SingleCore:
             state_rows=STATE_ROWS[experiment.optimizer.name],
             shared_state=experiment.optimizer.shared,
         )
+        if experiment.environment.period:
+            arrays |= CLOCKS
         for part in core_parts(experiment):
             arrays |= part.arrays(experiment, model)
         return arrays

@@ -46,12 +46,15 @@ def warm_up(experiment: Experiment) -> None:
         with suppress(ConfigurationError):  # `describe` will report it
             part.check(experiment)
         experiment = part.rehearsal(experiment, environment)
-    observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
+    # What cannot be paused, as a robot, moves for nothing but its policy.
+    moves = not experiment.environment.period
+    observation = environment.reset(seed=0)[0] if moves else np.zeros(model.observation_shape)
     rng = np.random.default_rng(0)
     sample = model.head.sampler(rng, 0.0)
     action = sample(model.network.acting()(np.asarray(observation, np.float32)))
-    environment.step(model.head.to_environment(action))
+    if moves:
+        environment.step(model.head.to_environment(action))
     if experiment.sends_experience:
         environment.close()
         return
@@ -100,7 +103,7 @@ def describe(experiment: Experiment, pipe: Connection) -> None:
     gc.collect()
     cost = None
     with suppress(Exception):  # cores will meet the same error and report it
-        cost = _rehearse(*alone)
+        cost = None if experiment.environment.period else _rehearse(*alone)
     with suppress(OSError):  # the orchestrator no longer waits
         pipe.send(cost)
 

@@ -39,6 +39,7 @@ from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.forms import tensor_setting
+from genkidama.protocol.cycles import CycleReader
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
@@ -139,6 +140,8 @@ class CoreOrchestrator(PooledBackend):
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
+        period = self.experiment.environment.period
+        self._cycles = CycleReader(period) if period else None
         return self.signature
 
     def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
@@ -313,6 +316,8 @@ class CoreOrchestrator(PooledBackend):
         if "learning_rate" in work.measures:
             follows = following(self.experiment, float(memory.averaging[2]))
             work.measures["learning_rate"] *= follows.rate
+        if self._cycles is not None:
+            work.measures |= self._cycles.figures(memory.cycles)
         updates, self._pool.updates = self._pool.updates, {}
         self._updated.update(updates)
         if updates:
@@ -339,6 +344,8 @@ class CoreOrchestrator(PooledBackend):
     def heard(self, version: int) -> None:
         """θ_P's last version, for the cores."""
         self.memory.progress[1] = version
+        if self._cycles is not None:
+            self.memory.answered[0] = time.monotonic()
 
     async def shutdown(self) -> None:
         if self._memory is not None:

@@ -545,6 +545,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
+    if environment.period:
+        _check_real_time(experiment, source)
     if environment.lanes > 1 and child.backend != "ga3c":
         _check_lanes(experiment, source)
     if child.exchange == "chunk":
@@ -586,6 +588,36 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
             "nothing would be saved on the way; set one of them"
+        )
+
+
+def _check_real_time(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose environments have a clock."""
+    environment, child = experiment.environment, experiment.child
+    cause = ""
+    if environment.lanes > 1:
+        cause = f"environment.lanes = {environment.lanes}: set it to 1"
+    elif environment.vectorized or environment.prefix:
+        cause = "the environment is vectorized: take that out"
+    elif child.backend == "ga3c":
+        cause = "child.backend = 'ga3c': set it to 'hogwild'"
+    elif child.cores == "auto":
+        cause = "child.cores = 'auto': set it to 1, or to how many there are at each child"
+    if cause:
+        raise ConfigurationError(
+            f"{source}: environment.period = {environment.period}: each core has one environment "
+            f"with a clock, but {cause}"
+        )
+    if 0.0 < environment.safe_seconds <= environment.period:
+        raise ConfigurationError(
+            f"{source}: environment.safe_seconds = {environment.safe_seconds}: an observation is "
+            f"environment.period = {environment.period} old when the next action is due; set it to "
+            "twice that, for instance"
+        )
+    if not environment.safe_action and (environment.safe_seconds or environment.offline_seconds):
+        raise ConfigurationError(
+            f"{source}: environment.safe_seconds, environment.offline_seconds: say when "
+            "environment.safe_action is taken, which is not there; set it"
         )
 
 

@@ -91,6 +91,17 @@ class Environment(Section, frozen=True):
     action_mask: Literal["key", "info"] = "key"
     """Place of the mask of valid discrete actions: `"key"`, the key `action_mask` of a Dict of
     observations, if it has one; or `"info"`, `info["action_mask"]`."""
+    period: NotNegative = 0.0
+    """Seconds of a step of an environment that cannot be paused, as 0.02 of a robot with 50 Hz; 0
+    means that it waits for its actions."""
+    safe_action: tuple[float, ...] = ()
+    """`period`: the action, as a list of its numbers, while the policy's is late, or its parent
+    silent; empty means that there is none."""
+    safe_seconds: NotNegative = 0.0
+    """`safe_action`: the oldest observation that the policy may act on; 0 means any."""
+    offline_seconds: NotNegative = 0.0
+    """`safe_action`: the longest time without an answer of the parent, so with old weights; 0 means
+    any."""
     lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
     """`hogwild`: environments that each core plays at once; its batch is divided among them.
     1 is the thesis' form."""

@@ -25,6 +25,7 @@ from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask
+from genkidama.learning.real_time import RealTime
 from genkidama.runtime.import_strings import (
     environment_spec,
     is_import_string,
@@ -100,11 +101,14 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
     environment = ActionMask.around(environment, settings.action_mask == "info")
     environment = _flat(environment, settings)
+    if settings.period:
+        environment = RealTime(environment, settings)
     if (cv2 := sys.modules.get("cv2")) is not None:
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
         # forkserver do not survive in its forks.
         cv2.setNumThreads(1)
-    return environment
+    result: gymnasium.Env[Any, Any] = environment
+    return result
 
 
 def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:

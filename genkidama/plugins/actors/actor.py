@@ -128,6 +128,8 @@ class Actor:
         experiment = _with_lanes(self._experiment, lanes)
         self._slots.close()
         self._slots = make_slots(experiment)
+        if experiment.environment.period:
+            self._slots.report(self._memory.cycles[self._index], self._memory.answered)
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
         draws = np.random.default_rng(child)

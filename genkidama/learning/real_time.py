@@ -1,0 +1,173 @@
+"""Environments that cannot be paused, as robots: a clock around them, and a safe action.
+
+Laws of this file:
+- Every step begins at its tick, `period` seconds after the one before. One that comes later is
+  counted, and the clock goes on from there: missed ticks are not made up for.
+- While the policy is late for longer than `safe_seconds`, a thread takes `safe_action` at each
+  tick. What it is rewarded with belongs to the policy's next step, whose action came too late and
+  is replaced, too. So to the learner a late action is one that the environment has ignored.
+- One thread at a time is in the environment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.config.sections import Environment
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.cycles import COUNTS, Cycles
+
+__all__ = ["RealTime"]
+
+Array = npt.NDArray[Any]
+
+#: A step is late from this part of a period on.
+_LATE = 0.1
+
+
+class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose steps begin at the ticks of a clock.
+
+    Args:
+        environment: its `step` takes an action, and observes; it does not wait.
+        settings: `[environment]`, with a `period`.
+        now, sleep: the clock; only tests have another one.
+
+    Raises:
+        ConfigurationError: `environment.safe_action` is no action.
+    """
+
+    def __init__(
+        self,
+        environment: gymnasium.Env[Any, Any],
+        settings: Environment,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(environment)
+        self._period, self._bound = settings.period, settings.safe_seconds
+        self._offline = settings.offline_seconds
+        self._now, self._sleep = now, sleep
+        self._safe = None
+        if settings.safe_action:
+            self._safe = _action(environment.action_space, settings.safe_action)
+        self._cycles = Cycles(self._period, np.zeros(COUNTS, np.int64))
+        self._answered: Array | None = None
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._guard: threading.Thread | None = None
+        self._playing = False
+        #: When the next tick is.
+        self._due = 0.0
+        #: When the last action and the last observation were.
+        self._acted = self._observed = 0.0
+        #: What came of the safe actions since the policy's last step.
+        self._meanwhile: tuple[Any, ...] | None = None
+
+    def report(self, counts: Array, answered: Array) -> None:
+        """Gives it shared memory.
+
+        Args:
+            counts: int64 (COUNTS,), where cycles are counted from now on.
+            answered: float64 (1,), when the parent answered last, by `time.monotonic`.
+        """
+        self._cycles = Cycles(self._period, counts)
+        self._answered = answered
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        with self._lock:
+            self._playing, self._meanwhile = False, None
+        first = self.env.reset(**options)
+        with self._lock:
+            self._acted = self._observed = self._now()
+            self._due = self._acted + self._period
+            self._playing = True
+        if self._guard is None and self._safe is not None and self._bound:
+            self._guard = threading.Thread(target=self._watch, daemon=True)
+            self._guard.start()
+        return first
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        while (left := self._due - self._now()) > 0.0:
+            self._sleep(left)
+        with self._lock:
+            if self._meanwhile is None and not self._is_unsafe():
+                return self._tick(action, False)
+            if not self._is_over():
+                self._tick_safely()
+            assert self._meanwhile is not None
+            result, self._meanwhile = self._meanwhile, None
+            return result
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            self._playing = False
+        super().close()
+
+    def _is_unsafe(self) -> bool:
+        if self._safe is None:
+            return False
+        now = self._now()
+        late = bool(self._bound) and now - self._observed > self._bound
+        return late or bool(
+            self._offline
+            and self._answered is not None
+            and now - float(self._answered[0]) > self._offline
+        )
+
+    def _is_over(self) -> bool:
+        """True if the episode has ended meanwhile."""
+        return self._meanwhile is not None and bool(self._meanwhile[2] or self._meanwhile[3])
+
+    def _tick(self, action: Any, safe: bool) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        now = self._now()
+        late = now - self._due
+        self._cycles.add(now - self._acted, late > _LATE * self._period, safe)
+        self._acted = now
+        self._due = max(self._due, now - _LATE * self._period) + self._period
+        result = self.env.step(action)
+        self._observed = self._now()
+        if result[2] or result[3]:
+            self._playing = False
+        return result
+
+    def _tick_safely(self) -> None:
+        observation, reward, *flags, info = self._tick(self._safe, True)
+        if self._meanwhile is not None:
+            reward = reward + self._meanwhile[1]
+        self._meanwhile = observation, reward, *flags, info
+
+    def _watch(self) -> None:
+        """The thread: takes the safe action while the policy is late."""
+        left = self._bound
+        while not self._closed.wait(left):
+            with self._lock:
+                left = self._bound
+                if not self._playing:
+                    continue
+                if self._meanwhile is None:
+                    left = self._observed + self._bound - self._now()
+                if self._meanwhile is not None or left <= 0.0:
+                    if self._now() >= self._due:
+                        self._tick_safely()
+                    left = self._due - self._now()
+                left = max(left, 1e-4)
+
+
+def _action(space: gymnasium.Space[Any], given: tuple[float, ...]) -> Any:
+    """The action that a setting gives by its numbers."""
+    try:
+        action = np.asarray(given, space.dtype).reshape(space.shape or ())[()]
+    except (TypeError, ValueError, OverflowError):
+        action = None
+    if not space.contains(action):
+        raise ConfigurationError(f"environment.safe_action = {list(given)}: is none of {space}")
+    return action

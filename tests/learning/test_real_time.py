@@ -1,0 +1,177 @@
+"""Environments with a clock: ticks, late steps, percentiles, and the safe action."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import make_environment
+from genkidama.learning.real_time import RealTime
+from genkidama.protocol.cycles import COUNTS, CycleReader, Cycles
+
+PERIOD = 0.02
+
+
+class Machine(gymnasium.Env[Any, Any]):
+    """Notes its actions; each pays 1, and a step takes `takes` seconds of a clock."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, length: int = 10_000) -> None:
+        self.taken: list[Any] = []
+        self.length = length
+        self.happened = threading.Condition()
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self.left = self.length
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        with self.happened:
+            self.taken.append(int(action))
+            self.left -= 1
+            self.happened.notify_all()
+        return np.full(1, len(self.taken), np.float32), 1.0, self.left == 0, False, {}
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        with self.happened:
+            assert self.happened.wait_for(ready, 20.0)
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def timed(clock: Clock, **settings: Any) -> tuple[RealTime, np.ndarray, np.ndarray]:
+    environment = Environment(period=PERIOD, **settings)
+    made = RealTime(Machine(), environment, clock.now, clock.sleep)
+    counts, answered = np.zeros(COUNTS, np.int64), np.full(1, clock.time)
+    made.report(counts, answered)
+    made.reset()
+    return made, counts, answered
+
+
+@given(st.lists(st.floats(0.0, 0.1), min_size=1, max_size=60))
+def test_a_step_begins_at_its_tick_or_as_soon_as_its_action_is_there(delays: list[float]) -> None:
+    clock = Clock()
+    made, counts, _ = timed(clock)
+    due, late, before, cycles = clock.time + PERIOD, 0, clock.time, []
+    for delay in delays:
+        clock.sleep(delay)
+        expected = max(due, clock.time)
+        made.step(1)
+        assert clock.time == pytest.approx(expected, abs=1e-9)
+        late += clock.time - due > 0.1 * PERIOD + 1e-9
+        due = max(due, clock.time - 0.1 * PERIOD) + PERIOD
+        cycles.append(clock.time - before)
+        before = clock.time
+    assert counts[-2:].tolist() == [late, 0]
+    assert counts[:-2].sum() == len(delays)
+    # Nothing is made up for by a burst.
+    assert min(cycles[1:], default=PERIOD) >= 0.9 * PERIOD - 1e-9
+
+
+@given(st.lists(st.floats(0.0, 9.0), min_size=100, max_size=300))
+def test_percentiles_are_right_to_a_hundredth_of_a_period(periods: list[float]) -> None:
+    counts = np.zeros((2, COUNTS), np.int64)
+    both = [Cycles(PERIOD, row) for row in counts]
+    reader = CycleReader(PERIOD)
+    for number, cycle in enumerate(periods):
+        both[number % 2].add(cycle * PERIOD, cycle > 1.1, number % 7 == 0)
+    figures = reader.figures(counts)
+    for name, share in (("cycle_p50_ms", 50), ("cycle_p99_ms", 99)):
+        exact = 1000.0 * PERIOD * np.percentile(periods, share, method="inverted_cdf")
+        assert 0.0 <= figures[name] - exact <= 10.01 * PERIOD
+    assert figures["late_steps"] == sum(cycle > 1.1 for cycle in periods)
+    assert figures["safe_steps"] == -(-len(periods) // 7)
+    assert reader.figures(counts) == {}  # nothing new
+
+
+def test_with_a_silent_parent_the_safe_action_is_taken() -> None:
+    clock = Clock()
+    made, counts, answered = timed(clock, safe_action=(2.0,), offline_seconds=1.0)
+    for _ in range(60):
+        made.step(0)
+    assert made.unwrapped.taken == [0] * 50 + [2] * 10
+    answered[0] = clock.time
+    made.step(1)
+    assert made.unwrapped.taken[-1] == 1
+    assert counts[-1] == 10
+
+
+def test_while_the_policy_is_late_a_thread_takes_the_safe_action() -> None:
+    made = RealTime(
+        machine := Machine(), Environment(period=0.005, safe_action=(2.0,), safe_seconds=0.02)
+    )
+    made.reset()
+    machine.wait(lambda: len(machine.taken) >= 4)  # the policy has not acted yet
+    observation, reward, terminated, _, _ = made.step(1)
+    # Its action is too late, and what was earned meanwhile is the step's.
+    assert set(machine.taken) == {2}
+    assert observation[0] == reward == len(machine.taken) >= 5
+    assert not terminated
+    made.close()
+
+
+def test_an_episode_may_end_while_the_policy_is_late() -> None:
+    settings = Environment(period=0.005, safe_action=(2.0,), safe_seconds=0.02)
+    made = RealTime(machine := Machine(length=3), settings)
+    made.reset()
+    machine.wait(lambda: machine.left == 0)
+    _, reward, terminated, _, _ = made.step(1)
+    assert terminated and reward == 3.0 and machine.taken == [2, 2, 2]
+    made.reset()
+    machine.wait(lambda: machine.left == 0)  # and again, in the next one
+    assert made.step(1)[2]
+    made.close()
+    assert machine.taken == [2] * 6
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"environment": {"lanes": 2}}, "environment.lanes = 2: set it to 1"),
+        ({"environment": {"safe_seconds": 0.02}}, "safe_seconds = 0.02: an observation is"),
+        ({"environment": {"safe_seconds": 0.1}}, "safe_action is taken, which is not there"),
+        ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
+        ({"child": {"cores": "auto"}}, "child.cores = 'auto': set it to 1"),
+    ],
+)
+def test_what_a_clock_excludes_is_said(sections: dict[str, Any], words: str) -> None:
+    settings: dict[str, Any] = {
+        "environment": {"period": PERIOD, **sections.get("environment", {})},
+        "child": {"cores": 1, **sections.get("child", {})},
+    }
+    if "safe_seconds" in settings["environment"] and "an observation" in words:
+        settings["environment"]["safe_action"] = [0]
+    with pytest.raises(ConfigurationError, match="environment") as caught:
+        Experiment.from_dict(settings)
+    assert words in str(caught.value)
+
+
+def test_a_safe_action_must_be_one() -> None:
+    settings = Environment(id="CartPole-v1", period=PERIOD, safe_action=(5.0,))
+    with pytest.raises(
+        ConfigurationError, match=r"safe_action = \[5.0\]: is none of Discrete\(2\)"
+    ):
+        make_environment(settings)
