@@ -19,7 +19,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -89,6 +89,7 @@ class Child:
         fingerprint: SHA-256 of the parent's certificate, instead of an authority.
         allow: modules that the parent may have it import; `*` for all. A program that embeds a
             child allows all, unless it says otherwise, and `python -m genkidama.child` none.
+        settings: of the experiment, that this machine has for itself, by their dotted names.
 
     `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
     """
@@ -105,6 +106,7 @@ class Child:
         role: str = "experiment",
         fingerprint: str = "",
         allow: Sequence[str] = (ANYTHING,),
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         begin("Child")
         self._stopping = asyncio.Event()
@@ -121,6 +123,7 @@ class Child:
         self._session = self._connection.session
         self._checkpoint = LocalCheckpoint(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
+        self._settings = dict(settings or {})
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
         self._stopped = False
@@ -155,6 +158,7 @@ class Child:
             role=role.role,
             fingerprint=role.fingerprint,
             allow=role.allow,
+            settings=role.changes,
         )
 
     @property
@@ -282,7 +286,7 @@ class Child:
 
     async def _build(self) -> None:
         assert self.experiment is not None
-        experiment = self._with_cores(self.experiment)
+        experiment = self._with_own(self.experiment)
         cores = experiment.child.cores
         self._using = available_cores() if cores == "auto" else cores
         self.backend = make_backend(experiment, self._using, self.name)
@@ -440,8 +444,10 @@ class Child:
         run, trial = self._session.run, self._session.trial
         return signature.digest if trial is None else f"{signature.digest}/{run}/{trial}"
 
-    def _with_cores(self, experiment: Experiment) -> Experiment:
-        """With the cores that this machine's owner allows, if he says."""
+    def _with_own(self, experiment: Experiment) -> Experiment:
+        """With the settings and the cores that this machine's owner gives it, if he does."""
+        if self._settings:
+            experiment = experiment.with_settings(self._settings, "this child's settings")
         if self._cores is None:
             return experiment
         return msgspec.structs.replace(

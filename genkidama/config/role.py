@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
 from genkidama.config.parent_address import PARENT
+from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,16 @@ class Role(Section, frozen=True):
     """Modules of yours that this child may import for the parent, as `["my_module"]`, for an
     environment or a network; `["*"]` allows every module, and so any code."""
 
+    settings: dict[str, Any] = {}
+    """Settings of the experiment that this machine has for itself, as a table: of `environment` the
+    `options`, `lanes`, `period` and what belongs to it; `child.backend`, `child.hang_seconds`, and
+    `ga3c`."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """`settings` by their dotted names, as `"environment.options.port"`."""
+        return _flat(self.settings)
+
     @classmethod
     def load(cls, path: str | Path) -> Role:
         """Reads a child's TOML; errors as `Experiment.load`."""
@@ -68,4 +79,32 @@ class Role(Section, frozen=True):
     def from_dict(cls, settings: dict[str, Any], source: str = "the child's settings") -> Role:
         """Checks plain values; errors as `Experiment.from_dict`."""
         role: Role = convert(settings, cls, source)
+        for key, value in role.changes.items():
+            if not key.startswith(_OWN):
+                raise ConfigurationError(
+                    f"{source}: settings.{key} = {value!r}: is the same for all children; this "
+                    "machine may have its own " + ", ".join(name.rstrip("._") for name in _OWN)
+                )
         return role
+
+
+#: The beginnings of settings that change neither the network nor what a push means.
+_OWN = (
+    "environment.options.",
+    "environment.lanes",
+    "environment.period",
+    "environment.safe_",
+    "environment.offline_seconds",
+    "child.backend",
+    "child.hang_seconds",
+    "ga3c.",
+)
+
+
+def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= (
+            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        )
+    return found

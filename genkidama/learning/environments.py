@@ -25,7 +25,7 @@ from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask
-from genkidama.learning.real_time import RealTime
+from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
     environment_spec,
     is_import_string,
@@ -103,6 +103,11 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
     environment = _flat(environment, settings)
     if settings.period:
         environment = RealTime(environment, settings)
+    elif keeps_time(environment):
+        raise ConfigurationError(
+            f"environment.period = 0: {settings.id!r} cannot be paused; set it to the seconds from "
+            "one of its steps to the next"
+        )
     if (cv2 := sys.modules.get("cv2")) is not None:
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
         # forkserver do not survive in its forks.

@@ -55,6 +55,8 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._period, self._bound = settings.period, settings.safe_seconds
         self._offline = settings.offline_seconds
         self._now, self._sleep = now, sleep
+        #: Whether the environment itself waits for the ticks.
+        self._keeps_time = keeps_time(environment)
         self._safe = None
         if settings.safe_action:
             self._safe = _action(environment.action_space, settings.safe_action)
@@ -95,7 +97,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         return first
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        while (left := self._due - self._now()) > 0.0:
+        while not self._keeps_time and (left := self._due - self._now()) > 0.0:
             self._sleep(left)
         with self._lock:
             if self._meanwhile is None and not self._is_unsafe():
@@ -160,6 +162,11 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
                         self._tick_safely()
                     left = self._due - self._now()
                 left = max(left, 1e-4)
+
+
+def keeps_time(environment: gymnasium.Env[Any, Any]) -> bool:
+    """True if an environment waits for the ticks itself, by its attribute `keeps_time`."""
+    return bool(getattr(environment.unwrapped, "keeps_time", False))
 
 
 def _action(space: gymnasium.Space[Any], given: tuple[float, ...]) -> Any:

@@ -41,9 +41,16 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
         ("cores = 0", "cores = 0: expected int >= 1"),
         (
+            "[settings.network]\nhidden = [8]",
+            "settings.network.hidden = [8]: is the same for all children; this machine may have "
+            "its own environment.options, environment.lanes, environment.period, environment.safe, "
+            "environment.offline_seconds, child.backend, child.hang_seconds, ga3c",
+        ),
+        (
             "beta = 0.5",
             "beta = 0.5: no such setting; "
-            "known here: allow, ca_file, cores, fingerprint, name, parent, role, state, token_file",
+            "known here: allow, ca_file, cores, fingerprint, name, parent, role, settings, state, "
+            "token_file",
         ),
     ],
 )
@@ -53,6 +60,20 @@ def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, lin
     with pytest.raises(ConfigurationError) as caught:
         Role.load(path)
     assert str(caught.value) == f"{path}: {line}"
+
+
+def test_settings_of_its_own_are_tables_or_dotted_names(tmp_path: Path) -> None:
+    path = tmp_path / "child.toml"
+    path.write_text(
+        '[settings]\nchild.backend = "ga3c"\n"ga3c.agents" = 3\n'
+        '[settings.environment]\noptions = { port = "/dev/ttyUSB0", motor = { volts = 5.5 } }\n'
+    )
+    assert Role.load(path).changes == {
+        "child.backend": "ga3c",
+        "ga3c.agents": 3,
+        "environment.options.port": "/dev/ttyUSB0",
+        "environment.options.motor.volts": 5.5,
+    }
 
 
 def test_a_parent_in_parts_has_several_addresses() -> None:
