@@ -9,19 +9,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BANDIT_BEST",
-    "CORRIDOR_LENGTH",
-    "Bandit",
-    "Corridor",
-    "Doors",
-    "Endless",
-    "Gated",
-    "bandit_contexts",
-    "corridor_cells",
-    "corridor_values",
-]
-
 Observation = npt.NDArray[Any]
 
 #: The action that pays, for each context of the bandit.

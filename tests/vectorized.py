@@ -9,8 +9,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.environments import Corridor
 
-__all__ = ["CORRIDORS", "LATE_CORRIDORS"]
-
 #: As `environment.id`: `tests.environments:Corridor`, and several of them stepped by Gymnasium.
 CORRIDORS = "tests.vectorized:tests/Corridors-v0"
 

@@ -55,8 +55,6 @@ from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name
 
-__all__ = ["ReplyHandler", "ParentConnection", "connect"]
-
 _PULL = Pull(wait=True)
 
 log = get_logger()

@@ -44,24 +44,6 @@ from genkidama.runtime.pacing import Backoff, Once
 if TYPE_CHECKING:
     from genkidama.protocol.session import RequestRefused
 
-__all__ = [
-    "BACKOFF_SECONDS",
-    "FAILURES",
-    "REPLY_SECONDS",
-    "TOKEN_VARIABLE",
-    "ConnectErrors",
-    "OtherCertificate",
-    "Transport",
-    "ask",
-    "backoff",
-    "explain",
-    "fingerprints",
-    "make_context",
-    "make_room",
-    "read_token",
-    "retry_after",
-]
-
 log = get_logger()
 
 #: A token in this variable goes before one in a file.

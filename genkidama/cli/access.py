@@ -35,8 +35,6 @@ from genkidama.protocol.tokens import (
 from genkidama.runtime.address import parse_listen, reachable_host
 from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 
-__all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
-
 #: A join string in this variable stands in no list of processes.
 JOIN_VARIABLE = "GENKIDAMA_JOIN"
 

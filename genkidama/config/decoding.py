@@ -20,25 +20,6 @@ import msgspec
 from genkidama.config.allowlist import IMPORT
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "NAME",
-    "Count",
-    "Finite",
-    "Fraction",
-    "Meta",
-    "Natural",
-    "NotNegative",
-    "Positive",
-    "Section",
-    "check_least",
-    "convert",
-    "name_of_script",
-    "parse_setting",
-    "parse_settings",
-    "plug",
-]
-
-
 Meta = msgspec.Meta
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e30)]

@@ -23,18 +23,6 @@ from typing import Any
 
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "OWNERS",
-    "Plugin",
-    "every",
-    "find",
-    "home",
-    "is_of_parents",
-    "load",
-    "names",
-    "plugins",
-]
-
 #: The entry points of installed plug-ins.
 GROUP = "genkidama.plugins"
 

@@ -19,17 +19,6 @@ from gymnasium.spaces.utils import flatten, flatten_space
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = [
-    "INVALID",
-    "ActionMask",
-    "MaskedBox",
-    "choices",
-    "columns",
-    "converter",
-    "mask_size",
-    "supported",
-]
-
 Array = npt.NDArray[Any]
 
 Supported: TypeAlias = "Box | Discrete | MultiDiscrete | MultiBinary"

@@ -31,16 +31,6 @@ from genkidama.learning.forms import made_for
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-__all__ = [
-    "Categorical",
-    "Gaussian",
-    "Head",
-    "MultiCategorical",
-    "Slopes",
-    "head_for",
-    "samples_of_lanes",
-]
-
 Array = npt.NDArray[Any]
 
 #: Steps whose random numbers are drawn at once: one draw a step costs more than a forward

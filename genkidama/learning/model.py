@@ -34,8 +34,6 @@ from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["CUT", "Model", "RunningMeanStd", "Spaces", "scaled"]
-
 Array = npt.NDArray[Any]
 
 #: Normalized observations are cut to this many standard deviations.

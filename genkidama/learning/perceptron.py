@@ -24,16 +24,6 @@ from genkidama.learning.actions import INVALID
 from genkidama.learning.heads import head_for
 from genkidama.protocol.vector import Signature, unflatten
 
-__all__ = [
-    "ACTIVATIONS",
-    "Entries",
-    "MaskedPerceptron",
-    "Perceptron",
-    "initialize",
-    "layout",
-    "policy_outputs",
-]
-
 Array = npt.NDArray[Any]
 
 #: Names and shapes of a network's parameters, in their order.

@@ -53,18 +53,6 @@ from genkidama.protocol.tokens import ANY
 from genkidama.runtime.machine import set_tcp_timeouts
 from genkidama.server.limits import ConnectionSlot, TokenBucket
 
-__all__ = [
-    "CLOSED_FOR",
-    "PIECE_BYTES",
-    "REFUSED_BY",
-    "SERVER",
-    "Connection",
-    "ConnectionOwner",
-    "RequestFirstProtocol",
-    "close_with_refusal",
-    "decode",
-]
-
 #: Replies to a message: bytes; empty if the reply comes later, None for the ordinary path.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 

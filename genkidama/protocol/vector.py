@@ -19,22 +19,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BLOCK",
-    "DTYPE",
-    "LARGEST",
-    "LARGEST_STATISTIC",
-    "STATISTICS",
-    "Signature",
-    "Vector",
-    "are_actions",
-    "are_numbers",
-    "blend",
-    "is_finite",
-    "length",
-    "unflatten",
-]
-
 #: The type of every number in memory, on the wire and on disk.
 DTYPE = np.dtype("<f4")
 

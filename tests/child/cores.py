@@ -16,8 +16,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 
-__all__ = ["records", "replay_of", "single"]
-
 
 @contextmanager
 def single(

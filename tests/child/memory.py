@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.child.shared_memory import Layout, SharedArray, SharedMemory, core_arrays
 
-__all__ = ["shared_memory"]
-
 
 def shared_memory(
     cores: int = 1,

@@ -13,8 +13,6 @@ from genkidama.learning.model import Model
 from genkidama.protocol.vector import Vector
 from tests.environments import BANDIT_BEST, bandit_contexts, corridor_cells, corridor_values
 
-__all__ = ["FREE", "a3c", "bandit_solved", "corridor_solved", "experiment"]
-
 
 def experiment(
     name: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]

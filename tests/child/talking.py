@@ -25,9 +25,6 @@ from genkidama.protocol.messages import (
 from genkidama.protocol.vector import DTYPE
 from tests.helpers import Answer, FakeParent, constant, url
 
-__all__ = ["OTHER", "TOKEN", "Said", "Scripted", "child_of"]
-
-
 TOKEN, OTHER = "token-of-the-pi-01", "token-of-the-pi-02"
 
 

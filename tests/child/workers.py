@@ -14,8 +14,6 @@ from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import EPISODE, PROGRESS, RECORD, UPDATE
 from genkidama.runtime.forkserver import ForkServer
 
-__all__ = ["LIGHT", "leave", "light", "look", "run_watched_core", "work"]
-
 ROOT = Path(__file__).parents[2]
 
 

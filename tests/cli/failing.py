@@ -6,8 +6,6 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.protocol.vector import Signature
 from tests.helpers import ConstantBackend
 
-__all__ = ["FailsOnSecond"]
-
 
 class FailsOnSecond(ConstantBackend):
     async def startup(self) -> Signature:

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from genkidama.plugins.actors.rule import Columns
 
-__all__ = ["COLUMNS", "GOES_ON", "TERMINATED", "TRUNCATED", "Step", "block", "blocks"]
-
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 
 #: Two numbers an observation, one an action.

@@ -13,8 +13,6 @@ from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 
-__all__ = ["gradients", "in_tensors", "tensors"]
-
 
 def in_tensors(model: Model, spaces: Any) -> TensorModel:
     """The same model of tensors, over the same numbers."""

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from genkidama.learning.rollout import Rollout
 
-__all__ = ["GOES_ON", "TERMINATED", "TRUNCATED", "Story", "stories"]
-
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["HANGING", "hang", "warm_up"]
-
 #: If it is set, warming up hangs.
 HANGING = "GENKIDAMA_TEST_HANG"
 

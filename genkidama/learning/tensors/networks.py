@@ -20,8 +20,6 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID
 from genkidama.learning.perceptron import Perceptron, initialize, layout, policy_outputs
 
-__all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network", "masked"]
-
 Array = npt.NDArray[Any]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {

@@ -16,8 +16,6 @@ from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import CUT
 from genkidama.learning.tensors.tensor_model import TensorModel
 
-__all__ = ["exported"]
-
 #: By so much may ONNX Runtime's numbers differ from torch's.
 _TOLERANCE = 1e-4
 

@@ -29,8 +29,6 @@ from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network, 
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["TensorModel", "survives_a_fork"]
-
 Array = npt.NDArray[Any]
 
 

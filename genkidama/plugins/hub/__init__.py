@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from genkidama.config.plugin import Plugin
 
-__all__ = ["PLUGIN"]
-
 PLUGIN = Plugin(
     verbs={"share": "genkidama.plugins.hub.verbs:SHARE"},
     weights={"hub": "genkidama.plugins.hub.repository:fetch"},

@@ -11,8 +11,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Numbered", "Step", "TorchFree", "action", "story", "value"]
-
 Array = npt.NDArray[Any]
 
 

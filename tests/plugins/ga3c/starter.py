@@ -16,8 +16,6 @@ from genkidama.plugins.ga3c.backend import EngineProcess
 from genkidama.plugins.ga3c.slots import SlotLayout, Slots, pipe, put
 from genkidama.protocol.vector import DTYPE, Signature
 
-__all__ = ["EXPERIMENT", "Started"]
-
 EXPERIMENT = Experiment.from_dict(
     {
         "environment": {"id": "tests.environments:Bandit"},

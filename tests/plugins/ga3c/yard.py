@@ -24,8 +24,6 @@ from genkidama.plugins.ga3c.slots import Ends, SlotLayout, Slots, pipe, ring, ta
 from tests.helpers import PATIENCE, until
 from tests.plugins.ga3c.numbered import action, value
 
-__all__ = ["GAMMA", "Acting", "Submitted", "Yard", "acting"]
-
 #: Discounted returns with it are exact, in whatever order they are summed.
 GAMMA = 0.5
 
