@@ -97,10 +97,6 @@ def descriptors_left(wanted: int) -> int:
 
     The process' own limit is raised as far as that takes and the system lets it.
     """
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _open() + RESERVED
     if soft != resource.RLIM_INFINITY and soft < needed + wanted:
@@ -179,8 +175,6 @@ def resident_bytes() -> int:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        import resource
-
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
             1 if sys.platform == "darwin" else 1024
         )

@@ -55,20 +55,17 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
+ABSENT = "No module named 'plug_absent'; is it installed or on PYTHONPATH?"
+NO_IMPORT_STRING = "is no import string; expected 'module:Name'"
+NO_WRAPPER = "is no subclass of gymnasium.Wrapper; name one as 'module:Class'"
+
+
 @pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (
-            "plug_absent:X",
-            "cannot import 'plug_absent': No module named 'plug_absent'; "
-            "is it installed or on PYTHONPATH?",
-        ),
-        (
-            "plug_needs:X",
-            "cannot import 'plug_needs': No module named 'plug_absent'; "
-            "is it installed or on PYTHONPATH?",
-        ),
+        ("plug_absent:X", f"cannot import 'plug_absent': {ABSENT}"),
+        ("plug_needs:X", f"cannot import 'plug_needs': {ABSENT}"),
         (
             "plug_raises:X",
             "importing 'plug_raises' fails: RuntimeError: no luck (plug_raises.py:1)",
@@ -78,8 +75,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py:1)",
         ),
         ("plug_fine:question", "module 'plug_fine' has no 'question'"),
-        ("plug_fine:", "is no import string; expected 'module:Name'"),
-        ("plug_fine: answer", "is no import string; expected 'module:Name'"),
+        ("plug_fine:", NO_IMPORT_STRING),
+        ("plug_fine: answer", NO_IMPORT_STRING),
     ],
 )
 def test_what_cannot_be_loaded_is_told_in_one_line(
@@ -127,24 +124,7 @@ class Watch:
 
 #: What is nearly an import string of the module `trap`, or is one.
 near_imports = st.lists(
-    st.sampled_from(
-        [
-            "trap",
-            ".",
-            ":",
-            " ",
-            "\t",
-            "\n",
-            "\u00a0",
-            "\u200b",
-            "/",
-            "-v0",
-            "X",
-            "ALE/",
-            "envpool:",
-            "é",
-        ]
-    ),
+    st.sampled_from([*".: \t\n\u00a0\u200b/Xé", "trap", "-v0", "ALE/", "envpool:"]),
     min_size=1,
     max_size=8,
 ).map("".join)
@@ -199,11 +179,7 @@ class Bare(gymnasium.Wrapper[Any, Any, Any, Any]):
     ("name", "options", "kind"),
     [
         ("FrameStackObservation", {"stack_size": 4}, gymnasium.wrappers.FrameStackObservation),
-        (
-            "AtariPreprocessing",
-            {"noop_max": 0, "frame_skip": 2},
-            gymnasium.wrappers.AtariPreprocessing,
-        ),
+        ("AtariPreprocessing", {"noop_max": 0}, gymnasium.wrappers.AtariPreprocessing),
         ("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 1}, gymnasium.wrappers.TimeLimit),
         (f"{__name__}:Bare", {}, Bare),
     ],
@@ -224,23 +200,13 @@ def test_a_wrapper_is_gymnasiums_or_ones_own(
         (
             "ScaleObservation",
             {},
-            "no wrapper of Gymnasium's; "
-            "did you mean 'RescaleObservation' or 'GrayscaleObservation' or ",
+            "no wrapper of Gymnasium's; did you mean 'RescaleObservation' or '",
         ),
         ("vector", {}, "no wrapper of Gymnasium's; it has AddRenderObservation, "),
-        (
-            "plug_absent:Mine",
-            {},
-            "cannot import 'plug_absent': No module named 'plug_absent'; "
-            "is it installed or on PYTHONPATH?",
-        ),
+        ("plug_absent:Mine", {}, f"cannot import 'plug_absent': {ABSENT}"),
         ("plug_fine:Mine", {}, "module 'plug_fine' has no 'Mine'"),
-        ("plug_fine:answer", {}, "is no subclass of gymnasium.Wrapper; name one as 'module:Class'"),
-        (
-            "collections:OrderedDict",
-            {},
-            "is no subclass of gymnasium.Wrapper; name one as 'module:Class'",
-        ),
+        ("plug_fine:answer", {}, NO_WRAPPER),
+        ("collections:OrderedDict", {}, NO_WRAPPER),
         (
             "FrameStackObservation",
             {"stack": 4},
@@ -270,10 +236,8 @@ def test_what_is_no_wrapper_or_does_not_take_its_options_is_told_in_one_line(
 
 
 def test_a_wrapper_that_is_wrong_is_told_with_its_place() -> None:
-    wrappers = (
-        Wrapper(name="TimeLimit", options={"max_episode_steps": 9}),
-        Wrapper(name="TimeLimits"),
-    )
+    limit = Wrapper(name="TimeLimit", options={"max_episode_steps": 9})
+    wrappers = (limit, Wrapper(name="TimeLimits"))
     with pytest.raises(ConfigurationError, match=r"^environment\.wrappers\[1\] = 'TimeLimits': "):
         check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=wrappers)))
 

@@ -107,56 +107,30 @@ def group_1(
     return {f"memory/{path}memory.{name}": text for name, text in files.items()}
 
 
-def test_without_groups_it_is_what_the_kernel_says(tmp_path: Path) -> None:
-    assert (
-        available_bytes(written(tmp_path, {"proc/meminfo": MEMINFO.format(733_000)}))
-        == 733_000 * 1024
-    )
-
-
-def test_a_system_that_says_nothing_gives_none(tmp_path: Path) -> None:
+def test_without_groups_it_is_what_the_kernel_says_if_it_does(tmp_path: Path) -> None:
     assert available_bytes(tmp_path) is None
+    before_available = "MemTotal: 945364 kB\nMemFree: 113824 kB\n"
+    assert available_bytes(written(tmp_path, {"proc/meminfo": before_available})) is None
+    now = written(tmp_path, {"proc/meminfo": MEMINFO.format(733_000)})
+    assert available_bytes(now) == 733_000 * 1024
 
 
-def test_a_kernel_before_mem_available_gives_none(tmp_path: Path) -> None:
-    assert (
-        available_bytes(
-            written(tmp_path, {"proc/meminfo": "MemTotal: 945364 kB\nMemFree: 113824 kB\n"})
-        )
-        is None
-    )
-
-
-UNIT = "0::/system.slice/genkidama-child.service\n"
+SERVICE = "system.slice/genkidama-child.service/"
+UNIT = f"0::/{SERVICE[:-1]}\n"
 
 
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
-        (
-            group_2("system.slice/genkidama-child.service/", 40),
-            700,
-        ),  # a unit without limits; the root has no such files
-        (group_2("system.slice/genkidama-child.service/", 40, most=500), 460),
-        (
-            group_2("system.slice/genkidama-child.service/", 40, most=500, inactive=20, active=10),
-            490,
-        ),
-        (group_2("system.slice/genkidama-child.service/", 40, most=500, high=300), 260),
-        (group_2("system.slice/genkidama-child.service/", 40, high=300), 260),
-        (group_2("system.slice/genkidama-child.service/", 40, most=5000), 700),
-        (group_2("system.slice/genkidama-child.service/", 300, most=200), -100),
-        (
-            {
-                **group_2("system.slice/genkidama-child.service/", 40, most=500),
-                **group_2("system.slice/", 150, most=400),
-            },
-            250,
-        ),
-        (
-            group_2("system.slice/", 150, most=400),
-            700,
-        ),  # the group's own folder is not to be seen: nor is its place
+        (group_2(SERVICE, 40), 700),  # no limits; the root has no such files
+        (group_2(SERVICE, 40, most=500), 460),
+        (group_2(SERVICE, 40, most=500, inactive=20, active=10), 490),
+        (group_2(SERVICE, 40, most=500, high=300), 260),
+        (group_2(SERVICE, 40, high=300), 260),
+        (group_2(SERVICE, 40, most=5000), 700),
+        (group_2(SERVICE, 300, most=200), -100),
+        ({**group_2(SERVICE, 40, most=500), **group_2("system.slice/", 150, most=400)}, 250),
+        (group_2("system.slice/", 150, most=400), 700),  # its own folder is not to be seen
     ],
 )
 def test_a_units_limits_and_those_above_it_count(
@@ -171,28 +145,22 @@ def test_a_container_of_version_2_sees_its_own_group_as_the_root(tmp_path: Path)
         "1023 1010 0:27 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime "
         "- cgroup2 cgroup rw,nsdelegate\n"
     )
-    assert (
-        available_bytes(machine(tmp_path, 700, mounts, "0::/\n", group_2("", 100, most=256)))
-        == 156 * MIB
-    )
+    root = machine(tmp_path, 700, mounts, "0::/\n", group_2("", 100, most=256))
+    assert available_bytes(root) == 156 * MIB
 
 
 def test_a_container_without_a_namespace_of_groups_is_told_of_its_place_outside(
     tmp_path: Path,
 ) -> None:
     mounts = "1023 1010 0:27 /docker/1f2e /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw\n"
-    assert (
-        available_bytes(
-            machine(tmp_path, 700, mounts, "0::/docker/1f2e\n", group_2("", 100, most=256))
-        )
-        == 156 * MIB
-    )
-    (tmp_path / "proc/self/cgroup").write_text(
-        "0::/../../elsewhere\n"
-    )  # as one in another namespace sees it
+    root = machine(tmp_path, 700, mounts, "0::/docker/1f2e\n", group_2("", 100, most=256))
+    assert available_bytes(root) == 156 * MIB
+    # As one in another namespace sees it.
+    (tmp_path / "proc/self/cgroup").write_text("0::/../../elsewhere\n")
     assert available_bytes(tmp_path) == 156 * MIB
 
 
+USER = "user.slice/user-1000.slice/"
 MEMBERSHIP_1 = """\
 12:cpu,cpuacct:/user.slice
 9:memory:/user.slice/user-1000.slice
@@ -204,23 +172,11 @@ MEMBERSHIP_1 = """\
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
-        ({**group_1("", 300, None), **group_1("user.slice/user-1000.slice/", 200, None)}, 700),
-        (
-            group_1("user.slice/user-1000.slice/", 200, 512),
-            313,
-        ),  # the mebibyte of active pages of files included
-        (group_1("user.slice/user-1000.slice/", 200, 512, inactive=50), 363),
-        (
-            {
-                **group_1("user.slice/user-1000.slice/", 200, None),
-                **group_1("user.slice/", 300, 400),
-            },
-            101,
-        ),
-        (
-            group_1("user.slice/user-1000.slice/", 200, None, hierarchical=450),
-            251,
-        ),  # of a group that cannot be seen
+        ({**group_1("", 300, None), **group_1(USER, 200, None)}, 700),
+        (group_1(USER, 200, 512), 313),  # the mebibyte of active pages of files included
+        (group_1(USER, 200, 512, inactive=50), 363),
+        ({**group_1(USER, 200, None), **group_1("user.slice/", 300, 400)}, 101),
+        (group_1(USER, 200, None, hierarchical=450), 251),  # of a group that cannot be seen
     ],
 )
 def test_version_1_counts_as_well(tmp_path: Path, groups: dict[str, str], expected: int) -> None:
@@ -239,26 +195,18 @@ def test_a_container_of_version_1(tmp_path: Path) -> None:
         "1100 1090 0:35 /docker/1f2e /sys/fs/cgroup/memory ro,nosuid master:20 "
         "- cgroup cgroup rw,memory\n"
     )
-    assert (
-        available_bytes(
-            machine(tmp_path, 700, mounts, "9:memory:/docker/1f2e\n", group_1("", 100, 256))
-        )
-        == 157 * MIB
-    )
+    root = machine(tmp_path, 700, mounts, "9:memory:/docker/1f2e\n", group_1("", 100, 256))
+    assert available_bytes(root) == 157 * MIB
 
 
 def test_a_group_counts_where_the_machines_own_figures_are_hidden(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path, 700, UNIFIED, UNIT, group_2("system.slice/genkidama-child.service/", 40, most=500)
-    )
+    root = machine(tmp_path, 700, UNIFIED, UNIT, group_2(SERVICE, 40, most=500))
     (root / "proc/meminfo").unlink()
     assert available_bytes(root) == 460 * MIB
 
 
 def test_no_limit_of_version_1_is_no_figure(tmp_path: Path) -> None:
-    root = machine(
-        tmp_path, 700, SEPARATE, MEMBERSHIP_1, group_1("user.slice/user-1000.slice/", 200, None)
-    )
+    root = machine(tmp_path, 700, SEPARATE, MEMBERSHIP_1, group_1(USER, 200, None))
     (root / "proc/meminfo").unlink()
     assert available_bytes(root) is None
 
@@ -382,21 +330,14 @@ def test_what_a_process_writes_is_its_own() -> None:
 
 
 def test_without_the_sum_the_parts_are_summed(tmp_path: Path) -> None:
+    assert private_bytes(tmp_path) is None
     parts = (
         "7f0 [heap]\nRss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 12 kB\n"
         "7f1 [stack]\nPrivate_Dirty: 8 kB\n"
     )
     assert private_bytes(written(tmp_path, {"proc/self/smaps": parts})) == 20 * 1024
-    assert (
-        private_bytes(
-            written(tmp_path, {"proc/self/smaps_rollup": "Rss: 40 kB\nPrivate_Dirty: 16 kB\n"})
-        )
-        == 16 * 1024
-    )
-
-
-def test_what_is_private_may_be_unknown(tmp_path: Path) -> None:
-    assert private_bytes(tmp_path) is None
+    total = {"proc/self/smaps_rollup": "Rss: 40 kB\nPrivate_Dirty: 16 kB\n"}
+    assert private_bytes(written(tmp_path, total)) == 16 * 1024
 
 
 @linux
@@ -409,15 +350,8 @@ def test_what_was_given_back_is_known_from_the_peak() -> None:
 
 def test_a_peak_may_be_unknown(tmp_path: Path) -> None:
     assert since_peak_bytes(tmp_path) == 0
-    assert (
-        since_peak_bytes(
-            written(
-                tmp_path,
-                {"proc/self/status": "Name:\tpython\nVmHWM:\t  900 kB\nVmRSS:\t  700 kB\n"},
-            )
-        )
-        == 200 * 1024
-    )
+    status = "Name:\tpython\nVmHWM:\t  900 kB\nVmRSS:\t  700 kB\n"
+    assert since_peak_bytes(written(tmp_path, {"proc/self/status": status})) == 200 * 1024
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
@@ -437,7 +371,7 @@ from genkidama.runtime.machine import unmap_libraries
 
 def mapped():
     text = Path("/proc/self/smaps").read_text()
-    sizes = re.findall(r" r-xp .*numpy.*[.]so\\\\S*\\\\n(?:[A-Z].*\\\\n)*?Rss: +(\\\\d+) kB", text)
+    sizes = re.findall(r" r-xp .*numpy.*[.]so\\S*\\n(?:[A-Z].*\\n)*?Rss: +(\\d+) kB", text)
     return sum(map(int, sizes))
 
 import numpy as np
@@ -449,12 +383,5 @@ after = mapped()
 assert (numbers @ numbers == expected).all()
 print(before, after)
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code.replace("\\\\", "\\")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, after = map(int, found.stdout.split())
+    before, after = said_by(code)
     assert before > 1000 and after < before / 4
