@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -20,6 +19,13 @@ from tests.helpers import ROOT
 
 SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}}
 LEAST: dict[str, Any] = {"phase_steps": 10, "space": SPACE}
+
+SPACES: list[dict[str, Any]] = [
+    SPACE,
+    {"algorithm.gamma": [0.9, 0.99], "network": {"hidden": [[8], [16, 16]]}},
+    {"algorithm.batch_size": {"low": 64, "high": 100, "log": True, "step": 1}, "seed": [1, 2, 3]},
+    {"environment": {"options": {"wind": {"low": 0.0, "high": 20.0, "step": 5.0}}}},
+]
 
 naturals = st.integers(1, 10**6)
 positive = st.floats(0.0, 1e30, exclude_min=True)
@@ -45,17 +51,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "retries": st.integers(0, 10),
     "return_seconds": st.floats(0.0, 1e30),
     "storage": st.sampled_from(["", "postgresql+psycopg://me@there/search", "sqlite:////tmp/x.db"]),
-    "space": st.sampled_from(
-        [
-            SPACE,
-            {"algorithm.gamma": [0.9, 0.99], "network": {"hidden": [[8], [16, 16]]}},
-            {
-                "algorithm": {"batch_size": {"low": 64, "high": 100, "log": True, "step": 1}},
-                "seed": [1, 2, 3],
-            },
-            {"environment": {"options": {"wind": {"low": 0.0, "high": 20.0, "step": 5.0}}}},
-        ]
-    ),
+    "space": st.sampled_from(SPACES),
 }
 LENGTHS: dict[str, st.SearchStrategy[Any]] = {
     "phase_steps": naturals,
@@ -69,9 +65,7 @@ def of(**search: Any) -> Experiment:
 
 
 def test_every_setting_is_tried_here() -> None:
-    assert {
-        field.name for field in msgspec.structs.fields(SearchSettings)
-    } == CHANGES.keys() | LENGTHS.keys()
+    assert set(SearchSettings.__struct_fields__) == CHANGES.keys() | LENGTHS.keys()
 
 
 @given(st.fixed_dictionaries({}, optional=CHANGES), st.sampled_from(sorted(LENGTHS)), st.data())
@@ -122,11 +116,9 @@ def test_a_single_setting_can_be_changed() -> None:
 
 
 def test_decisions_by_values() -> None:
-    found = [
-        of(**LEAST, phases=27, decisions=decisions).search.decide_after
-        for decisions in ("every", "geometric")
-    ]  # type: ignore[union-attr]
-    assert found == [tuple(range(26)), (0, 2, 8)]
+    for decisions, expected in (("every", tuple(range(26))), ("geometric", (0, 2, 8))):
+        search = of(**LEAST, phases=27, decisions=decisions).search
+        assert search is not None and search.decide_after == expected
 
 
 RULES: dict[str, tuple[Any, ...]] = {
@@ -157,6 +149,8 @@ def test_the_rule_takes_all_settings_of_its_method() -> None:
     rule = of(**LEAST, **own, phases=13).search.rule()  # type: ignore[union-attr]
     assert (rule.decide_after, rule.peers(0), rule.peers(4)) == ((2, 5, 11), 0, 1)
 
+
+ONE_LENGTH = "give exactly one of phase_steps, phase_episodes and phase_seconds"
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
     *(
@@ -194,44 +188,24 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"search": {"method": "asha", "least_phases": 11}},
         "search.least_phases = 11: at most search.phases = 10 is allowed",
     ),
-    (
-        {"search": {"phase_steps": None}},
-        "search.phase_steps is absent: "
-        "give exactly one of phase_steps, phase_episodes and phase_seconds",
-    ),
+    ({"search": {"phase_steps": None}}, f"search.phase_steps is absent: {ONE_LENGTH}"),
     (
         {"search": {"phase_seconds": 3.0}},
-        "search.phase_steps = 10, search.phase_seconds = 3.0: "
-        "give exactly one of phase_steps, phase_episodes and phase_seconds",
+        f"search.phase_steps = 10, search.phase_seconds = 3.0: {ONE_LENGTH}",
     ),
     *(
         ({"search": {"space": space}}, f"search.space: {problem}")
         for space, problem in (
             ({}, "is empty"),
-            (
-                {"optimizer": {"lerning_rate": [0.1]}},
-                "optimizer.lerning_rate = 0.1: no such setting; did you mean",
-            ),
-            (
-                {"seed": [1, 2], "optimiser": {"name": ["adam"]}},
-                "optimiser = {'name': 'adam'}: no such setting; did you",
-            ),
+            ({"optimizer.lerning_rate": [0.1]}, "optimizer.lerning_rate = 0.1: no such setting"),
+            ({"optimiser.name": ["adam"]}, "optimiser = {'name': 'adam'}: no such setting; did"),
             ({"gamma": [0.9]}, "gamma = 0.9: no such setting"),
-            ({"algorithm": {"gamma": [0.9, 1.5]}}, "algorithm.gamma = 1.5: expected float <= 1.0"),
-            (
-                {"algorithm": {"gamma": {"low": 0.5, "high": 1.5}}},
-                "algorithm.gamma = 1.5: expected float <= 1.0",
-            ),
-            (
-                {"algorithm": {"batch_size": {"low": 0.5, "high": 9.0}}},
-                "algorithm.batch_size = 0.5: expected int",
-            ),
+            ({"algorithm.gamma": [0.9, 1.5]}, "algorithm.gamma = 1.5: expected float <= 1.0"),
+            ({"algorithm.gamma": {"low": 0.5, "high": 1.5}}, "algorithm.gamma = 1.5: expected"),
+            ({"algorithm.batch_size": {"low": 0.5, "high": 9}}, "algorithm.batch_size = 0.5: "),
             ({"network": {"hidden": [[8], [0]]}}, "network.hidden[0] = 0: expected int >= 1"),
             ({"optimizer": {"name": ["adam", "adamw"]}}, "optimizer.name = 'adamw': expected one"),
-            (
-                {"algorithm": {"name": {"deeper": [1, 2]}}},
-                "algorithm.name.deeper: 'name' is no section",
-            ),
+            ({"algorithm.name.deeper": [1, 2]}, "algorithm.name.deeper: 'name' is no section"),
         )
     ),
     (
@@ -251,25 +225,17 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
             f"search.space: {key}: belongs to the whole run and cannot differ between trials",
         )
         for key in (
+            "name",
+            "solved",
             "parent.alpha",
             "parent.nonsense",
             "stop.updates",
             "search.trials",
-            "name",
-            "solved",
         )
     ),
     *(
-        (
-            {"stop": {key: 3}},
-            f"stop.{key} = {shown}: a search ends after search.trials or search.seconds",
-        )
-        for key, shown in (
-            ("updates", "3"),
-            ("episodes", "3"),
-            ("seconds", "3.0"),
-            ("mean_return", "3.0"),
-        )
+        ({"stop": {key: n}}, f"stop.{key} = {n}: a search ends after search.trials or search.")
+        for key, n in (("updates", 3), ("episodes", 3), ("seconds", 3.0), ("mean_return", 3.0))
     ),
 ]
 
@@ -278,21 +244,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_is_told_in_one_line(
     changes: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    search = {
-        key: value
-        for key, value in {**LEAST, **changes.get("search", {})}.items()
-        if value is not None
-    }
+    search = {**LEAST, **changes.get("search", {})}
+    search = {key: value for key, value in search.items() if value is not None}
     settings = {"name": "test", **changes, "search": search}
     for source in ("the experiment", "an = odd: file.toml"):
         with pytest.raises(ConfigurationError) as error:
             Experiment.from_dict(settings, source=source)
         text = str(error.value)
-        assert text.startswith(
-            f"{source}: {problem}"
-            if problem.startswith(("search", "stop"))
-            else f"{source}: search.space: {problem}"
-        )
+        assert text.startswith(f"{source}: {problem}")
         assert "\n" not in text and "`" not in text
 
 
@@ -300,14 +259,13 @@ def test_what_is_wrong_is_told_in_one_line(
     "settings",
     [
         {"stop": {"window": 5}},
-        {
-            "algorithm": {"name": "ppo"},
-            "space": {"algorithm": {"batch_size": [32, 512], "minibatch_size": [16, 64]}},
-        },
-        {
-            "algorithm": {"name": "ppo"},
-            "space": {"algorithm": {"batch_size": [64, 512], "minibatch_size": [16, 256, 512]}},
-        },
+        *(
+            {
+                "algorithm": {"name": "ppo"},
+                "space": {"algorithm": {"batch_size": batches, "minibatch_size": minibatches}},
+            }
+            for batches, minibatches in (([32, 512], [16, 64]), ([64, 512], [16, 256, 512]))
+        ),
         {"space": {"algorithm": {"name": ["a3c", "ppo"], "epochs": [2, 4]}}},
         {"space": {"environment": {"id": ["CartPole-v1", "Acrobot-v1"]}}},
         {"space": {"child": {"beta": {"low": 0.0, "high": 1.0}}, "seed": {"low": 0, "high": 100}}},
@@ -404,10 +362,7 @@ x = { low = true, high = 2 } → got bool
     ("toml", "problem"),
     [
         *(line.split(" → ") for line in PROBLEMS.strip().splitlines()),
-        (
-            "",
-            ": is empty; name a setting to vary, as optimizer.learning_rate",
-        ),
+        ("", ": is empty; name a setting to vary, as optimizer.learning_rate"),
         ("x.y = [1]\n'x.y' = [2]", ": x.y: is given twice"),
     ],
 )
@@ -496,18 +451,12 @@ def test_the_studys_distribution_holds_the_range(
     optuna = pytest.importorskip("optuna")
     from genkidama.plugins.hypertrick.study import _distribution
 
-    assume(
-        low < high and (low > 0 or not log) and (step is None or (step <= high - low and not log))
-    )
-    dimension = parse_space(
-        {"x": {"low": low, "high": high, "log": log} | ({} if step is None else {"step": step})}
-    )["x"]
+    assume(low < high and (low > 0 or not log))
+    assume(step is None or (step <= high - low and not log))
+    given = {"low": low, "high": high, "log": log} | ({} if step is None else {"step": step})
+    dimension = parse_space({"x": given})["x"]
     found = _distribution(dimension)
-    assert isinstance(
-        found,
-        optuna.distributions.IntDistribution
-        if dimension.whole
-        else optuna.distributions.FloatDistribution,
-    )
+    kind = "IntDistribution" if dimension.whole else "FloatDistribution"
+    assert type(found) is getattr(optuna.distributions, kind)
     assert (found.low, found.log) == (low, log)
     assert found.high <= high and high - found.high < (step or 1e-9)

@@ -16,7 +16,7 @@ import numpy as np
 import optuna
 import optuna_dashboard
 import pytest
-from optuna.trial import TrialState, create_trial
+from optuna.trial import create_trial
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -25,12 +25,7 @@ from genkidama.plugins.hypertrick import study as study_module
 from genkidama.plugins.hypertrick.records import PhaseRecord, StudySnapshot
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.study import (
-    Importances,
-    Study,
-    importances,
-    read,
-)
+from genkidama.plugins.hypertrick.study import Importances, Study, importances, read
 from tests.plugins.hypertrick.studies import (
     COMPLETE,
     FAIL,
@@ -87,12 +82,7 @@ def optunas(out: Path) -> list[optuna.trial.FrozenTrial]:
     ("changes", "problem"),
     [
         (
-            {
-                "space": {
-                    **SPACE,
-                    "optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True},
-                }
-            },
+            {"space": SPACE | {"optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True}}},
             "its space had optimizer.learning_rate = {'low': 1e-05, 'high': 0.01, 'log': True}, "
             "and now has {'low': 1e-05, 'high': 1.0, 'log': True}",
         ),
@@ -124,15 +114,9 @@ def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("search", "problem"),
     [
-        (
-            {"sampler": "tpe", "sampler_options": {"sed": 1}},
-            "search.sampler = 'tpe' with search.sampler_options = ",
-        ),
+        ({"sampler": "tpe", "sampler_options": {"sed": 1}}, "'tpe' with search.sampler_options = "),
         ({"sampler": "no.such:Sampler"}, "search.sampler = 'no.such:Sampler'"),
-        (
-            {"sampler": "collections:Counter"},
-            "search.sampler = 'collections:Counter': is no sampler of Optuna's",
-        ),
+        ({"sampler": "collections:Counter"}, "'collections:Counter': is no sampler of Optuna's"),
     ],
 )
 def test_a_sampler_that_cannot_be_made(
@@ -208,11 +192,7 @@ async def test_what_is_written_twice_stands_there_once(tmp_path: Path) -> None:
             await study.write([(trial, "trials/x") for trial in trials])
         assert [trial.state for trial in study.trials()] == ["completed", "failed", "running"]
     found = optunas(tmp_path)
-    assert [trial.state for trial in found] == [
-        TrialState.COMPLETE,
-        TrialState.FAIL,
-        TrialState.RUNNING,
-    ]
+    assert [trial.state for trial in found] == [COMPLETE, FAIL, RUNNING]
     assert (found[0].value, found[0].intermediate_values) == (5.0, {0: 5.0})
     assert found[0].user_attrs["checkpoint"] == "trials/x"
     assert found[1].user_attrs["reason"] == "no memory"
@@ -238,15 +218,11 @@ def test_everything_that_a_real_search_wrote_is_read() -> None:
     findings = read(study)
     states = {"completed": COMPLETE, "stopped": PRUNED, "failed": FAIL, "running": RUNNING}
     for trial, frozen in zip(findings.trials, study.trials, strict=True):
-        assert (trial.number, trial.params, states[trial.state]) == (
-            frozen.number,
-            frozen.params,
-            frozen.state,
-        )
+        assert (trial.number, states[trial.state]) == (frozen.number, frozen.state)
+        assert trial.params == frozen.params
         assert [p.phase for p in trial.phases] == list(frozen.intermediate_values)
-        assert str([p.score for p in trial.phases]) == str(
-            [float(v) for v in frozen.intermediate_values.values()]
-        )
+        scores = [float(value) for value in frozen.intermediate_values.values()]
+        assert str([p.score for p in trial.phases]) == str(scores)
         if trial.state == "completed":
             assert trial.score == frozen.value
         assert math.isnan(trial.score) == (trial.state == "failed" or not trial.phases)
@@ -273,20 +249,15 @@ def test_settings_that_cannot_be_read_are_named(settings: dict[str, Any], expect
     study = make_study(until=-1.0, settings=settings)
     with pytest.raises(ConfigurationError) as error:
         read(study)
-    assert (
-        expected in str(error.value)
-        and "study 'search'" in str(error.value)
-        and "\n" not in str(error.value)
-    )
+    text = str(error.value)
+    assert expected in text and "study 'search'" in text and "\n" not in text
 
 
 def test_phases_that_cannot_be_read_are_named() -> None:
     study = make_study(trials=3, phases=2)
     study.add_trial(create_trial(state=RUNNING, user_attrs={"phases": [{"phase": 0}]}))
-    with pytest.raises(
-        ConfigurationError,
-        match=r"study 'search', trial 3, attribute 'phases': .*missing required field",
-    ):
+    problem = r"study 'search', trial 3, attribute 'phases': .*missing required field"
+    with pytest.raises(ConfigurationError, match=problem):
         read(study)
 
 
@@ -313,19 +284,8 @@ def matters(params: dict[str, Any], phase: int, rng: np.random.Generator) -> flo
 
 
 def of(**options: Any) -> StudySnapshot:
-    return read(
-        make_study(
-            **{
-                "space": TWO,
-                "score": matters,
-                "failing": (),
-                "not_a_number": (),
-                "phases": 4,
-                "trials": 30,
-                **options,
-            }
-        )
-    )
+    usual = {"space": TWO, "score": matters, "phases": 4, "trials": 30}
+    return read(make_study(**{**usual, "failing": (), "not_a_number": (), **options}))
 
 
 def found(findings: StudySnapshot, **options: Any) -> Importances:
@@ -353,30 +313,13 @@ def test_the_stopped_trials_change_the_result() -> None:
     """`gate` decides who is stopped: without those who were, it looks harmless beside `fine`."""
 
     def gated(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
-        return (
-            (0.0 if params["a.gate"] < 0.5 else 100.0)
-            + 20 * params["b.fine"]
-            + phase
-            + float(rng.normal())
-        )
+        gate = 0.0 if params["a.gate"] < 0.5 else 100.0
+        return gate + 20 * params["b.fine"] + phase + float(rng.normal())
 
     space = {"a.gate": {"low": 0.0, "high": 1.0}, "b.fine": {"low": 0.0, "high": 1.0}}
-    study = make_study(
-        space=space,
-        score=gated,
-        trials=100,
-        phases=5,
-        eviction_rate=0.4,
-        failing=(),
-        not_a_number=(),
-    )
-    everyone = read(study)
-    completed = StudySnapshot(
-        everyone.name,
-        everyone.settings,
-        everyone.space,
-        tuple(t for t in everyone.of_state("completed") if t.score > 60),
-    )
+    everyone = of(space=space, score=gated, trials=100, phases=5, eviction_rate=0.4)
+    good = tuple(t for t in everyone.of_state("completed") if t.score > 60)
+    completed = StudySnapshot(everyone.name, everyone.settings, everyone.space, good)
     assert found(everyone).shares["a.gate"] > 0.8
     assert found(everyone).trials == len(everyone.ended) > len(everyone.of_state("completed"))
     assert found(completed).shares["a.gate"] < 0.3
@@ -384,34 +327,18 @@ def test_the_stopped_trials_change_the_result() -> None:
 
 def test_failed_trials_count_with_the_worst_score_there_is() -> None:
     """Every trial above one half crashes: the forest must know that from them alone."""
-    study = make_study(
-        space=TWO,
-        score=lambda p, phase, rng: 900 + 50 * phase + rng.normal(),
-        trials=40,
-        method="random",
-        failing=(),
-        not_a_number=(),
+    findings = of(
+        score=lambda p, phase, rng: 900 + 50 * phase + rng.normal(), trials=40, method="random"
     )
-    findings = read(study)
     trials = []
     for trial in findings.trials:
-        crashed = trial.params["a.matters"] > 0.5
-        trials.append(
-            type(trial)(
-                trial.number,
-                "failed" if crashed else trial.state,
-                trial.params,
-                trial.phases,
-                "",
-                "",
-            )
-        )
+        state = "failed" if trial.params["a.matters"] > 0.5 else trial.state
+        trials.append(type(trial)(trial.number, state, trial.params, trial.phases, "", ""))
     findings = StudySnapshot("x", findings.settings, findings.space, tuple(trials))
     worst = min(phase.score for trial in trials for phase in trial.phases)
     values = [trial.value for trial in study_module.ended_study(findings).trials]
-    assert {
-        value for value, trial in zip(values, trials, strict=True) if trial.state == "failed"
-    } == {worst}
+    failed = {v for v, trial in zip(values, trials, strict=True) if trial.state == "failed"}
+    assert failed == {worst}
     assert found(findings).shares["a.matters"] > 0.9
 
 
