@@ -27,7 +27,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent.extensions import Journal, RunStore
 from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.vector import Signature, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, cut, newest, run_of
 from genkidama.runs.warm_start import warm_start
@@ -98,8 +98,16 @@ class Checkpointer(RunStore):
             return self._begin(part, now)
         self._check_same(checkpoint)
         server, snapshot = self._server, checkpoint.snapshot
-        server.restore(snapshot, checkpoint.whole, checkpoint.vector)
         trained = checkpoint.state.pop(TRAINED, None)
+        if trained is not None and (trained.dtype, trained.shape) != (
+            DTYPE,
+            checkpoint.vector.shape,
+        ):
+            raise ConfigurationError(
+                f"{checkpoint.path}: {TRAINED!r} is {trained.dtype} {list(trained.shape)}, "
+                f"expected {DTYPE} {list(checkpoint.vector.shape)}; use another checkpoint"
+            )
+        server.restore(snapshot, checkpoint.whole, checkpoint.vector)
         if trained is not None:
             server.trial.vector = trained
             server.trial.average = checkpoint.vector

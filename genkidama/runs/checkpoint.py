@@ -189,7 +189,10 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
     if any(n < 0 for _, shape in signature.entries for n in shape):
         raise ValueError("its signature has a negative dimension")
     fields = {name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata}
-    return signature, msgspec.convert(fields, Snapshot)
+    snapshot = msgspec.convert(fields, Snapshot)
+    if snapshot.whole and Shard.parse(snapshot.part).of(Signature.of(snapshot.whole)) != signature:
+        raise ValueError(f"it is not part {snapshot.part} of the network that it names")
+    return signature, snapshot
 
 
 def newest_readable(

@@ -180,7 +180,7 @@ def _some_checkpoints() -> list[bytes]:
             whole=[(name, tuple(shape)) for name, shape in ENTRIES] if state else [],
             **counts,
         )
-        for extra in ({}, {"__trained__": VECTOR}):
+        for extra in ({}, {"__trained__": VECTOR}, {"__trained__": VECTOR[:3]}):
             checkpoints.save(path, SIGNATURE, VECTOR, snapshot, {**state, **extra})
             with safetensors.safe_open(path, framework="np") as file:
                 tensors = [

@@ -458,6 +458,19 @@ async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weig
         np.testing.assert_array_equal(weights.vector, vector(0.0))
 
 
+@pytest.mark.parametrize("trained", [np.ones(2, DTYPE), np.ones(1), np.ones((1, 1), DTYPE)])
+async def test_weights_beside_a_running_mean_that_do_not_fit_are_refused(
+    tmp_path: Path, trained: np.ndarray
+) -> None:
+    settings = experiment(parent={"average": 0.5, "checkpoint_updates": 1})
+    server, checkpointer = entered(settings, tmp_path, "a")
+    exchange(server, checkpointer, "a", 1.0)
+    folder, snapshot = CheckpointFolder(tmp_path / "checkpoints"), server.snapshot(1.0)
+    folder.save_latest(server.trial.held, np.ones(1, DTYPE), snapshot, {"__trained__": trained})
+    with pytest.raises(ConfigurationError, match="expected float32"):
+        entered(settings, tmp_path)
+
+
 async def test_a_parent_that_finds_itself_spoilt_goes_back_and_says_so(tmp_path: Path) -> None:
     async with (
         running(experiment(parent={"checkpoint_seconds": 0.2}), tmp_path) as parent,

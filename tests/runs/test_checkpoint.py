@@ -131,6 +131,7 @@ def rewritten(
         {"version": None},
         {"version": '"seven"'},
         {"returns": "nonsense"},
+        {"whole": '[["z.weight", [7]]]'},
         {"children": "[1]"},
         {"checksum": "0" * 32},
         {"checksum": None},
