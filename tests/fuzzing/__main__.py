@@ -40,9 +40,6 @@ _FOUND = ROOT / "build" / "fuzzing"
 #: The longest input, and what is kept of a target in git, in bytes.
 _LONGEST, _KEPT = 4096, 10_000
 
-#: The exit codes with which libFuzzer says that an input failed, or took too long or too much.
-_FOUND_ONE = (70, 71, 77)
-
 #: Nothing that is read takes so long, or so much memory.
 _SECONDS, _MEBIBYTES = 10, 2048
 
@@ -98,15 +95,17 @@ def _hunt(name: str, runs: int, seconds: int) -> bool:
             *(f"-artifact_prefix={place}/", f"-timeout={_SECONDS}"),
             *(f"-rss_limit_mb={_MEBIBYTES}", "-print_final_stats=1"),
         ]
-        said = _follow(name, command)
+        code, said = _follow(name, command)
         broken = [path.read_bytes() for path in Path(place).iterdir() if path.is_file()]
+    if code and not broken:
+        raise SystemExit(f"{said}\n{name}: the fuzzer ended with {code}")
     for data in broken:
         _report(name, TARGETS[name].run, data, said)
     return not broken
 
 
-def _follow(name: str, command: list[str]) -> str:
-    """Shows how far a process has come; returns the last that it said."""
+def _follow(name: str, command: list[str]) -> tuple[int, str]:
+    """Shows how far a process has come; returns its exit code, and the last that it said."""
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     last, shown, lines = f"{name}: starts", time.monotonic(), []
@@ -119,11 +118,9 @@ def _follow(name: str, command: list[str]) -> str:
         if time.monotonic() > shown + 5:
             print(last, flush=True)
             shown = time.monotonic()
-    said = "".join(lines)
-    if process.wait() not in (0, *_FOUND_ONE):
-        raise SystemExit(said)
+    code = process.wait()
     print(last, flush=True)
-    return said
+    return code, "".join(lines)
 
 
 def _fuzz(name: str, arguments: list[str]) -> None:
