@@ -15,6 +15,7 @@ and `busy`: cores that server and children took. `said`: the parent's warnings.
     python benchmarks/load.py --children 1000                    ten minutes a side
     python benchmarks/load.py --children 100 --numbers 250000
     python benchmarks/load.py --children 2000 5000 --seconds 20 --turns 3
+    python benchmarks/load.py --report docs/results/load.jsonl
 """
 
 from __future__ import annotations
@@ -193,6 +194,19 @@ def measure(children: int, options: argparse.Namespace) -> bool:
     return holds
 
 
+def report(rows: Path) -> None:
+    """Prints rows as a table for people."""
+    names = ["children", "numbers", "rate", "seconds", "server", "answered", "passed", "dropped"]
+    lists = ["join_ms", "reply_ms", "megabytes"]
+    print("| " + " | ".join([*names, *lists, "cpu", "said |"]))
+    print("|---" * (len(names) + len(lists) + 2) + "|")
+    for row in map(json.loads, rows.read_text().splitlines()):
+        cells = [f"{row[name]}" for name in names]
+        cells += [", ".join(f"{figure:g}" for figure in row[name]) for name in lists]
+        warned = ", ".join(f"{count} {what}" for what, count in row.get("said", {}).items())
+        print("| " + " | ".join([*cells, f"{row['cpu']:.2f}", f"{warned} |"]))
+
+
 @command
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -203,9 +217,13 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1, help="of each server, in alternation")
     parser.add_argument("--processes", type=int, default=2, help="that play the children")
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
+    parser.add_argument("--report", type=Path, help="only print such a file as a table")
     for name, kind in {"--play": str, "--port": int, "--times": str}.items():  # of such a process
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.report:
+        report(options.report)
+        return 0
     if options.play:
         os.sched_setaffinity(0, {LOAD_CORE})
         print(json.dumps(play(options)), flush=True)

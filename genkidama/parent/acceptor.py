@@ -36,8 +36,10 @@ from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.machine import descriptors_left
 from genkidama.server.limits import ConnectionLimits, check_exposed
 
-#: Connections that the kernel keeps until they are accepted.
-_BACKLOG = 256
+#: Connections that the kernel keeps until they are accepted, and how many are at once. One whose
+#: first packets find no place there comes again a second later, or three.
+_BACKLOG = 4096
+_AT_ONCE = 64
 
 #: Seconds without accepting after an error, as in a moment without descriptors.
 _RETRY_SECONDS = 0.1
@@ -161,17 +163,18 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
-        try:
-            accepted, address = listening.accept()
-        except (BlockingIOError, InterruptedError):  # the client has gone
-            return
-        except OSError:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(listening)
-            loop.call_later(_RETRY_SECONDS, self._watch, listening)
-            return
-        accepted.setblocking(False)
-        self._receive(accepted, address)
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError):  # that were all, or the client has gone
+                return
+            except OSError:
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                loop.call_later(_RETRY_SECONDS, self._watch, listening)
+                return
+            accepted.setblocking(False)
+            self._receive(accepted, address)
 
     def _receive(self, accepted: socket.socket, address: Any) -> None:
         host, port = address[:2] if isinstance(address, tuple) else ("", 0)

@@ -344,3 +344,13 @@ async def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
 
 async def test_connections_leave_descriptors_for_checkpoints(tmp_path: Path) -> None:
     assert 1 <= await flood(tmp_path, 150) < 30
+
+
+async def test_a_crowd_finds_a_place_in_the_queue_of_a_busy_parent(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        crowd = []  # the parent's loop does not run meanwhile
+        try:
+            crowd += [socket.create_connection(parent.address, timeout=2.0) for _ in range(400)]
+        finally:
+            for each in crowd:
+                each.close()
