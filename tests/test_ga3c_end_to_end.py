@@ -9,7 +9,7 @@ import pytest
 
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
-from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
+from genkidama.protocol.diagnostics import DIAGNOSTICS, HEALTH, WEIGHTS
 from tests.helpers import ROOT, history, small
 
 KEYS = {
@@ -54,7 +54,7 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
     assert {line["child"] for line in lines} == {"child-1", "child-2"}
     for line in lines:
         assert line["backend"] == "ga3c"
-        assert set(line) - {"event", "time", "child", "backend"} <= KEYS
+        assert set(line) - {"event", "time", "child", "backend", *HEALTH} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
     assert (
