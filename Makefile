@@ -54,7 +54,7 @@ SECONDS ?= 60
 TARGETS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy test-versions fuzz simulate simulate-planted coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-first-hour test-versions fuzz simulate simulate-planted coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (ro
 	wait $$beside || others=$$?; \
 	cat $$said; rm $$said; \
 	case $$shelf,$$others in 0,0 | 0,5 | 5,0) ;; *) exit 1 ;; esac
+
+test-first-hour: $(INSTALLED_DEV) ## Type a newcomer's first hour on a fresh Debian (root, 15 minutes).
+	$(PYTEST) -m deploy -rs tests/deploy/test_first_hour.py
 
 # Of Python's version PYTHON, whose wheels the lowest versions must have.
 test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lowest and with the highest dependencies.
