@@ -154,7 +154,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT))
     fleet._call(build)
     (wheel,) = folder.glob("*.whl")
-    asked = (f"{wheel}[lander,play,video]", "-c", str(ROOT / "constraints.txt"))
+    extras = re.search(r"\[(.+?)\]", INSTALL)[1]  # type: ignore[index]
+    asked = (f"{wheel}[{extras},video]", "-c", str(ROOT / "constraints.txt"))
     fleet._call([*DOWNLOAD, "-d", str(folder), *asked])
     return folder
 
