@@ -93,7 +93,7 @@ def _versions(lines: list[Line], version: int, steps: int) -> Iterator[str]:
 def _counts(lines: list[Line], logs: list[Path]) -> Iterator[str]:
     """A child that lived all the time counts as many exchanges as its parent."""
     pushes = Counter(line["child"] for line in lines if line["event"] == "exchange")
-    restarts = sum(line["event"] == "resume" for line in lines)
+    restarts = sum(line["event"] in ("start", "resume") for line in lines) - 1
     begun = Counter(line["child"] for line in _spoken(logs, "training"))
     ended = Counter(line["child"] for line in _spoken(logs, "left"))
     for line in _spoken(logs, "left"):
