@@ -41,6 +41,7 @@ configure_logging()
 #: Files whose tests start whole programs. They come first, so that no worker ends with one of them
 #: while the others have nothing to do. From the longest on.
 LONG = (
+    "simulation/test_shelf.py",
     "plugins/ga3c/test_backend.py",
     "test_end_to_end.py",
     "child/test_main.py",

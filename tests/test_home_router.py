@@ -31,7 +31,11 @@ class Router:
         with suppress(OSError):
             while True:
                 outer, _ = self._listener.accept()
-                inner = socket.create_connection(("127.0.0.1", self._inner))
+                try:
+                    inner = socket.create_connection(("127.0.0.1", self._inner))
+                except OSError:  # the parent is not there yet
+                    outer.close()
+                    continue
                 self._known += [outer, inner]
                 self.forwarded += 1
                 self._threads.append(threading.Thread(target=self._pass_on, args=(outer, inner)))

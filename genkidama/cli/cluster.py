@@ -24,7 +24,6 @@ from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.learning.environment_checks import try_environment
 from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate_trained
@@ -146,6 +145,8 @@ def train(
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
     experiment, about_stop = prepare(experiment)
+    from genkidama.learning.environment_checks import try_environment  # Gymnasium
+
     try_environment(experiment.environment)
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")

@@ -240,10 +240,7 @@ class Experiment(Section, frozen=True):
         if self.child.exchange == "chunk":
             return "every child learns by itself, and their weights are averaged in chunks"
         if self.pushes in ("weights", "difference"):
-            return (
-                "every child learns by itself, and the parent blends their weights: more children "
-                "are hardly faster (docs/scaling.md)"
-            )
+            return "every child learns, and the parent blends their weights: hardly faster than one"
         return "every child learns by itself, and sends the parent what it has learned"
 
     @property
@@ -381,7 +378,12 @@ class Experiment(Section, frozen=True):
         settings = self.to_dict()
         if (name := changes.get("algorithm.name")) is not None:
             settings["algorithm"] = applicable_settings(settings["algorithm"], name)
-            changes = brought(self.algorithm.name, name) | changes
+            # A plug-in that is not there has no section.
+            changes = {
+                key: value
+                for key, value in brought(self.algorithm.name, name).items()
+                if hasattr(self, key.partition(".")[0])
+            } | changes
         for key, value in changes.items():
             *sections, last = key.split(".")
             where = settings

@@ -56,6 +56,7 @@ class RunWriter:
         self._log = log
         self._events = EventLog(log)
         self._history_error = Once()
+        self._sync_error = Once()
         #: The problem in the newest warning of the history.
         self._problem = Once()
         self._looked_at = self.now()
@@ -102,8 +103,9 @@ class RunWriter:
         try:
             self._history.flush()
             await asyncio.to_thread(self._history.sync)
+            self._sync_error.message = ""
         except EnvironmentFailure as error:
-            if self._history_error.is_new(str(error)):
+            if self._sync_error.is_new(str(error)) and str(error) != self._history_error.message:
                 self.complain(str(error))
 
     def after_push(self) -> bool:

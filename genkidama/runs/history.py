@@ -84,13 +84,16 @@ class HistoryTail:
         self.behind = False
         #: How many pieces without the end of a line were passed over.
         self.skipped = 0
+        #: Why it cannot be read at present; empty if it can.
+        self.problem = ""
         self._identity: tuple[int, int] | None = None
 
     def read(self) -> list[bytes]:
         """The next lines that were not read yet, within 1 MiB of the file.
 
-        None while it cannot be read: whoever writes it says what is wrong with the disk.
+        None while it cannot be read, as `problem` says.
         """
+        self.problem = ""
         try:
             with self.path.open("rb") as file:
                 identity = _identity(os.fstat(file.fileno()))
@@ -99,7 +102,9 @@ class HistoryTail:
                 self._identity = identity
                 file.seek(self.position)
                 piece = file.read(PIECE_BYTES)
-        except OSError:
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self.problem = f"it cannot be read: {error.strerror}"
             self.behind = False
             return []
         found = whole_lines(piece)

@@ -42,8 +42,7 @@ def test_the_start_and_refusals_are_lines_of_their_own() -> None:
     )
     assert file.getvalue().splitlines() == [
         "training CartPole-v1 with a3c: run first",
-        "every child learns by itself, and the parent blends their weights: more children are "
-        "hardly faster (docs/scaling.md)",
+        "every child learns, and the parent blends their weights: hardly faster than one",
         "training CartPole-v1 with a3c: run first resumes from version 7",
         "refused a connection: no hello",
     ]

@@ -132,6 +132,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.signature": st.text("0123456789abcdef", min_size=64, max_size=64),
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.open": st.booleans(),
+    "parent.start": st.text(max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
     "parent.checkpoint_seconds": positive,
     "parent.checkpoint_keep": naturals,

@@ -44,8 +44,8 @@ __all__ = ["Day", "Happening", "Plan", "Report", "plan", "play", "shrink"]
 PORT = 8765
 
 #: Seconds of peace at the end, and the longest that a child may go without an answer then.
-_PEACE = 120.0
-_LONGEST_SILENCE = 90.0
+_PEACE = 100.0
+_LONGEST_SILENCE = 80.0
 
 #: The token of somebody who may come no longer.
 _ENDED = "e" * 32
@@ -164,10 +164,10 @@ def plan(seed: int) -> Plan:
         "stop": {"updates": chance.randint(20, 100)} if chance.random() < 0.2 else {},
     }
     kinds = _KINDS
-    if chance.random() < 0.05:
+    if chance.random() < 0.03:
         shards, settings = 1, _search(settings, chance)
         kinds = {kind: weight for kind, weight in _KINDS.items() if kind not in _NOT_OF_SEARCHES}
-    trouble = chance.uniform(40.0, 120.0)
+    trouble = chance.uniform(30.0, 90.0)
     count = round(trouble / chance.choice([5.0, 10.0, 20.0]))
     chosen = chance.choices([*kinds], [*kinds.values()], k=count)
     moments = sorted(chance.uniform(1.0, trouble) for _ in chosen)

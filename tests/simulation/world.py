@@ -269,8 +269,9 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
             wire.die(silent)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
-            for task in self._tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            while self._tasks:  # the end of one may begin another
+                task = self._tasks.pop()
+                task._log_destroy_pending = False
                 self.world.run_as(self, partial(_close, task.get_coro()))
         self._tasks.clear()
         for descriptor in self.opened:

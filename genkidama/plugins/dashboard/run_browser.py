@@ -83,10 +83,9 @@ class RecordedRun:
 
     def read(self) -> None:
         """Takes in the next piece, of 1 MiB at most, of what the history says."""
-        try:
-            lines = iter(self._follower.read())
-        except OSError as error:
-            self._damaged(f"it cannot be read: {error.strerror}")
+        lines = iter(self._follower.read())
+        if self._follower.problem:
+            self._damaged(self._follower.problem)
             return
         with suppress(OSError):
             size = self._follower.path.stat().st_size
