@@ -145,9 +145,10 @@ def train(
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
     experiment, about_stop = prepare(experiment)
-    from genkidama.learning.environment_checks import try_environment  # Gymnasium
+    if is_import_string(experiment.environment.id):
+        from genkidama.learning.environment_checks import try_environment  # Gymnasium
 
-    try_environment(experiment.environment)
+        try_environment(experiment.environment)
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))
