@@ -6,7 +6,8 @@ Laws, checked with each message, checkpoint and restart:
 - A checkpoint holds exactly the pushes that had counted when it was copied.
 - A parent resumes from a state that was saved, and from none older than the last checkpoint that
   it has noted, unless the disk was damaged since.
-- A child takes over the θ_P of the version that it is told.
+- A child takes over the θ_P of the version that it is told. A difference that it pushes is what it
+  has learned since the θ_P that it took last.
 - A push whose reply a child has read is in the parent, or is lost with a parent that has said that
   it went back. Steps are in one place: at the parent, in the session, or lost in that way.
 """
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from genkidama.parent import Parent
 from genkidama.protocol.messages import Hello, Push, Refusal, Reply
-from genkidama.protocol.session import Decision, Session
+from genkidama.protocol.session import Begin, BlendReply, Decision, Reset, Session
 from genkidama.protocol.vector import Vector
 from genkidama.server.trial import Snapshot, Trial
 from tests.simulation.world import World
@@ -79,6 +80,7 @@ class Books:
     _counted: dict[Key, int] = field(default_factory=dict)
     _now: float = 0.0
     _damaged: bool = False
+    _bases: dict[str, Vector | None] = field(default_factory=dict)
     _revoked: tuple[str, float] = "", 0.0
 
     # The parent's life.
@@ -263,6 +265,9 @@ class Books:
     def takes(self, session: Session, decision: Decision) -> None:
         """A session has decided by a reply."""
         vector = getattr(decision, "vector", None)
+        took = vector is not None or getattr(decision, "sent", None) is not None
+        if took and isinstance(decision, Begin | BlendReply | Reset):
+            self._bases[session.name] = None if vector is None else vector.copy()
         known = self.vectors.get(session.version)
         if vector is None or known is None:
             return
@@ -273,6 +278,14 @@ class Books:
             self._break(
                 f"{session.name} takes other weights than those of version {session.version}"
             )
+
+    def pushes_from(self, session: Session, weights: Vector, push: Push) -> None:
+        """A session has made a push that it does not send again."""
+        base = self._bases.get(session.name)
+        if push.kind != "difference" or push.encoding or push.vector is None or base is None:
+            return
+        if not _same(push.vector, weights - base):
+            self._break(f"{session.name} pushes a difference to other weights than it took")
 
     def settles(self, session: Session, word: str, gathered: int) -> None:
         """A session's work at the end of the day.

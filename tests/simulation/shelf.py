@@ -51,15 +51,7 @@ _LONGEST_SILENCE = 80.0
 _ENDED = "e" * 32
 
 #: What may keep a child away for longer than a parent waits after the run's end.
-_AWAY = {
-    "partition",
-    "power cut",
-    "kill child",
-    "kill parent",
-    "rename child",
-    "stop child",
-    "token",
-}
+_AWAY = {"partition", "stop child", "token"}
 
 #: What would lose or lock the study, whose file is not of the simulated disk.
 _NOT_OF_SEARCHES = {"run folder", "full", "read-only", "bit", "NaN"}
@@ -161,7 +153,7 @@ def plan(seed: int) -> Plan:
         "algorithm": {"name": "a3c"},
         "child": {"backend": "tests.simulation.shelf:Learner", "cores": 1, **exchange},
         "parent": parent,
-        "stop": {"updates": chance.randint(20, 100)} if chance.random() < 0.2 else {},
+        "stop": {"updates": chance.randint(2, 8)} if chance.random() < 0.2 else {},
     }
     kinds = _KINDS
     if chance.random() < 0.03:
@@ -169,6 +161,9 @@ def plan(seed: int) -> Plan:
         kinds = {kind: weight for kind, weight in _KINDS.items() if kind not in _NOT_OF_SEARCHES}
     trouble = chance.uniform(30.0, 90.0)
     count = round(trouble / chance.choice([5.0, 10.0, 20.0]))
+    if settings["stop"]:
+        kinds = {kind: weight for kind, weight in kinds.items() if kind not in _AWAY}
+        kinds["cut wire"] = 60
     chosen = chance.choices([*kinds], [*kinds.values()], k=count)
     moments = sorted(chance.uniform(1.0, trouble) for _ in chosen)
     return Plan(
@@ -317,6 +312,7 @@ class Day:
         day = self
         save_latest, save_best = CheckpointFolder.save_latest, CheckpointFolder.save_best
         receive, add_work, init = Session.receive, Session.add_work, Session.__init__
+        push = Session.push
 
         def latest(
             self: CheckpointFolder, signature: Any, vector: Any, snapshot: Any, state: Any = None
@@ -345,6 +341,13 @@ class Day:
                 day.stopped = day.world.now
             return decision
 
+        def pushed(self: Session, vector: Any, gradient: Any = None) -> Push:
+            fresh = self._unanswered is None
+            made = push(self, vector, gradient)
+            if fresh:
+                day._books_of(self).pushes_from(self, vector, made)
+            return made
+
         def add(self: Session, steps: int, returns: Any, measures: Any) -> Any:
             session, word, gathered = day.sessions[id(self)]
             day.sessions[id(self)] = session, word, gathered + steps
@@ -355,7 +358,9 @@ class Day:
             day.sessions[id(self)] = self, word, 0
 
         with (
-            mock.patch.multiple(Session, receive=received, add_work=add, __init__=begin),
+            mock.patch.multiple(
+                Session, receive=received, add_work=add, push=pushed, __init__=begin
+            ),
             mock.patch.multiple(CheckpointFolder, save_latest=latest, save_best=best),
             mock.patch.object(parent_module, "make_server", self._make_server),
             mock.patch.object(parent_module, "HOUSEKEEPING_SECONDS", 2.0),
@@ -593,7 +598,11 @@ class Day:
         for number, machine in sorted(self.children.items()):
             name = self._name(number)
             silent = self.world.now - self.answered.get(name, 0.0)
-            if not machine.dead and silent > _LONGEST_SILENCE and not self._missed_the_end():
+            if (
+                not machine.dead
+                and silent > _LONGEST_SILENCE
+                and not self._missed_the_end(name, machine)
+            ):
                 self.world.breaks(f"{name} has had no answer for {silent:.0f} s of peace")
         for session, word, gathered in self.sessions.values():
             if not ended:
@@ -602,10 +611,16 @@ class Day:
             self.books[host].closes()
             self._read_history(host)
 
-    def _missed_the_end(self) -> bool:
-        """Whether a child may wait for a parent that has ended, since it was away for too long."""
-        return self.stopped is not None and any(
-            each.kind in _AWAY and each.at > self.stopped - 100.0 for each in self.plan.happenings
+    def _missed_the_end(self, name: str, machine: Machine) -> bool:
+        """Whether a child may wait for a parent that has ended: one that the parent does not know,
+        that came later, or that was away for too long."""
+        return self.stopped is not None and (
+            name not in self.answered
+            or machine.born > self.stopped
+            or any(
+                each.kind in _AWAY and each.at > self.stopped - 100.0
+                for each in self.plan.happenings
+            )
         )
 
     def _read_history(self, host: str) -> None:

@@ -235,7 +235,7 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
         self.opened: list[int] = []
         self.chance = world.chance(f"{host}/{len(world.machines)}")
         self._rate = rate
-        self._born = world.now
+        self.born = world.now
         self._tasks: list[asyncio.Task[Any]] = []
         #: Work of threads, which a kill may leave half done.
         self._threads: list[Callable[[], Any]] = []
@@ -281,7 +281,7 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
     # asyncio calls these.
 
     def time(self) -> float:
-        return (self.world.now - self._born) * self._rate + 1000.0
+        return (self.world.now - self.born) * self._rate + 1000.0
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -299,7 +299,7 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self.world.schedule(self._born + (when - 1000.0) / self._rate, handle, self)
+        self.world.schedule(self.born + (when - 1000.0) / self._rate, handle, self)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
