@@ -23,6 +23,8 @@ TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 SHELF = tests/deploy/test_shelf.py
+# A target of its own, since it takes as long as all the others.
+FIRST_HOUR = tests/deploy/test_first_hour.py
 DEPLOYED = $(PYTEST) -m deploy --exitfirst -rs --durations=12 -k "$(DEPLOY)"
 # The tests of the pure folders, and the laws of the house.
 FAST = tests/test_house.py tests/config tests/protocol tests/server
@@ -86,14 +88,14 @@ test-page: $(INSTALLED_DEV) ## Run all tests of the page, in a real browser (chr
 # and systems would go on running. Status 5 says that DEPLOY has chosen no test of the one or the other.
 test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (root, network namespaces, 20 minutes).
 	@said=$$(mktemp); shelf=0; others=0; set -x; \
-	$(DEPLOYED) --ignore=$(SHELF) tests/deploy > $$said 2>&1 & beside=$$!; \
+	$(DEPLOYED) --ignore=$(SHELF) --ignore=$(FIRST_HOUR) tests/deploy > $$said 2>&1 & beside=$$!; \
 	$(DEPLOYED) $(SHELF) || shelf=$$?; \
 	wait $$beside || others=$$?; \
 	cat $$said; rm $$said; \
 	case $$shelf,$$others in 0,0 | 0,5 | 5,0) ;; *) exit 1 ;; esac
 
 test-first-hour: $(INSTALLED_DEV) ## Type a newcomer's first hour on a fresh Debian (root, 15 minutes).
-	$(PYTEST) -m deploy -rs tests/deploy/test_first_hour.py
+	$(PYTEST) -m deploy -rs $(FIRST_HOUR)
 
 # Of Python's version PYTHON, whose wheels the lowest versions must have.
 test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lowest and with the highest dependencies.
