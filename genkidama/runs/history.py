@@ -91,7 +91,7 @@ class HistoryTail:
     def read(self) -> list[bytes]:
         """The next lines that were not read yet, within 1 MiB of the file.
 
-        None while it cannot be read, as `problem` says.
+        Empty while it cannot be read, as `problem` says.
         """
         self.problem = ""
         try:
