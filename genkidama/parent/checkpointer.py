@@ -276,7 +276,8 @@ class Checkpointer(RunStore):
         return trial.held, vector, self._server.snapshot(now), copies
 
     async def _write_due(self, now: float, newest_first: bool = False) -> None:
-        while self._due:
+        """Writes what is due now; pushes that come meanwhile may be faster than the disk."""
+        for _ in range(len(self._due)):
             copy = self._due.pop() if newest_first else self._due.popleft()
             await self._journal.secure()
             try:

@@ -339,6 +339,27 @@ async def test_the_thesis_keeps_its_whole_path_however_slow_the_machine(tmp_path
     assert folder.versions() == [200 * number for number in range(1, 21)]
 
 
+async def test_pushes_that_come_faster_than_the_disk_writes_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 3})
+    server, checkpointer = entered(settings, tmp_path, "a")
+    save = CheckpointFolder.save_latest
+    written: list[int] = []
+
+    def slow(folder: CheckpointFolder, *copy: Any) -> Path:
+        written.append(copy[2].version)
+        assert len(written) < 10
+        exchange(server, checkpointer, "a", 1.0)
+        return save(folder, *copy)
+
+    monkeypatch.setattr(CheckpointFolder, "save_latest", slow)
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.keep(1.0)
+    assert written == [1]
+    assert checkpointer.due
+
+
 class Sum(Rule):
     """Adds up what is pushed, and remembers it."""
 
