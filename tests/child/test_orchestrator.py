@@ -780,8 +780,9 @@ async def test_cores_take_the_parents_weights_before_they_learn_and_push_afterwa
             orchestrator.blend(pushed, given, 1.0)
             np.testing.assert_array_equal(orchestrator.weights(), given)
             orchestrator.release()
-        # A chunk is eight steps, and eight more if the answer has taken long.
-        assert 5 * 2 * 8 <= steps <= 7 * 2 * 16
+        # A chunk is eight steps, and eight more if the answer has taken long; a core that the
+        # machine holds up misses a turn.
+        assert 6 * 8 <= steps <= 7 * 2 * 16
 
 
 async def test_without_a_parent_cores_learn_on_from_their_own_weights() -> None:

@@ -165,10 +165,10 @@ def test_a_long_history_is_read_in_pieces(tmp_path: Path) -> None:
     assert found == len(list(read_lines(path))) == path.read_bytes().count(b"\n")
 
 
-def test_a_hole_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
+def test_a_hole_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(LINES)
-    os.truncate(path, 3 << 30)
+    os.truncate(path, 1 << 28)
     follower = HistoryTail(path)
     follower.position = 0
     tracemalloc.start()

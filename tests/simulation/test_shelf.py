@@ -12,7 +12,7 @@ from tests.simulation.shelf import plan, play, shrink
 from tests.simulation.world import Killed, Machine, World
 
 
-@pytest.mark.parametrize("first", range(0, 200, 25))
+@pytest.mark.parametrize("first", range(0, 50, 25))
 def test_no_law_is_broken(first: int) -> None:
     reports = {seed: play(plan(seed)) for seed in range(first, first + 25)}
     broken = [f"make simulate SEED={seed}: {each.broken}" for seed, each in reports.items()]
