@@ -50,6 +50,10 @@ _FORGIVEN_SECONDS = 120.0
 #: killed is only replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
 
+#: Steps of each process without the end of an episode, after which the child says so. It is more
+#: than the longest episode of Gymnasium's, also where a process plays several.
+_ENDLESS_STEPS = 100_000
+
 log = get_logger()
 
 
@@ -146,6 +150,8 @@ class WorkerPool:
         self._version = 0
         self._semaphore = SemaphoreVector(np.ones(0, np.bool_))
         self._work = Work()
+        #: Steps since the last episode has ended.
+        self._endless = 0
         #: Whether an episode has ended, or an update was made, since the last exchange.
         self._played = False
         #: The loss of each process' newest update, by index; the owner takes them out.
@@ -266,6 +272,7 @@ class WorkerPool:
         if kind in (EPISODE, PROGRESS, UPDATE):
             self._policies[worker.index].worked()
             self._work.steps += steps
+            self._look_for_ends(steps, kind == EPISODE)
             self._played |= kind == self._counts
             if kind == EPISODE:
                 self._work.returns.append(value)
@@ -279,6 +286,23 @@ class WorkerPool:
             self._wake.set()
         elif kind == FAILED:
             worker.failure = record[RECORD.size :].decode(errors="replace")
+
+    def _look_for_ends(self, steps: int, ended: bool) -> None:
+        """Says once that no episode ends: then there is no return, and perhaps no exchange."""
+        before, self._endless = self._endless, 0 if ended else self._endless + steps
+        if before < _ENDLESS_STEPS * max(1, self._count) <= self._endless:
+            exchange = ', and no exchange (child.exchange = "episode")'
+            limit = "{ max_episode_steps = 1000 }"
+            if self._experiment.environment.prefix:
+                way = f"environment.options = {limit}"
+            else:
+                way = f'environment.wrappers = [{{ name = "TimeLimit", options = {limit} }}]'
+            log.warning(
+                "no episode ends",
+                reason=f"none in the last {self._endless:,} steps, so there is no return"
+                f"{exchange if self._counts == EPISODE else ''}; "
+                f"if the environment never ends one by itself, set a limit: {way}",
+            )
 
     def lost(self, worker: WorkerProcess) -> None:
         """A process is gone."""

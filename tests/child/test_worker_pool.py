@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -309,6 +310,39 @@ async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() ->
             await eventually(lambda due=due: pool._work.steps > due)  # type: ignore[misc]
             assert pool.take_work().steps > 50
             pool.release()
+
+
+@pytest.mark.parametrize(
+    ("exchange", "cost"),
+    [("episode", ', and no exchange (child.exchange = "episode")'), ("free", "")],
+)
+async def test_an_environment_that_ends_no_episode_is_told_once_with_the_way_out(
+    exchange: str,
+    cost: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(crew_module, "_ENDLESS_STEPS", 50)
+    async with begun(2, "progress", exchange=exchange) as (pool, _):
+        await eventually(lambda: pool._work.steps >= 300)
+    (line,) = (each for each in capsys.readouterr().err.splitlines() if "no episode ends" in each)
+    told = json.loads(line)
+    assert told["level"] == "warning"
+    assert told["reason"] == (
+        f"none in the last 100 steps, so there is no return{cost}; if the environment never ends "
+        'one by itself, set a limit: environment.wrappers = [{ name = "TimeLimit", options = '
+        "{ max_episode_steps = 1000 } }]"
+    )
+
+
+async def test_where_episodes_end_nothing_is_said_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(crew_module, "_ENDLESS_STEPS", 11)
+    async with begun(1, "episodes") as (pool, _):
+        for _ in range(5):
+            assert await turn(pool) == Work(12, [12.0])
+    assert "no episode ends" not in capsys.readouterr().err
 
 
 async def test_who_makes_progress_may_die_again_and_again(
