@@ -35,7 +35,6 @@ TOLD_BY_FOLDER = {
     "rule",
     "settings",
     "status",
-    "verbs",
 }
 
 #: Classes of the same name: a section of an experiment, and the thing that it configures.

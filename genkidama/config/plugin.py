@@ -80,7 +80,7 @@ class Plugin:
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)
-    """Verbs of the command: `cli.options.Verb` values. Their modules import only `cli.options`."""
+    """Verbs of the command: `cli.options.Verb` values, in modules that are quick to import."""
     followers: Table = field(default_factory=dict)
     """Readers of the history of a run that this machine starts: `cli.options.Follower` values."""
 

@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from genkidama.cli.options import Verb, flag, option, path
 from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
     observers={"dashboard": "genkidama.plugins.dashboard.endpoint:observer"},
     verbs={
-        "top": "genkidama.plugins.dashboard.verbs:TOP",
-        "serve": "genkidama.plugins.dashboard.verbs:SERVE",
+        "top": "genkidama.plugins.dashboard:TOP",
+        "serve": "genkidama.plugins.dashboard:SERVE",
     },
 )
+
+TOP = Verb(
+    "show a run in this terminal, from anywhere",
+    "Shows a run in this terminal, from anywhere, and reconnects after the parent was away.",
+    (
+        option(
+            "url",
+            "http://HOST:PORT, or a link of `genkidama token --viewer`; - reads "
+            "it from standard input (default: $GENKIDAMA_VIEW)",
+            nargs="?",
+            metavar="URL",
+        ),
+        flag("--once", "print the run once, and end"),
+    ),
+    (("genkidama top http://127.0.0.1:8765", "a parent on this machine"),),
+    run="genkidama.plugins.dashboard.top:top",
+)
+
+SERVE = Verb(
+    "show runs in a browser, without a parent",
+    "Shows runs in directories in a browser on this machine: one run, or several to compare.",
+    (
+        path("runs", "run directories, or folders of such, as runs/", nargs="+"),
+        option(
+            "--listen",
+            "the page's address, only for this machine (default: 127.0.0.1:8766)",
+            metavar="HOST:PORT",
+            default="127.0.0.1:8766",
+        ),
+    ),
+    (("genkidama serve runs/", "all runs in this folder, side by side"),),
+    run="genkidama.plugins.dashboard:run_serve",
+)
+
+
+def run_serve(options: Any) -> int:
+    """Shows runs in directories, in a browser on this machine."""
+    from genkidama.plugins.dashboard.run_browser import show
+
+    show(options.runs, options.listen, lambda line: print(line, flush=True))
+    return 0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genkidama._version import __version__
 from genkidama.errors import GenkidamaError
-from genkidama.plugins.doctor.verbs import DOCTOR
+from genkidama.plugins.doctor import DOCTOR
 from genkidama.runtime.log import Parser
 
 if TYPE_CHECKING:

@@ -10,6 +10,18 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from genkidama.cli.options import (
+    ALLOW,
+    OUT,
+    SEED,
+    WEIGHTS_FROM,
+    Verb,
+    file,
+    flag,
+    number,
+    path,
+    setting,
+)
 from genkidama.config.plugin import Plugin
 
 _RULE = "genkidama.plugins.hypertrick.rule"
@@ -35,11 +47,106 @@ PLUGIN = Plugin(
     status_parts={"search": "genkidama.plugins.hypertrick.status:SearchStatus"},
     trials={"search": "genkidama.plugins.hypertrick.trial_store:TrialStore"},
     verbs={
-        "search": "genkidama.plugins.hypertrick.verbs:SEARCH",
-        "report": "genkidama.plugins.hypertrick.verbs:REPORT",
+        "search": "genkidama.plugins.hypertrick:SEARCH",
+        "report": "genkidama.plugins.hypertrick:REPORT",
     },
     run_methods={"report": "genkidama.plugins.hypertrick.report:report_of"},
 )
+
+SEARCH = Verb(
+    "search for hyperparameters",
+    "Searches for hyperparameters with HyperTrick.",
+    (
+        file("an experiment with a [search] (not needed with --resume)"),
+        number(
+            "--children",
+            "child processes on this machine, one trial each (default: 2)",
+            default=2,
+        ),
+        number(
+            "--cores",
+            "core processes of each child (default: all CPU cores, divided among the children)",
+        ),
+        (
+            "--listen",
+            {
+                "metavar": "HOST:PORT",
+                "help": "let children on other machines take part, as 0.0.0.0:8765",
+            },
+        ),
+        SEED,
+        OUT,
+        WEIGHTS_FROM,
+        path("--resume", "continue this search"),
+        ALLOW,
+        setting("search.trials=100"),
+        flag("--no-figures", "draw nothing at the end"),
+    ),
+    (
+        ("genkidama search lunarlander/search", "an example, by its name"),
+        (
+            "genkidama parent mine.toml --out runs/search",
+            "on other machines, each with genkidama join; then genkidama report",
+        ),
+        ("genkidama search --resume runs/search", "continue that search"),
+    ),
+    run="genkidama.plugins.hypertrick:run_search",
+    starts_run=True,
+)
+
+REPORT = Verb(
+    "report on a search, while it runs or afterwards",
+    "Reports on a search.",
+    (
+        path("run", "a search's run directory"),
+        path("--figures", "draw the figures there (PNG and SVG)"),
+    ),
+    (("genkidama report runs/search --figures figures", "the text, and the figures as files"),),
+    run="genkidama.plugins.hypertrick:run_report",
+)
+
+
+def run_search(options: Any) -> int:
+    """Searches on this machine, and reports on the search."""
+    from genkidama.cli.progress import Progress
+    from genkidama.cli.verbs import closing_display, experiment_of, say_reason
+    from genkidama.plugins.hypertrick.local_search import check_search, search
+    from genkidama.runs.warm_start import found_weights
+    from genkidama.runtime.forkserver import prefork
+    from genkidama.runtime.import_strings import check_environment
+
+    if options.weights is not None:
+        options.weights = found_weights(options.weights)
+    experiment = experiment_of(options, "what is searched?")
+    if options.weights is not None:
+        experiment = experiment.with_settings({"parent.start": str(options.weights)})
+    check_search(experiment)
+    check_environment(experiment)
+    prefork()
+    progress = Progress(experiment)
+    with closing_display(progress):
+        run = search(
+            experiment,
+            children=options.children,
+            cores=options.cores,
+            listen=options.listen,
+            out=options.out,
+            resume=options.resume,
+            watch=progress,
+            sinks=getattr(options, "sinks", ()),
+            say=progress.say,
+        )
+    say_reason(progress)
+    print(run.report(None if options.no_figures else run.path / "figures"))
+    return 0
+
+
+def run_report(options: Any) -> int:
+    """Reports on a search."""
+    from genkidama.runs.run import Run
+
+    print(Run.open(options.run).report(options.figures))
+    return 0
 
 
 def __getattr__(name: str) -> Any:

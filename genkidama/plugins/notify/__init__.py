@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from genkidama.cli.options import Follower, option
 from genkidama.config.plugin import Plugin
 
 #: The parent, mostly another process, reads the addresses there: they are in no file of the run.
@@ -9,5 +12,28 @@ VARIABLE = "GENKIDAMA_NOTIFY"
 
 PLUGIN = Plugin(
     observers={"notify": "genkidama.plugins.notify.notifier:observer"},
-    followers={"notify": "genkidama.plugins.notify.verbs:NOTIFY"},
+    followers={"notify": "genkidama.plugins.notify:NOTIFY"},
+)
+
+
+def _remember(address: str) -> str:
+    """Checks an address, and adds it to the environment."""
+    from genkidama.plugins.notify.posting import service_at
+
+    service_at(address)
+    os.environ[VARIABLE] = " ".join([*os.environ.get(VARIABLE, "").split(), address])
+    return address
+
+
+NOTIFY = Follower(
+    (
+        option(
+            "--notify",
+            "post a notice there when the run begins, improves, ends or is in trouble: ntfy, "
+            "Slack, Home Assistant, any webhook; repeatable (docs/notify.md)",
+            type=_remember,
+            metavar="URL",
+        ),
+    ),
+    of_parents=True,
 )

@@ -2,9 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from genkidama._version import pip_install
+from genkidama.cli.options import ALLOW, DETERMINISTIC, WEIGHTS, Verb, number, option, path
 from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
-    verbs={"play": "genkidama.plugins.render.verbs:PLAY"},
+    verbs={"play": "genkidama.plugins.render:PLAY"},
     run_methods={"video": "genkidama.plugins.render.playback:play"},
 )
+
+PLAY = Verb(
+    "watch a policy play, in a window or as a film",
+    "Shows a policy that plays: in a window or, with --video, as a film.",
+    (
+        path(
+            "target",
+            "a run directory, a search's (its best trial plays), or a checkpoint file",
+            metavar="DIR_OR_CHECKPOINT",
+        ),
+        path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
+        number("--episodes", "number of episodes (default: 1)", default=1),
+        number("--seed", "seed of the episodes (default: 0)", default=0),
+        *WEIGHTS,
+        DETERMINISTIC,
+        option(
+            "--fps", "pictures a second (default: the environment's pace)", type=float, metavar="N"
+        ),
+        number("--every", "show one step of every N (default: 1)", default=1),
+        ALLOW,
+        option(
+            "--environment", "play in this environment instead of the experiment's", metavar="ID"
+        ),
+    ),
+    (
+        ("genkidama play runs/first", "a window, where there is a screen"),
+        (
+            "genkidama play runs/first --video landing.mp4 --episodes 3",
+            f"a film ({pip_install('video')})",
+        ),
+        ("genkidama play runs/first --video small.gif --every 3", "a small one"),
+    ),
+    run="genkidama.plugins.render:run_play",
+)
+
+
+def run_play(options: Any) -> int:
+    """Shows a policy that plays."""
+    from genkidama.plugins.render import playback
+
+    given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
+    playback.play(options.target, **given, say=lambda line: print(line, flush=True))
+    return 0

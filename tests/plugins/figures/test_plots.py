@@ -11,9 +11,8 @@ import pytest
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.figures import plots
+from genkidama.plugins.figures import OVER, plots, run_plot
 from genkidama.plugins.figures.plots import Series, draw_diagnostics, draw_runs, series_of
-from genkidama.plugins.figures.verbs import OVER, run_plot
 from genkidama.runs.curves import AXES
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.figure_style import COLOURS

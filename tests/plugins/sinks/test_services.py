@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from genkidama.cli.parser import make_parser
+from genkidama.plugins.sinks import run_export
 from genkidama.plugins.sinks.services import MLflow, Point, RunInfo, Trackio, WandB
-from genkidama.plugins.sinks.verbs import run_export
 from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
 from tests.helpers import small
