@@ -6,7 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from genkidama.config.sections import ChildOverride
 from tests.helpers import history, small, starting, until
 from tests.learning.test_device import Firmware, free_address
 
@@ -18,12 +20,14 @@ def free_port() -> int:
 
 
 @pytest.mark.slow
-def test_each_child_has_the_settings_of_its_own_file(tmp_path: Path) -> None:
-    (tmp_path / "shelf.toml").write_text(small().to_toml())
+def test_each_child_has_the_settings_of_its_own_file_or_of_the_parents(tmp_path: Path) -> None:
+    box = {"child.backend": "ga3c", "ga3c.agents": 1, "ga3c.training_batch": 16}
+    children = (ChildOverride(name="bo?", settings=box),)
+    (tmp_path / "shelf.toml").write_text(replace(small(), children=children).to_toml())
     port = free_port()
     own = {
         "robot": "environment.period = 0.002\nenvironment.safe_action = [0]\n",
-        "box": 'child.backend = "ga3c"\nga3c.agents = 1\nga3c.training_batch = 16\n',
+        "box": "",
     }
     run = tmp_path / "run"
 

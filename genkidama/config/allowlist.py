@@ -36,7 +36,7 @@ ANYTHING = "*"
 
 #: Sections that a child does not follow, and keys whose values are no import strings.
 _NOT_THE_CHILDS = ("parent", "search", "stop")
-_OTHERS = ("options", "device")
+_OTHERS = {"options", "device"}
 
 
 class ImportString(NamedTuple):
@@ -75,7 +75,7 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
     def look(key: str, value: Any) -> None:
         if isinstance(value, dict):
             for name, inner in value.items():
-                if name not in _OTHERS:
+                if not _OTHERS.intersection(name.split(".")):  # of `children`, names are dotted
                     look(f"{key}.{name}" if key else name, inner)
         elif isinstance(value, list | tuple):
             for position, inner in enumerate(value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
 
@@ -21,6 +22,7 @@ from genkidama.config.sections import (
     ADAPTED,
     CHUNKS,
     Algorithm,
+    ChildOverride,
     ChildSettings,
     Environment,
     Kind,
@@ -29,6 +31,7 @@ from genkidama.config.sections import (
     ParentSettings,
     Stop,
     Wrapper,
+    check_own,
 )
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
@@ -175,6 +178,9 @@ class Experiment(Section, frozen=True):
     solved: Finite | None = None
     """The task counts as solved from this mean return of an evaluation on; Gymnasium's
     threshold if absent."""
+    children: tuple[ChildOverride, ...] = ()
+    """Settings of some children only, as `{ name = "gpu-*", settings = { "child.backend" = "ga3c" }
+    }`, by the same keys as in a child's own file, which wins; of several, the last one wins."""
     environment: Environment = Environment()
     network: Network = Network()
     algorithm: Algorithm = Algorithm()
@@ -337,6 +343,11 @@ class Experiment(Section, frozen=True):
         for name in experiment.plugins:
             for home in installed[name].checks.values():
                 load(home)(settings, experiment, source)
+        for override in experiment.children:
+            where = f"{source}: [[children]] {override.name!r}"
+            check_own(override.changes, where)
+            plain = msgspec.structs.replace(experiment, children=())
+            plain.with_settings(override.changes, where)
         return experiment
 
     def to_dict(self) -> dict[str, Any]:
@@ -357,8 +368,9 @@ class Experiment(Section, frozen=True):
         settings["algorithm"] = applicable_settings(settings["algorithm"], self.algorithm.name)
         if self.child.exchange == "chunk":
             settings["child"]["adapt"] = list(self.adapts)
-        if not self.plugins:
-            del settings["plugins"]
+        for name in ("plugins", "children"):
+            if not settings[name]:
+                del settings[name]
         return {key: value for key, value in settings.items() if value is not None}
 
     def to_toml(self) -> str:
@@ -395,6 +407,13 @@ class Experiment(Section, frozen=True):
         if "child.adapt" not in changes:
             _let_follow(settings, self, changes)
         return type(self).from_dict(settings, source=source)
+
+    def for_child(self, name: str) -> Self:
+        """The experiment as the child of this name has it: with its settings of `children`."""
+        found = [each.changes for each in self.children if fnmatchcase(name, each.name)]
+        changes = {key: value for each in found for key, value in each.items()}
+        plain = msgspec.structs.replace(self, children=())
+        return plain.with_settings(changes, f"[[children]] of {name!r}") if changes else plain
 
 
 def _with_plugins(kind: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
 from genkidama.config.experiment import read_toml
 from genkidama.config.parent_address import PARENT
-from genkidama.errors import ConfigurationError
+from genkidama.config.sections import check_own, flat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ class Role(Section, frozen=True):
     @property
     def changes(self) -> dict[str, Any]:
         """`settings` by their dotted names, as `"environment.options.port"`."""
-        return _flat(self.settings)
+        return flat(self.settings)
 
     @classmethod
     def load(cls, path: str | Path) -> Role:
@@ -79,32 +79,5 @@ class Role(Section, frozen=True):
     def from_dict(cls, settings: dict[str, Any], source: str = "the child's settings") -> Role:
         """Checks plain values; errors as `Experiment.from_dict`."""
         role: Role = convert(settings, cls, source)
-        for key, value in role.changes.items():
-            if not key.startswith(_OWN):
-                raise ConfigurationError(
-                    f"{source}: settings.{key} = {value!r}: is the same for all children; this "
-                    "machine may have its own " + ", ".join(name.rstrip("._") for name in _OWN)
-                )
+        check_own(role.changes, source)
         return role
-
-
-#: The beginnings of settings that change neither the network nor what a push means.
-_OWN = (
-    "environment.options.",
-    "environment.lanes",
-    "environment.period",
-    "environment.safe_",
-    "environment.offline_seconds",
-    "child.backend",
-    "child.hang_seconds",
-    "ga3c.",
-)
-
-
-def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= (
-            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-        )
-    return found

@@ -19,11 +19,13 @@ from genkidama.config.decoding import (
     Section,
     plug,
 )
+from genkidama.errors import ConfigurationError
 
 __all__ = [
     "ADAPTED",
     "CHUNKS",
     "Algorithm",
+    "ChildOverride",
     "ChildSettings",
     "Environment",
     "Kind",
@@ -32,6 +34,8 @@ __all__ = [
     "ParentSettings",
     "Stop",
     "Wrapper",
+    "check_own",
+    "flat",
 ]
 
 
@@ -411,3 +415,54 @@ class ChildSettings(Section, frozen=True):
     hang_seconds: NotNegative = 30.0
     """A core without progress for this time, and for four times the longest pause of any core so
     far, is replaced; 0 means never. The same holds for a learner beside the parent."""
+
+
+#: The beginnings of settings that change neither the network nor what a push means.
+_OWN = (
+    "environment.options.",
+    "environment.lanes",
+    "environment.period",
+    "environment.safe_",
+    "environment.offline_seconds",
+    "child.backend",
+    "child.hang_seconds",
+    "ga3c.",
+)
+
+
+class ChildOverride(Section, frozen=True):
+    """`[[children]]`: settings of some children only."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    """The children's name, also with `*`, `?` and `[abc]`, as `"gpu-*"`."""
+    settings: dict[str, Any] = {}
+    """Their settings, as a table or by dotted names: those that a child's own file may have."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """`settings` by their dotted names, as `"environment.options.port"`."""
+        return flat(self.settings)
+
+
+def check_own(changes: dict[str, Any], source: str) -> None:
+    """Checks that one child may have these settings, by their dotted names, for itself.
+
+    Raises:
+        ConfigurationError: one of them must be the same for all children.
+    """
+    for key, value in changes.items():
+        if not key.startswith(_OWN):
+            raise ConfigurationError(
+                f"{source}: settings.{key} = {value!r}: is the same for all children; a child "
+                "may have its own " + ", ".join(name.rstrip("._") for name in _OWN)
+            )
+
+
+def flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """A nested table by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= (
+            flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        )
+    return found

@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -540,8 +541,10 @@ class Session:
 
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
-        check_imports(welcome.experiment, self._allow)  # before anything looks for plug-ins
-        return resolve_host(Experiment.from_dict(welcome.experiment, source=source), self.parent)
+        settings = own_part(welcome.experiment, self.name)
+        check_imports(settings, self._allow)  # before anything looks for plug-ins
+        experiment = Experiment.from_dict(settings, source=source).for_child(self.name)
+        return resolve_host(experiment, self.parent)
 
 
 # Checks of what a parent says of itself, and the experiment as a child uses it.
@@ -579,6 +582,19 @@ def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
                 f"{parent} now runs another experiment ({what} differs); "
                 "start this child again to take part in it"
             )
+
+
+def own_part(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """The settings without those of other children, whose plug-ins this machine may lack."""
+    children = settings.get("children")
+    if not isinstance(children, list):
+        return settings
+    own = [
+        each
+        for each in children
+        if not isinstance(each, dict) or fnmatchcase(name, str(each.get("name")))
+    ]
+    return {**settings, "children": own}
 
 
 def resolve_host(experiment: Experiment, parent: str) -> Experiment:

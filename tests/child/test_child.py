@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from genkidama.child import child as child_module
 from genkidama.child import transport
 from genkidama.child.backend import make_backend
 from genkidama.child.child import Child, ExchangeLog
+from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
@@ -420,6 +422,39 @@ async def test_a_child_imports_nothing_that_its_owner_does_not_allow(tmp_path: P
             with pytest.raises(ConfigurationError, match="this child may not import 'subprocess'"):
                 await child.serve()
     assert child.backend is None and not mark.exists()
+
+
+async def test_children_have_the_settings_that_the_parents_file_has_for_their_names(
+    tmp_path: Path,
+) -> None:
+    text = """
+[[children]]
+name = "pi-*"
+settings = { "environment.options.friction" = 0.2, "environment.options.port" = "tty:0" }
+
+[[children]]
+name = "pi-2"
+settings.environment = { lanes = 4, options = { friction = 0.4 } }
+"""
+    experiment = Experiment.from_dict(constant().to_dict() | tomllib.loads(text))
+    own = {"environment.options.port": "tty:1"}
+    async with running(experiment, tmp_path) as parent:
+        children = [
+            Serving(child_of(parent, "pi-1")),
+            Serving(child_of(parent, "pi-2", settings=own)),
+            Serving(child_of(parent, "gpu")),
+        ]
+        found = []
+        for child in children:
+            async with child:
+                await child.exchanged(2)
+                environment = child.backend.experiment.environment
+                found.append((environment.options, environment.lanes))
+    assert found == [
+        ({"friction": 0.2, "port": "tty:0"}, 1),
+        ({"friction": 0.4, "port": "tty:1"}, 4),
+        ({}, 1),
+    ]
 
 
 async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from genkidama.config.sections import (
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 SECTIONS = (
-    "algorithm, child, environment, ga3c, name, network, optimizer, parent, plugins, replay, "
-    "search, seed, solved, stop"
+    "algorithm, child, children, environment, ga3c, name, network, optimizer, parent, plugins, "
+    "replay, search, seed, solved, stop"
 )
 
 fractions = st.floats(0.0, 1.0)
@@ -48,6 +48,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True),
     "seed": st.integers(0, 2**31 - 1),
     "solved": finite,
+    "children": st.sampled_from([[], [{"name": "pi-*", "settings": {"child.hang_seconds": 5}}]]),
     "environment.id": st.sampled_from(["A", "a_b/C-v1", "mine:Mine", "mine:a/B-v0", "größe:Ü"]),
     "environment.options": options,
     "environment.wrappers": st.lists(
@@ -727,6 +728,67 @@ def test_a_single_setting_that_is_wrong_is_told_too(key: str, line: str) -> None
     with pytest.raises(ConfigurationError) as caught:
         Experiment().with_settings({key: 1})
     assert str(caught.value) == f"--set: {line}"
+
+
+# Settings of some children.
+
+CHILDREN = [
+    {"name": "*", "settings": {"environment": {"options": {"port": "any:0", "friction": 0.1}}}},
+    {"name": "pi-[12]", "settings": {"environment.options.friction": 0.2, "environment.lanes": 2}},
+    {"name": "pi-2", "settings": {"environment.options.friction": 0.3}},
+    {"name": "GPU", "settings": {"child.backend": "ga3c", "ga3c.agents": 3}},
+]
+
+
+def test_a_child_has_the_settings_of_the_entries_with_its_name() -> None:
+    experiment = Experiment.from_dict({"children": CHILDREN})
+    found = {
+        name: (own.environment.options["friction"], own.environment.lanes, own.child.backend)
+        for name in ("pi-1", "pi-2", "pi-3", "gpu", "GPU")
+        for own in [experiment.for_child(name)]
+    }
+    assert found == {
+        "pi-1": (0.2, 2, "hogwild"),
+        "pi-2": (0.3, 2, "hogwild"),
+        "pi-3": (0.1, 1, "hogwild"),
+        "gpu": (0.1, 1, "hogwild"),
+        "GPU": (0.1, 1, "ga3c"),
+    }
+    assert experiment.for_child("pi-2").children == ()
+    plain = Experiment()
+    assert plain.for_child("pi-2") == plain and "children" not in plain.to_dict()
+    text = experiment.to_toml()
+    assert Experiment.from_dict(tomllib.loads(text)) == experiment
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        (
+            {"name": "gpu-*", "settings": {"algorithm.gamma": 0.9}},
+            "[[children]] 'gpu-*': settings.algorithm.gamma = 0.9: is the same for all children; "
+            "a child may have its own environment.options, environment.lanes, environment.period, "
+            "environment.safe, environment.offline_seconds, child.backend, child.hang_seconds, "
+            "ga3c",
+        ),
+        (
+            {"name": "gpu-*", "settings": {"environment": {"lanes": 0}}},
+            "[[children]] 'gpu-*': environment.lanes = 0: expected int >= 1",
+        ),
+        (
+            {"name": "pi", "settings": {"child.backend": "hogwlid"}},
+            "[[children]] 'pi': child.backend = 'hogwlid': expected one of 'hogwild', 'ga3c', or "
+            "an import string 'module:Name'",
+        ),
+        ({"name": ""}, "children[0].name = '': expected str of length >= 1"),
+        ({"names": "pi"}, "children[0].names = 'pi': no such setting; did you mean 'name'?"),
+        ({"settings": {}}, "children[0] = {'settings': {}}: object missing required field name"),
+    ],
+)
+def test_an_entry_that_is_wrong_is_told_with_its_name(entry: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({"children": [entry]}, source="x.toml")
+    assert str(caught.value) == f"x.toml: {line}"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

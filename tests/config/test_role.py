@@ -42,7 +42,7 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         ("cores = 0", "cores = 0: expected int >= 1"),
         (
             "[settings.network]\nhidden = [8]",
-            "settings.network.hidden = [8]: is the same for all children; this machine may have "
+            "settings.network.hidden = [8]: is the same for all children; a child may have "
             "its own environment.options, environment.lanes, environment.period, environment.safe, "
             "environment.offline_seconds, child.backend, child.hang_seconds, ga3c",
         ),

@@ -252,6 +252,29 @@ def test_an_experiment_with_a_module_that_is_not_allowed_is_not_even_read(
     assert session.experiment is None
 
 
+def test_a_child_reads_the_entries_with_its_own_name_only() -> None:
+    """Another child's machine may have what this one lacks, and may import what it may not."""
+    entries = [
+        {"name": "gpu-*", "settings": {"child.backend": "mine:Backend", "absent.plug_in": 1}},
+        {"name": "pi", "settings": {"environment.options.listen": "localhost:1"}},
+    ]
+    reply = Welcome(protocol=PROTOCOL, experiment={"children": entries})
+    session = Session("pi", "word", parent=PARENT, allow=[])
+    session.receive(session.hello(), reply)
+    assert session.experiment == Experiment.from_dict(
+        {"environment": {"options": {"listen": "localhost:1"}}}
+    )
+    session = Session("gpu-1", "word", parent=PARENT, allow=[])
+    with pytest.raises(ConfigurationError, match="may not import 'mine'"):
+        session.receive(session.hello(), reply)
+    for wrong in (3, ["x"], [{"name": "*", "settings": 3}], [{"name": ["pi"]}, None]):
+        session = Session("pi", "word", parent=PARENT, allow=[])
+        with pytest.raises(ConfigurationError, match=f"the experiment of {PARENT}: children"):
+            session.receive(
+                session.hello(), Welcome(protocol=PROTOCOL, experiment={"children": wrong})
+            )
+
+
 def test_a_parent_whose_plug_ins_have_other_settings_now() -> None:
     ours = msgspec.structs.replace(EXPERIMENT, plugins={"quorum": {"least": 2}})
     check_same(ours, ours, PARENT)
