@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import played
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.machine import available_cores
+from genkidama.runtime.machine import available_cores, end_with_parent
 
 #: A policy is judged from where the training mean is this close to the goal.
 _NEAR = 50.0

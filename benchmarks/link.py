@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import end_with_parent
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF = 0x400454CA

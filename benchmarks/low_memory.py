@@ -43,7 +43,7 @@ from typing import Any
 from memory import exchanges
 from processes import free_port, start_parent, stop
 
-from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import end_with_parent
 
 EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ParamSpec
 
 from genkidama.errors import GenkidamaError
-from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.log import fail
+from genkidama.runtime.machine import end_with_parent
 
 #: The interpreter of the peers' own environment.
 PEERS = Path(__file__).parent / ".venv" / "bin" / "python"

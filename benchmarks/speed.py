@@ -111,7 +111,7 @@ def stable_baselines(seconds: float) -> float:
         "--seconds",
         str(seconds),
     ]
-    from genkidama.runtime.lifeline import end_with_parent
+    from genkidama.runtime.machine import end_with_parent
 
     processes = [
         subprocess.Popen(

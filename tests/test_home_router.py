@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from genkidama.protocol.join_string import Invitation
+from genkidama.protocol.tokens import Invitation
 from tests.certificates import needs_openssl
 from tests.cli.test_access import free_port
 from tests.helpers import constant, history, starting, until

@@ -31,9 +31,9 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+from genkidama.runtime.import_strings import describe_error, print_user_traceback
 from genkidama.runtime.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
-from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
 
 def warm_up(experiment: Experiment) -> None:

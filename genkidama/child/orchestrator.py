@@ -39,7 +39,7 @@ from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.forms import tensor_setting
-from genkidama.protocol.cycles import CycleReader
+from genkidama.protocol.diagnostics import CycleReader
 from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer

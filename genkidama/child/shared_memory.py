@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import exploration, learning_rate
-from genkidama.protocol.cycles import COUNTS
-from genkidama.protocol.diagnostics import SHAPE, Window
+from genkidama.protocol.diagnostics import CYCLE_COUNTS, SHAPE, Window
 from genkidama.protocol.vector import DTYPE, Vector, blend
 from genkidama.runtime.shared_block import Block
 
@@ -88,7 +87,7 @@ class Layout:
 
 #: The arrays of environments with a clock.
 CLOCKS = {
-    "cycles": SharedArray((COUNTS,), "int64"),
+    "cycles": SharedArray((CYCLE_COUNTS,), "int64"),
     "answered": SharedArray((1,), "float64", per_core=False),
 }
 
@@ -152,8 +151,8 @@ class SharedMemory(Block):
     #: `chunk`: how often θ_O ← θ_P; seconds until the parent answers; n; seconds of a chunk of core
     #: 0; pushes so far; and after how many of them θ_O is ready to learn from: float64 (6,).
     averaging: Array
-    #: With `environment.period`: counts of action cycles, int64 (C, COUNTS), and when the parent
-    #: answered last, by `time.monotonic`: float64 (1,).
+    #: With `environment.period`: counts of action cycles, int64 (C, CYCLE_COUNTS), and when the
+    #: parent answered last, by `time.monotonic`: float64 (1,).
     cycles: Array
     answered: Array
 

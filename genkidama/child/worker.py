@@ -26,9 +26,9 @@ import numpy.typing as npt
 from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.runtime.import_strings import describe_error, is_user_error
 from genkidama.runtime.machine import available_bytes, limit_growth, own_bytes
 from genkidama.runtime.process import readable
-from genkidama.runtime.user_errors import describe_error, is_user_error
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
 #: return. PROGRESS: an episode continues. UPDATE: an update is made, or a gradient found, with this

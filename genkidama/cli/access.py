@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
+import io
 import os
 import secrets
 import shlex
@@ -12,19 +14,20 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from genkidama.cli.qr import qr_drawer
+from genkidama._version import pip_install
 from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.protocol.join_string import Invitation
 from genkidama.protocol.tokens import (
     ANY,
+    Invitation,
     is_name,
     link_cookie,
     link_token,
@@ -41,7 +44,7 @@ JOIN_VARIABLE = "GENKIDAMA_JOIN"
 
 def parent(options: argparse.Namespace) -> int:
     """A parent for other machines: with a certificate, and with tokens."""
-    from genkidama.cli.standing import ParentDisplay, ParentProgress
+    from genkidama.cli.progress import ParentProgress
     from genkidama.cli.verbs import say_reason
     from genkidama.parent.__main__ import main
     from genkidama.runs.resume import afterwards
@@ -74,7 +77,7 @@ def parent(options: argparse.Namespace) -> int:
     display = None
     progress = ParentProgress(experiment)
     if progress.drawn:
-        display = (ParentDisplay(progress), progress.say)
+        display = (progress.take, progress.say)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
@@ -124,7 +127,7 @@ def token(options: argparse.Namespace) -> int:
 def join(options: argparse.Namespace) -> int:
     """Trains on this machine for the parent of a join string."""
     from genkidama.child.child import Child
-    from genkidama.cli.standing import ChildDisplay
+    from genkidama.cli.progress import ChildDisplay
     from genkidama.runtime.forkserver import prefork
     from genkidama.runtime.log import configure_logging
 
@@ -364,3 +367,44 @@ def fingerprint_of(certificate: Path) -> str:
             f"{certificate}: holds no PEM certificate; give --certificate-file"
         ) from None
     return hashlib.sha256(found).hexdigest()
+
+
+#: Modules of light around a code; readers want some.
+_BORDER = 2
+
+#: White on black whatever the terminal's colours are, and back.
+_PAINT, _RESET = "\033[97;40m", "\033[0m"
+
+
+def qr_drawer(wanted: bool) -> Callable[[str], None]:
+    """A function that draws a text as a QR code on standard error; it does nothing unless wanted.
+
+    Where the terminal is too narrow, or is none, it prints a line about that instead.
+
+    Raises:
+        ConfigurationError: a code is wanted, and segno is not installed.
+    """
+    if not wanted:
+        return lambda text: None
+    if importlib.util.find_spec("segno") is None:
+        raise ConfigurationError(f"--qr: needs segno: {pip_install('page')}")
+    return _draw
+
+
+def _draw(text: str) -> None:
+    import segno
+
+    code = segno.make(text, error="l", micro=False)
+    needed, file = code.symbol_size(border=_BORDER)[0], sys.stderr
+    utf8 = (file.encoding or "").lower().replace("-", "") == "utf8"
+    if not (file.isatty() and utf8):
+        problem = "standard error is no terminal with UTF-8"
+    elif (columns := os.get_terminal_size(file.fileno()).columns) < needed:
+        problem = f"it takes {needed} columns, and the terminal has {columns}"
+    else:
+        drawn = io.StringIO()
+        code.terminal(drawn, border=_BORDER, compact=True)
+        lines = [f"{_PAINT}{line}{_RESET}" for line in drawn.getvalue().splitlines()]
+        print("\n".join(lines), file=file, flush=True)
+        return
+    print(f"--qr: no code is shown: {problem}", file=file)

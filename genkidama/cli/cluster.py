@@ -27,9 +27,8 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate_trained
-from genkidama.runs.goal import prepare
 from genkidama.runs.history import HistoryTail
-from genkidama.runs.resume import finished, prepare_directory, resumable
+from genkidama.runs.resume import finished, prepare, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
 from genkidama.runtime import forkserver
 from genkidama.runtime.import_strings import is_import_string

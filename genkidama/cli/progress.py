@@ -1,4 +1,4 @@
-"""Shows the progress of a run, a search or an evaluation.
+"""Shows the progress of a run, a search, an evaluation, or a child that has joined a parent.
 
     with Progress(experiment) as progress:
         train(experiment, watch=progress)
@@ -22,7 +22,7 @@ import msgspec
 
 from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
-from genkidama.config.formatting import duration, plural, remaining
+from genkidama.config.formatting import duration, plural, rate, remaining
 from genkidama.errors import ConfigurationError
 from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import (
@@ -40,6 +40,7 @@ from genkidama.server.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from genkidama.child.child import Child
     from genkidama.cli.display import Notebook, Screen
     from genkidama.runs.run import Run
 
@@ -373,3 +374,44 @@ def _kind_of(file: TextIO | None) -> str:
     moves = os.environ.get("TERM", "") not in ("", "dumb", "unknown")  # its cursor
     able = unicode and moves and file.isatty() and sys.platform != "win32"
     return "terminal" if able else "lines"
+
+
+class ParentProgress(Progress):
+    """The display of a parent for other machines, whose log has the warnings."""
+
+    def _say(self, event: Event) -> None:
+        if not isinstance(event, PushesRefused | TrialFailed | Warned):
+            super()._say(event)
+
+
+class ChildDisplay(LiveDisplay):
+    """The display of a child that has joined: its own work, and its connection."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._began = time.monotonic()
+        self._mean: float | None = None
+        super().__init__()
+
+    def draw(self, width: int, height: int) -> Any:
+        from rich.text import Text
+
+        return Text(self.line().replace(" · ", "\n", 1))
+
+    def line(self) -> str:
+        counts = self._child.counts
+        seconds = max(1e-3, time.monotonic() - self._began)
+        if returns := list(counts.returns):
+            self._mean = sum(returns) / len(returns)
+        name = self._child.name or "this machine"
+        return " · ".join(
+            (
+                f"{name}: {self._child.status}",
+                duration(seconds),
+                *(() if self._mean is None else (f"mean return {self._mean:.1f}",)),
+                plural(counts.exchanges, "exchange"),
+                plural(counts.episodes, "episode"),
+                f"{counts.steps:,} steps",
+                f"{rate(counts.steps / seconds)}/s",
+            )
+        )

@@ -20,8 +20,7 @@ from genkidama.config.formatting import energy, plural
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
-from genkidama.runs.goal import prepare
-from genkidama.runs.resume import afterwards, finished, go_on
+from genkidama.runs.resume import afterwards, finished, go_on, prepare
 from genkidama.runs.run import TRIALS, Run
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, load
 from genkidama.runs.warm_start import found_weights

@@ -27,13 +27,13 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask
 from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
+    describe_error,
     environment_spec,
     is_import_string,
     load_object,
     load_wrapper,
     vectorized_spec,
 )
-from genkidama.runtime.user_errors import describe_error
 
 __all__ = [
     "Lanes",

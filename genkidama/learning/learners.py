@@ -17,7 +17,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runtime.import_strings import describe_error
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

@@ -32,7 +32,7 @@ from genkidama.learning.perceptron import (
 )
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runtime.import_strings import describe_error
 
 Array = npt.NDArray[Any]
 

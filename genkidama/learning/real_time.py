@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.protocol.cycles import COUNTS, Cycles
+from genkidama.protocol.diagnostics import CYCLE_COUNTS, Cycles
 
 __all__ = ["RealTime"]
 
@@ -60,7 +60,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._safe = None
         if settings.safe_action:
             self._safe = _action(environment.action_space, settings.safe_action)
-        self._cycles = Cycles(self._period, np.zeros(COUNTS, np.int64))
+        self._cycles = Cycles(self._period, np.zeros(CYCLE_COUNTS, np.int64))
         self._answered: Array | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -77,7 +77,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Gives it shared memory.
 
         Args:
-            counts: int64 (COUNTS,), where cycles are counted from now on.
+            counts: int64 (CYCLE_COUNTS,), where cycles are counted from now on.
             answered: float64 (1,), when the parent answered last, by `time.monotonic`.
         """
         self._cycles = Cycles(self._period, counts)

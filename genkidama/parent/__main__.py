@@ -18,24 +18,36 @@ from genkidama.errors import GenkidamaError
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
-from genkidama.runs.goal import prepare, with_default_stop
 from genkidama.runs.history import write_fallback
+from genkidama.runs.resume import prepare, with_default_stop
 from genkidama.runtime.log import Parser, configure_logging, fail, get_logger, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
+from genkidama.server.events import Event
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
+
+
+class _Display(Observer):
+    """Shows the events one by one."""
+
+    def __init__(self, show: Callable[[Event], None]) -> None:
+        self._show = show
+
+    def take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._show(event)
 
 
 def main(
     arguments: Sequence[str] | None = None,
     command: str = "",
-    display: tuple[Observer, Callable[[str], None]] | None = None,
+    display: tuple[Callable[[Event], None], Callable[[str], None]] | None = None,
 ) -> int:
     """Runs the command.
 
     Args:
         command: starts this parent again, but for the run's directory; these arguments if empty.
-        display: shows the run, and prints a line.
+        display: shows an event, and prints a line.
 
     Returns:
         The exit code: 0, 1 (this machine cannot) or 2 (the user's mistake).
@@ -59,7 +71,7 @@ def main(
             parent.fallback = write_fallback(options.fallback)
         parent.own_children = options.own_children
         parent.command = command or _again(options)
-        parent.observers += [] if display is None else [display[0]]
+        parent.observers += [] if display is None else [_Display(display[0])]
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()

@@ -1,10 +1,12 @@
-"""Diagnostics of learning as running sums, of which orchestrators make means. Pure NumPy.
+"""Diagnostics of learning as running sums, of which orchestrators make means, and the cycles of
+environments with a clock, from one action to the next. Pure NumPy.
 
 Laws of this file:
 - A row of sums has one writer and no lock. It only grows, so a reader takes the difference to what
   it read before.
 - Sums and weights are written by one addition over the whole row. A reader that comes in between,
   within a fraction of a microsecond, is wrong by one update of many.
+- A cycle is counted in hundredths of a period, so a percentile is exact to 1 % of the period.
 - Noting costs some 25 µs, so it is done now and then, by samples or updates. All updates
   have the same chance.
 
@@ -192,3 +194,73 @@ def weight_of(name: str, figures: Mapping[str, float]) -> float:
     if name not in DIAGNOSTICS:
         return 1.0
     return figures.get("episodes_ended" if name == "episode_length" else "samples", 1.0)
+
+
+#: Bins of 1 % of a period; the last one has all longer cycles.
+_BINS = 1000
+
+#: Numbers of one process' counts, int64: the bins, late steps, and safe actions.
+CYCLE_COUNTS = _BINS + 2
+
+#: The fewest cycles of a percentile.
+_LEAST_CYCLES = 100
+
+
+class Cycles:
+    """The counts of one environment.
+
+    Args:
+        period: seconds of a step.
+        counts: int64 (CYCLE_COUNTS,), memory that the reader sees, too.
+    """
+
+    def __init__(self, period: float, counts: Array) -> None:
+        self._period, self._counts = period, counts
+
+    def add(self, seconds: float, late: bool, safe: bool) -> None:
+        """Counts a cycle.
+
+        Args:
+            seconds: since the action before.
+            late: whether the action came more than a tenth of a period after its time.
+            safe: whether the safe action stood in for that of the policy.
+        """
+        place = min(_BINS - 1, int(100.0 * seconds / self._period))
+        self._counts[place] += 1
+        if late:
+            self._counts[_BINS] += 1
+        if safe:
+            self._counts[_BINS + 1] += 1
+
+
+class CycleReader:
+    """The figures of a child's environments, for its pushes.
+
+    Args:
+        period: seconds of a step.
+    """
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._before = np.zeros(CYCLE_COUNTS, np.int64)
+
+    def figures(self, counts: Array) -> dict[str, float]:
+        """Milliseconds of the median and of the 99th percentile since the last figures, and the
+        late steps and safe actions so far; empty while there are too few new cycles.
+
+        Args:
+            counts: int64 (processes, CYCLE_COUNTS).
+        """
+        now = counts.sum(0)
+        grown = (now - self._before)[:_BINS].cumsum()
+        if grown[-1] < _LEAST_CYCLES:
+            return {}
+        self._before = now
+        places = np.searchsorted(grown, grown[-1] * np.array([0.5, 0.99])) + 1
+        median, high = (places * 10.0 * self._period).tolist()
+        return {
+            "cycle_p50_ms": median,
+            "cycle_p99_ms": high,
+            "late_steps": float(now[_BINS]),
+            "safe_steps": float(now[_BINS + 1]),
+        }

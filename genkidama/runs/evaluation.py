@@ -31,10 +31,10 @@ from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
 from genkidama.runtime.files import write_atomically
+from genkidama.runtime.import_strings import describe_exit
 from genkidama.runtime.machine import ONE_THREAD, available_cores
 from genkidama.runtime.process import failure
 from genkidama.runtime.script import begin, mark
-from genkidama.runtime.user_errors import describe_exit
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runs.goal import default_threshold
 from genkidama.runs.policy import model_of
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.user_errors import describe_error, print_user_traceback
+from genkidama.runs.resume import default_threshold
+from genkidama.runtime.import_strings import describe_error, print_user_traceback
+from genkidama.runtime.machine import end_with_parent
 
 
 def play(

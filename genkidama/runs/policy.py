@@ -1,10 +1,11 @@
-"""A trained policy for scripts, games and robots: observations in, actions out."""
+"""A trained policy for scripts, games and robots: observations in, actions and explanations out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import msgspec
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.actions import MaskedBox
+from genkidama.learning.actions import INVALID, MaskedBox
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.forms import load_tensors
+from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import Model
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
-from genkidama.runs.explanation import Explanation, explain
 from genkidama.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -191,9 +192,59 @@ class Policy:
         """
         model = self._tensor_model("Policy.to_onnx", "onnx")
         path = Path(path)
-        content = load_tensors("onnx_export:exported", "Policy.to_onnx")(model, self.action_space)
+        content = load_tensors("tensor_model:exported", "Policy.to_onnx")(model, self.action_space)
         try:
             write_atomically(path, content)
         except ValueError as error:
             raise EnvironmentFailure(f"{str(path)!r}: cannot be written: {error}") from None
         return path
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Output of a policy for one observation, in the units of the environment."""
+
+    #: Content of `actions`: probabilities of actions, means of a continuous action, or Q values.
+    #: A custom head has none of these.
+    kind: Literal["probabilities", "means", "values", "unknown"]
+    #: float32, (actions,) or (numbers of an action,); empty if unknown. Of several columns, one
+    #: after the other. An invalid action has the least Q value of all.
+    actions: Array
+    #: Standard deviations of means, of their shape; else None.
+    spread: Array | None
+    #: V(s), the expected discounted return from here, in units of the environment's rewards. Of
+    #: DQN it is the largest Q value.
+    value: float
+
+
+def explain(model: Model, observation: Array) -> Explanation:
+    """Explains an observation, as the environment gives it.
+
+    Rewards may be scaled, clipped or normalized for learning. V and Q are given without the scale
+    and the normalization, but clipped rewards stay clipped.
+    """
+    outputs, values = model.evaluate(model.native(model.seen(np.asarray(observation)[None])))
+    unit = _unit(model)
+    said = outputs[0]
+    value = float(values[0])
+    if getattr(model.head, "greedy", False):
+        q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said
+        q = np.maximum(q, q[q > INVALID].min())
+        return Explanation("values", q / unit, None, float(q.max()) / unit)
+    if isinstance(model.head, Categorical):
+        pi = np.exp(said - said.max())
+        return Explanation("probabilities", pi / pi.sum(), None, value / unit)
+    if isinstance(model.head, MultiCategorical):
+        pi = model.head.probabilities(said)
+        return Explanation("probabilities", pi, None, value / unit)
+    if isinstance(model.head, Gaussian):
+        mean, log_deviation = np.split(said, 2)
+        return Explanation("means", mean, np.exp(log_deviation), value / unit)
+    return Explanation("unknown", np.zeros(0, np.float32), None, value / unit)
+
+
+def _unit(model: Model) -> float:
+    """The value as which a reward of 1 is learned, clipping left out."""
+    scale = model.experiment.environment.reward_scale
+    returns = model.moments("returns")
+    return scale if returns is None else scale / float(returns.mean_and_deviation()[1][0])

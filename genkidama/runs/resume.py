@@ -1,4 +1,4 @@
-"""The choice of a run directory before its parent starts: new, or resumed from what it contains.
+"""The start of a run: its stop condition, if none is given, and its directory, new or resumed.
 
 One program starts a run at a time. It holds a lock from before it writes anything until its
 processes have ended. A parent that another starter has started holds the lock of the history.
@@ -17,11 +17,17 @@ from pathlib import Path
 
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment, Stop
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runs.warm_start import source_of
-from genkidama.runtime.import_strings import draws
+from genkidama.runtime.import_strings import (
+    check_environment,
+    draws,
+    environment_spec,
+    is_import_string,
+)
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
 
@@ -191,3 +197,46 @@ def resumable(run: Run, verb: str) -> Iterator[None]:
     finally:
         if (lock := _held.pop(run.path.absolute(), None)) is not None:
             os.close(lock)
+
+
+def default_threshold(settings: Environment) -> float | None:
+    """The mean return from which on Gymnasium calls the task solved, if it says so."""
+    name = settings.plain_id
+    if is_import_string(name):
+        return None
+    try:
+        threshold: float | None = environment_spec(name).reward_threshold
+    except (ConfigurationError, ImportError):
+        return None
+    return threshold
+
+
+def prepare(experiment: Experiment) -> tuple[Experiment, str]:
+    """Checks the environment, and sets a stop condition: the first step of each start."""
+    check_environment(experiment)
+    return with_default_stop(experiment)
+
+
+def with_default_stop(experiment: Experiment) -> tuple[Experiment, str]:
+    """The experiment with a stop condition, and a sentence about that.
+
+    If `[stop]` has a condition, or there is a `[search]`, it stays as it is and the sentence is
+    empty.
+    """
+    stop = experiment.stop
+    limits = (stop.mean_return, stop.updates, stop.episodes, stop.steps, stop.seconds)
+    if experiment.searches or any(limit is not None for limit in limits):
+        return experiment, ""
+    goal = experiment.solved
+    if goal is None:
+        goal = default_threshold(experiment.environment)
+    if goal is None:
+        return experiment, (
+            "without a [stop] this run never ends, since nobody says when "
+            f"{experiment.environment.id} counts as solved; "
+            "end it with Ctrl-C, or give --set stop.seconds=600"
+        )
+    return experiment.with_settings({"stop.mean_return": goal}), (
+        f"without a [stop] this run ends when the mean return over {stop.window} episodes "
+        f"reaches {goal:g}, where {experiment.environment.id} counts as solved"
+    )

@@ -1,4 +1,5 @@
-"""Names in an experiment: of the user's classes, and of Gymnasium's environments.
+"""Names in an experiment: of the user's classes, and of Gymnasium's environments; and errors of the
+user's code in words: the exception, and the line that raised it.
 
 A user's class is named by an import string `"package.module:Name"`.
 """
@@ -9,7 +10,11 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
+import signal
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from types import ModuleType
@@ -19,9 +24,8 @@ from genkidama._version import pip_install
 from genkidama.config.allowlist import import_string
 from genkidama.config.decoding import name_of_script
 from genkidama.config.plugin import find
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.runtime.script import cells, import_module, where
-from genkidama.runtime.user_errors import describe_error
 
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
@@ -209,3 +213,74 @@ def check_environment(experiment: Experiment) -> None:
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):
         load_wrapper(wrapper, f"environment.wrappers[{position}]")
+
+
+#: An error's own text is cut after this many characters, so that its place is not.
+_LONGEST = 500
+
+#: Code below these folders is no user's.
+_OTHERS = tuple(
+    os.path.realpath(folder) + os.sep
+    for folder in (
+        os.path.dirname(os.path.dirname(__file__)),
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    )
+)
+
+
+def describe_error(error: BaseException) -> str:
+    """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised."""
+    said = error.msg if isinstance(error, SyntaxError) else error
+    text = " ".join(f"{type(error).__name__}: {said}".split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} …"
+    place = _place(error)
+    return f"{text} ({place})" if place else text
+
+
+def is_user_error(error: BaseException) -> bool:
+    """True if a user's own code has raised it, or its cause."""
+    cause: BaseException | None = error
+    seen: list[BaseException] = []
+    while cause is not None and cause not in seen:
+        if _place(cause):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__
+    return False
+
+
+def print_user_traceback(error: BaseException) -> None:
+    """Writes the whole traceback to standard error, if a user's own code has a part in it."""
+    if is_user_error(error):
+        traceback.print_exception(error)
+
+
+def describe_exit(code: int | None) -> str:
+    """The cause of an exit code, in words: `"exit code 3"`, or `"killed (SIGSEGV)"`."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if -code == signal.SIGKILL:
+        return f"killed ({name}), perhaps for want of memory"
+    return f"killed ({name})"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of a user's own code; what we raise says itself what is wrong."""
+    if isinstance(error, GenkidamaError):
+        return ""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_short(error.filename)}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = os.path.realpath(frame.filename)
+        if not path.startswith(_OTHERS) and not frame.filename.startswith("<"):
+            inside = "" if frame.name == "<module>" else f", in {frame.name}"
+            return f"{_short(path)}:{frame.lineno}{inside}"
+    return ""
+
+
+def _short(path: str) -> str:
+    """The path below the current folder, or whole."""
+    here = os.getcwd() + os.sep
+    return os.path.realpath(path).removeprefix(os.path.realpath(here) + os.sep)

@@ -26,9 +26,9 @@ from typing import IO, Any, Protocol, TypeAlias
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.runtime.forkserver import ForkedProcess, Server, open_program
+from genkidama.runtime.import_strings import describe_exit
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
-from genkidama.runtime.user_errors import describe_exit
 
 #: A process that is lost more often within a minute will be lost again.
 MOST_LOSSES = 5

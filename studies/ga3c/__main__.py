@@ -45,7 +45,7 @@ import psutil
 from genkidama.child.backend import Backend, make_backend
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.backend import GA3C
-from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 

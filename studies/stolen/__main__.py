@@ -43,7 +43,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
 from genkidama.protocol.vector import DTYPE, Signature, Vector
-from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import end_with_parent
 from genkidama.server.parameter_server import ParameterServer
 
 RULES: dict[str, dict[str, Any]] = {

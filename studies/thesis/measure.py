@@ -30,8 +30,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import CHILDREN, Run
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.machine import available_cores
+from genkidama.runtime.machine import available_cores, end_with_parent
 from studies import store
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from benchmarks.processes import command, free_port, stop, wait_for_port
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs.run import CHILDREN
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.machine import available_cores
+from genkidama.runtime.machine import available_cores, end_with_parent
 from studies import store
 from studies.groups import Group
 

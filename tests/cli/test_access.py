@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from genkidama.__main__ import main
-from genkidama.cli.access import default_folder, fingerprint_of, make_certificate
+from genkidama.cli.access import default_folder, fingerprint_of, make_certificate, qr_drawer
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.protocol.join_string import Invitation
-from genkidama.protocol.tokens import find_entry, parse_tokens
+from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens
 from tests.certificates import needs_openssl
 from tests.helpers import constant, history, small, starting, until
+from tests.terminals import Terminal, in_terminal
 
 
 def free_port() -> int:
@@ -148,3 +150,91 @@ def test_without_openssl_the_way_out_is_said(
         fingerprint_of(tmp_path / "certificate.pem")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "genkidama"
+
+
+def read(text: str) -> str:
+    """The text of the code that was drawn in half blocks."""
+    cv2, numpy = pytest.importorskip("cv2"), pytest.importorskip("numpy")
+    lines = re.findall(r"\x1b\[97;40m([^\x1b]*)\x1b\[0m", text)
+    above, below = ([[(c in "█" + half) * 255 for c in line] for line in lines] for half in "▀▄")
+    rows = [row for pair in zip(above, below, strict=True) for row in pair]
+    pixels = numpy.kron(numpy.array(rows, numpy.uint8), numpy.ones((8, 8), numpy.uint8))
+    found: str = cv2.QRCodeDetector().detectAndDecode(pixels)[0]
+    return found
+
+
+def token(folder: Path, columns: int, *more: str) -> str:
+    pytest.importorskip("segno")
+    command = [sys.executable, "-m", "genkidama", "token", "--qr", "--host", "shelf.example"]
+    command += ["--credentials", str(folder), *more]
+    found = in_terminal(command, columns, 24, folder=folder)
+    assert found.code == 0, found.text
+    return found.text
+
+
+def test_a_camera_reads_the_join_string_and_the_link_to_the_page(tmp_path: Path) -> None:
+    make_certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    for more, pattern in ((), r"wss://\*:\S+"), (("--viewer",), r"https://shelf\S+\?key=\S+"):
+        text = token(tmp_path, 80, *more)
+        wanted = re.search(pattern, text)
+        assert wanted is not None and read(text) == wanted[0]
+
+
+def test_a_narrow_terminal_gets_the_string_and_a_line_about_the_code(tmp_path: Path) -> None:
+    text = token(tmp_path, 30, "--viewer")
+    assert "http://shelf.example:8765/?key=" in text and "█" not in text
+    assert re.search(r"--qr: no code is shown: it takes \d+ columns, and the terminal has 30", text)
+
+
+def test_where_there_is_no_terminal_a_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("segno")
+    qr_drawer(True)("text")
+    qr_drawer(False)("text")
+    words = "--qr: no code is shown: standard error is no terminal with UTF-8\n"
+    assert capsys.readouterr().err == words
+
+
+def test_without_segno_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"--qr: needs segno: pip install '.*\[page\]'"):
+        qr_drawer(True)
+
+
+@needs_openssl
+def test_a_parent_shows_its_run_and_a_child_its_work(tmp_path: Path) -> None:
+    (tmp_path / "cart.toml").write_text(constant(stop={"updates": 100_000}).to_toml())
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        place = f"--credentials keys --listen 127.0.0.1:{found.getsockname()[1]}"
+    seen: dict[str, tuple[subprocess.Popen[bytes], Terminal]] = {}
+
+    def show(*words: str) -> Terminal:
+        command = [sys.executable, "-m", "genkidama", *words]
+        return in_terminal(
+            command,
+            120,
+            30,
+            folder=tmp_path,
+            meanwhile=lambda process, terminal: seen.update({words[0]: (process, terminal)}),
+        )
+
+    def ended(name: str, terminal: Future[Terminal]) -> list[str]:
+        seen[name][0].send_signal(signal.SIGINT)
+        return terminal.result(30.0).lines
+
+    with ThreadPoolExecutor() as pool:
+        parent = pool.submit(show, "parent", "cart.toml", "--out", "run", *place.split())
+        joining = until(
+            lambda: "parent" in seen and re.search(r"join '(\S+)'", seen["parent"][1].text)
+        )[1]
+        child = pool.submit(show, "join", joining, "--name", "pi-1", "--allow", "tests")
+        until(lambda: len(history(tmp_path / "run", "exchange")) > 5, "some exchanges")
+        until(lambda: re.search("[1-9][0-9]* exchanges", seen["join"][1].text), "a display")
+        told = "\n".join(ended("join", child))
+        assert "pi-1: training CartPole-v1 on " in told and "0 steps/s" not in told
+        assert "ended: stopped; to go on, type the same command again" in told
+        told = "\n".join(ended("parent", parent))
+    assert re.search("CartPole-v1 · .* · run run", told)
+    assert re.search(r"pi-1 +(training|away)", told)
+    assert "run: run, saved: version " in told
+    assert f"  go on:      genkidama parent cart.toml {place} --out run" in told
+    assert "genkidama evaluate run" in told and "Traceback" not in told

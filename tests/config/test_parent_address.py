@@ -12,7 +12,7 @@ from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, redacted
 from genkidama.plugins.dashboard.top import _uplink
 from genkidama.plugins.doctor.measurements import parse_target
-from genkidama.protocol.join_string import Invitation
+from genkidama.protocol.tokens import Invitation
 from genkidama.runtime.address import parse_listen
 
 TOKEN = "a-secret_of/sixteen"

@@ -10,7 +10,6 @@ import numpy as np
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.delta import ENCODINGS, compress, expand
-from genkidama.protocol.join_string import Invitation
 from genkidama.protocol.messages import (
     PROTOCOL,
     Hello,
@@ -26,7 +25,7 @@ from genkidama.protocol.messages import (
     decode_request,
     encode,
 )
-from genkidama.protocol.tokens import find_entry, parse_tokens, rotated, written
+from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens, rotated, written
 from genkidama.protocol.vector import DTYPE
 from tests.fuzzing.conversations import ENTRIES, FIELDS, VECTOR
 from tests.fuzzing.mutation import (

@@ -13,7 +13,7 @@ import pytest
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
-from genkidama.protocol.cycles import COUNTS
+from genkidama.protocol.diagnostics import CYCLE_COUNTS
 
 NAME = "genkidama.learning.device:Device"
 
@@ -56,7 +56,7 @@ def made(address: str, actions: Any = 3) -> Any:
 
 def test_a_device_plays_episodes_and_may_vanish() -> None:
     environment = made(address := free_address())
-    counts = np.zeros(COUNTS, np.int64)
+    counts = np.zeros(CYCLE_COUNTS, np.int64)
     environment.report(counts, np.zeros(1))
     heard: list[Any] = []
 

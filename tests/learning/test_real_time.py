@@ -17,7 +17,7 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.real_time import RealTime
-from genkidama.protocol.cycles import COUNTS, CycleReader, Cycles
+from genkidama.protocol.diagnostics import CYCLE_COUNTS, CycleReader, Cycles
 
 PERIOD = 0.02
 
@@ -65,7 +65,7 @@ class Clock:
 def timed(clock: Clock, **settings: Any) -> tuple[RealTime, np.ndarray, np.ndarray]:
     environment = Environment(period=PERIOD, **settings)
     made = RealTime(Machine(), environment, clock.now, clock.sleep)
-    counts, answered = np.zeros(COUNTS, np.int64), np.full(1, clock.time)
+    counts, answered = np.zeros(CYCLE_COUNTS, np.int64), np.full(1, clock.time)
     made.report(counts, answered)
     made.reset()
     return made, counts, answered
@@ -93,7 +93,7 @@ def test_a_step_begins_at_its_tick_or_as_soon_as_its_action_is_there(delays: lis
 
 @given(st.lists(st.floats(0.0, 9.0), min_size=100, max_size=300))
 def test_percentiles_are_right_to_a_hundredth_of_a_period(periods: list[float]) -> None:
-    counts = np.zeros((2, COUNTS), np.int64)
+    counts = np.zeros((2, CYCLE_COUNTS), np.int64)
     both = [Cycles(PERIOD, row) for row in counts]
     reader = CycleReader(PERIOD)
     for number, cycle in enumerate(periods):

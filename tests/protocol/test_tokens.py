@@ -14,6 +14,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import (
     ANY,
     Entry,
+    Invitation,
     find_entry,
     is_loopback,
     is_token,
@@ -170,3 +171,46 @@ def test_a_token_has_printable_ascii_only(text: str) -> None:
 )
 def test_what_stays_on_this_machine(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+PRINT = "0123456789abcdef" * 4
+TOKEN = "a-secret_of.sixteen"
+
+secrets = st.text("ABCxyz019._~+/=-", min_size=16, max_size=40)
+hosts = st.sampled_from(["192.168.1.10", "parent.local", "[fe80::1]", "pi-01"])
+
+
+@given(hosts, st.integers(1, 65535), st.sampled_from(["*", "pi-01", "a"]), secrets, st.booleans())
+def test_a_join_string_is_read_as_it_is_written(
+    host: str, port: int, name: str, token: str, tls: bool
+) -> None:
+    scheme = "wss" if tls else "ws"
+    there = Invitation(f"{scheme}://{host}:{port}", name, token, PRINT if tls else "")
+    assert Invitation.parse(f" {there}\n") == there
+    assert token not in repr(there)
+
+
+def test_by_values() -> None:
+    text = f"wss://pi:{TOKEN}@10.0.0.1:8765#{PRINT}"
+    assert str(Invitation("wss://10.0.0.1:8765", "pi", TOKEN, PRINT)) == text
+    assert Invitation.parse("ws://localhost:1/") == Invitation("ws://localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is incomplete, or was not in quotes"),
+        (f"wss://pi:{TOKEN}@host:1#{PRINT[:-1]}", "it is incomplete"),
+        (f"wss://pi:{TOKEN}@host:1", "wss:// ends with a fingerprint"),
+        (f"ws://pi:{TOKEN}@host:1#{PRINT}", "ws:// without one"),
+        (f"wss://-:{TOKEN}@host:1#{PRINT}", "no name and token"),
+        (f"wss://pi:{TOKEN}ü@host:1#{PRINT}", "no name and token"),
+        (f"https://pi:{TOKEN}@host:1#{PRINT}", "it is incomplete"),
+        (f"wss://pi:{TOKEN}@host#{PRINT}", "it is incomplete"),
+    ],
+)
+def test_what_is_none_is_not_shown(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Invitation.parse(text)
+    assert words in str(caught.value) and TOKEN not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,13 +19,17 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
-from genkidama.runs.goal import default_threshold
+from genkidama.runs.resume import default_threshold
 from genkidama.runtime.import_strings import (
     check_environment,
+    describe_error,
+    describe_exit,
     environment_spec,
     is_import_string,
+    is_user_error,
     load_object,
     load_wrapper,
+    print_user_traceback,
 )
 
 
@@ -294,3 +299,76 @@ def test_what_a_notebook_defines_is_refused_with_the_way_out(
         f"environment.id = {name!r}: no other process can import by this name what a script or a "
         "notebook defines; write it into a file, as my_module.py, and name it 'my_module:Mine'"
     )
+
+
+def raised(code: str, file: str = "my_env.py") -> Exception:
+    """What a user's code in this file raises."""
+    try:
+        exec(compile(code, file, "exec"), {"json": json})
+    except Exception as error:
+        return error
+    raise AssertionError("it raises nothing")
+
+
+def test_the_innermost_line_of_the_users_own_code_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = str(tmp_path / "my_env.py")
+    error = raised("def step():\n    json.loads('{')\nstep()", file)
+    assert describe_error(error).startswith("JSONDecodeError: Expecting property name")
+    assert describe_error(error).endswith(" (my_env.py:2, in step)")  # not a line of json's
+    assert describe_error(raised("\n\nraise KeyError('my bug')", file)) == (
+        "KeyError: 'my bug' (my_env.py:3)"
+    )
+    assert describe_error(raised("raise ValueError('two\\nlines')", "/far/away.py")) == (
+        "ValueError: two lines (/far/away.py:1)"
+    )
+
+
+def test_what_no_user_wrote_has_no_place() -> None:
+    try:
+        json.loads.__call__("{")
+    except ValueError as error:
+        assert "test_import_strings.py" in describe_error(error)
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+        assert (
+            describe_error(error).startswith("JSONDecodeError: ")
+            and "(" not in describe_error(error)[-3:]
+        )
+        assert not is_user_error(error)
+
+
+def test_a_file_that_is_no_python_is_named_once() -> None:
+    error = raised("def", "/far/wrong.py")
+    assert describe_error(error) == "SyntaxError: invalid syntax (/far/wrong.py:1)"
+
+
+def test_an_error_that_a_users_error_has_caused_is_the_users(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = RuntimeError("cannot be built")
+    assert not is_user_error(error)
+    print_user_traceback(error)
+    assert capsys.readouterr().err == ""
+    error.__cause__ = raised("raise KeyError('my bug')")
+    assert is_user_error(error)
+    print_user_traceback(error)
+    assert 'File "my_env.py", line 1' in capsys.readouterr().err
+    turning = RuntimeError("again")
+    turning.__cause__ = turning
+    assert not is_user_error(turning)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "exit code 3"),
+        (None, "exit code None"),
+        (-9, "killed (SIGKILL), perhaps for want of memory"),
+        (-11, "killed (SIGSEGV)"),
+        (-300, "killed (signal 300)"),
+    ],
+)
+def test_an_exit_code_says_what_ended_a_process(code: int | None, words: str) -> None:
+    assert describe_exit(code) == words

@@ -21,9 +21,8 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.plugins.actors.learner import RowLearner
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.machine import keep_large_blocks
-from genkidama.runtime.user_errors import describe_error, print_user_traceback
+from genkidama.runtime.import_strings import describe_error, print_user_traceback
+from genkidama.runtime.machine import end_with_parent, keep_large_blocks
 
 #: Characters of an error's text that are sent.
 _LONGEST_REASON = 1000

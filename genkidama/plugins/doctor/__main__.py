@@ -158,7 +158,7 @@ def _role(options: argparse.Namespace) -> Role | None:
     given = _given(options, "parent", "token_file", "ca_file")
     text = options.parent or os.environ.get("GENKIDAMA_JOIN", "")
     if "@" in text or "#" in text:
-        from genkidama.protocol.join_string import Invitation
+        from genkidama.protocol.tokens import Invitation
 
         invitation = Invitation.parse(text)
         given |= {"parent": invitation.parent, "fingerprint": invitation.fingerprint}

@@ -23,7 +23,7 @@ from gymnasium.vector.utils import batch_space
 from genkidama._version import pip_install
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runtime.import_strings import describe_error
 
 Array = npt.NDArray[Any]
 

@@ -42,8 +42,8 @@ from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, put, ring, take
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.lifeline import end_with_parent
-from genkidama.runtime.user_errors import describe_error, is_user_error, print_user_traceback
+from genkidama.runtime.import_strings import describe_error, is_user_error, print_user_traceback
+from genkidama.runtime.machine import end_with_parent
 
 Array = npt.NDArray[Any]
 

@@ -84,7 +84,7 @@ def run_launch(options: Any) -> int:
     from genkidama.config.decoding import check_least
     from genkidama.errors import ConfigurationError
     from genkidama.plugins.ray.start import launch
-    from genkidama.runs.goal import prepare
+    from genkidama.runs.resume import prepare
 
     experiment, about_stop = prepare(verbs.experiment_of(options, "which experiment?"))
     check_least(0, episodes=options.episodes)

@@ -26,8 +26,7 @@ from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.runs.evaluation import evaluate_trained
-from genkidama.runs.goal import with_default_stop
-from genkidama.runs.resume import prepare_directory, resumable
+from genkidama.runs.resume import prepare_directory, resumable, with_default_stop
 from genkidama.runs.run import LOGS, Run
 from genkidama.runtime.files import remove_scratch, scratch_folder
 from genkidama.runtime.process import Process, losses

@@ -22,8 +22,8 @@ from genkidama._version import pip_install
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import choices
-from genkidama.runs.explanation import Explanation
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runs.policy import Explanation
+from genkidama.runtime.import_strings import describe_error
 
 Picture = npt.NDArray[np.uint8]
 

@@ -30,11 +30,9 @@ from genkidama.plugins.render.film import (
     without_screen,
 )
 from genkidama.runs.evaluation_worker import steps_of
-from genkidama.runs.explanation import explain
-from genkidama.runs.policy import Policy
+from genkidama.runs.policy import Policy, explain
 from genkidama.runs.run import Run, weights_of
-from genkidama.runtime.import_strings import environment_spec
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runtime.import_strings import describe_error, environment_spec
 
 Array = npt.NDArray[Any]
 

@@ -30,8 +30,7 @@ from genkidama.plugins.sinks.services import Point, RunInfo, plain_name
 from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.run import Run
 from genkidama.runs.status import RunStatus
-from genkidama.runtime.import_strings import is_import_string, load_object
-from genkidama.runtime.user_errors import describe_error
+from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
 from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseReported, from_line
 
 #: Seconds in which a sink may do nothing: W&B logs in through the network.

@@ -20,8 +20,8 @@ from genkidama.cli.parser import make_parser
 from genkidama.config.role import Role
 from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _Step, main
 from genkidama.plugins.doctor.checks import Check
-from genkidama.protocol.join_string import Invitation
 from genkidama.protocol.messages import PROTOCOL
+from genkidama.protocol.tokens import Invitation
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import ROOT, history, small
 from tests.plugins.doctor.parents import TOKEN, examined, secured

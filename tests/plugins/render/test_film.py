@@ -30,7 +30,7 @@ from genkidama.plugins.render.film import (
     import_pygame,
     without_screen,
 )
-from genkidama.runs.explanation import Explanation
+from genkidama.runs.policy import Explanation
 from tests.films import decoded
 
 pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama-rl[video]'")
