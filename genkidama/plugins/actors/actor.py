@@ -20,8 +20,8 @@ from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model
-from genkidama.plugins.actors.learner import columns_of
 from genkidama.plugins.actors.outbox import BufferedPipe, Outbox, block_arrays
+from genkidama.plugins.actors.rule import columns_of
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.machine import forget_peak
 

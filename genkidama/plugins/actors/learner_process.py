@@ -55,7 +55,7 @@ Array = npt.NDArray[Any]
 FORKSERVER = ForkServer()
 
 #: The first function of a learner that is forked from it.
-_ENTRY = "genkidama.plugins.actors.__main__:run_forked"
+_ENTRY = "genkidama.plugins.actors.learner:run_forked"
 
 #: Patience with it, in that with a core: before its first update it looks at the whole batch.
 _PATIENCE = 2.0
@@ -167,7 +167,7 @@ class LearnerProcess(Companion):
         except (EOFError, OSError):
             needs = f"torch and {self._experiment.environment.id!r} on the parent's machine"
             how = f" with exit code {worker.wait()}; it needs {needs}: "
-            how += f"try `{sys.executable} -m genkidama.plugins.actors`"
+            how += f"try `{sys.executable} -m genkidama.plugins.actors.learner`"
             how = f": {worker.failure}" if worker.failure else how
             raise EnvironmentFailure(
                 f"parent.rule = 'experience': the learner's process died{how}"
@@ -183,7 +183,7 @@ class LearnerProcess(Companion):
         if FORKSERVER.running:
             with suppress(EOFError, OSError):  # it is gone
                 return FORKSERVER.start(_ENTRY, (pipe,), self._experiment)
-        return start_program("genkidama.plugins.actors", (), pipe)
+        return start_program("genkidama.plugins.actors.learner", (), pipe)
 
     def _attach(self) -> None:
         memory, worker = self._memory, self._worker

@@ -29,6 +29,7 @@ from genkidama.server.rules.blend import Rule, RuleState, Update
 
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
+    from genkidama.learning.model import Model
 
 Rows = npt.NDArray[np.float32]
 
@@ -121,6 +122,12 @@ class Columns:
         if (log_mu > (_LOG_1 if self.choices else _LOG_MU)).any() or (log_mu < -_LOG_MU).any():
             return "a log-probability that no action has"
         return ""
+
+
+def columns_of(model: Model) -> Columns:
+    """The columns of a row of this model's experience."""
+    discounted = model.experiment.environment.normalize_rewards
+    return Columns(model.observation_size, model.head.columns, discounted, model.choices)
 
 
 def most_rows(columns: int, block: int) -> int:
