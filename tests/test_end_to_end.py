@@ -156,8 +156,8 @@ def test_the_command_ends_with_one_object_on_standard_output(trained: Trained) -
 def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
     lines = trained.said.err.splitlines()
     assert lines[0] == "training CartPole-v1 with a3c: run run"
-    assert any("mean return" in line and "update" in line for line in lines)
-    assert "ended: 8 updates done" in lines
+    assert any("mean return" in line and "exchange" in line for line in lines)
+    assert "ended: 8 exchanges a child done" in lines
     assert lines[-5:] == [
         f"run: run, saved: version {Run.open(trained.path).snapshot.version}",
         "  watch it:   genkidama play run",
@@ -234,8 +234,8 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
     exchanges = [event["version"] for event in events[len(old) :] if event["event"] == "exchange"]
     assert exchanges[0] == before.snapshot.version + 1
     assert [event["reason"] for event in events if event["event"] == "stop"] == [
-        "8 updates done",
-        "14 updates done",
+        "8 exchanges a child done",
+        "14 exchanges a child done",
     ]
     assert after.snapshot.version > before.snapshot.version
     assert found["steps"] > before.snapshot.steps

@@ -64,7 +64,7 @@ def survives(tmp_path: Path, experiment: Experiment, episodes: int) -> Run:
     found = json.loads(ended.out)
     assert found["updates"] >= goal and bool(found["evaluation"]) == bool(episodes)
     stops = [line["reason"] for line in history(run, "stop")]
-    assert stops == ["SIGTERM", f"{goal} updates done"]
+    assert stops == ["SIGTERM", f"{goal} exchanges a child done"]
     assert history(part, "stop")[-1]["reason"] in (stops[-1], "SIGTERM")
     assert Run(run).parts == 2 and len(history(part, "resume")) == 2
     return Run(run)

@@ -16,6 +16,9 @@ from docs.site.__main__ import navigation, pages
 from genkidama.cli.parser import all_verbs
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
+from genkidama.config.sections import ParentSettings, Stop
+from genkidama.server.events import Exchange
+from genkidama.server.trial import reached
 from tests.helpers import ROOT
 from tests.texts import texts
 
@@ -73,6 +76,16 @@ def test_a_setting_says_what_it_allows_and_what_its_number_counts() -> None:
         "*Allowed:* number, above 0; bytes a second. |",
     ):
         assert row in page
+
+
+def test_the_glossary_has_each_word_once_and_no_text_calls_an_exchange_an_update() -> None:
+    page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    assert len(words) == len(set(words))
+    assert {"Exchange", "Update", "Version", "Step", "Lag", "Measure", "Figure"} < {*words}
+    counts = texts(Stop)["updates"], texts(ParentSettings)["checkpoint_updates"]
+    said = [*counts, texts(Exchange)["update"], reached(Stop(updates=2), None, 2.0, 0, 0, 0.0)]
+    assert all("xchanges a child" in text and "pdate" not in text for text in said)
 
 
 def test_the_example_of_the_reference_is_an_experiment() -> None:

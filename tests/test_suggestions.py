@@ -90,7 +90,7 @@ def test_what_a_run_suggests_at_its_end_works_as_it_stands(tmp_path: Path) -> No
     again = command(tmp_path, f"genkidama {hints['play again']} --episodes 3")
     assert again.out.startswith("a run: ") and again.code == 0
     more = command(tmp_path, f"genkidama {hints['go on']} --children 1 --cores 1 --episodes 0")
-    assert more.code == 0 and "10 updates done" in more.err
+    assert more.code == 0 and "10 exchanges a child done" in more.err
     film = command(tmp_path, f"genkidama {hints['watch it']} --video cart.gif")
     assert film.code == 0, film.err
     with starting(tmp_path) as start:

@@ -23,6 +23,8 @@ UNITS = {
     "pushes_per_second": "messages a second",
     "seconds": "seconds",
     "history_every": "exchanges",
+    "stop.updates": "exchanges",
+    "checkpoint_updates": "exchanges",
     "updates": "updates",
     "versions": "versions",
     "episodes": "episodes",

@@ -64,9 +64,9 @@ _CHILD_COLUMNS = {
     "trip": 110,
     "in": 130,
     "out": 130,
-    "updates": 140,
+    "exchanges": 140,
     "distance": 140,
-    "version": 160,
+    "software": 160,
     "address": 170,
     "measures": 110,
 }
@@ -74,7 +74,7 @@ _ALWAYS = ("child", "state", "exchanged", "staleness", "steps/s")
 _TRIAL_COLUMNS = ("trial", "state", "node", "return", "score", "phases", "settings")
 
 #: Columns of text, on the left. Of these `state` gives way to others, and the last ones are cut.
-_TEXTS = ("child", "state", "node", "version", "address", "measures", "settings")
+_TEXTS = ("child", "state", "node", "software", "address", "measures", "settings")
 _LAST = ("measures", "settings")
 _LONGEST_STATE = 40
 
@@ -195,7 +195,7 @@ def frame(
         words = "no episode has ended" if value is None else f"{value:.1f}"
         words += "" if value is None or run["goal"] is None else f", goal {run['goal']:g}"
         rows.append(_curve("return", words, points, width))
-        speed.append(f"update {learning['update']:,.0f}")
+        speed.append(f"exchange {learning['update']:,.0f}")
     else:
         best = search["best"]
         words = "no trial has a score"
@@ -355,9 +355,9 @@ def _child(child: dict[str, Any], now: float, over: bool) -> Row:
         "trip": "–" if trip is None else f"{1e3 * trip:.1f} ms",
         "in": megabytes(child["bytes_in"]) if child["bytes_in"] else "–",
         "out": megabytes(child["bytes_out"]) if child["bytes_out"] else "–",
-        "updates": f"{child['updates']:,.0f}",
+        "exchanges": f"{child['updates']:,.0f}",
         "distance": _or_dash(child["distance"], ".2g"),
-        "version": child["software"],
+        "software": child["software"],
         "address": child["address"] or "",
         "measures": "" if away else "  ".join(_worded(figures)),
     }

@@ -336,9 +336,9 @@ class ParentSettings(Section, frozen=True):
     """Let other machines in without tokens and TLS: whoever reaches the address may join, and
     messages may be read and changed on the way."""
     checkpoint_updates: Count = 0
-    """Updates after which there is another checkpoint; 0 means by time only."""
+    """Exchanges a child after which there is another checkpoint; 0 means by time only."""
     checkpoint_seconds: NotNegative = 30.0
-    """Seconds after which there is another checkpoint; 0 means by updates only."""
+    """Seconds after which there is another checkpoint; 0 means by exchanges only."""
     checkpoint_keep: Natural = 5
     """Newest checkpoints to keep, beside the best."""
     history_every: Natural = 1

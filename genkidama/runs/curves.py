@@ -17,7 +17,7 @@ AXES = {
     "steps": "environment steps",
     "seconds": "seconds of training",
     "episodes": "episodes",
-    "updates": "updates (exchanges a child)",
+    "updates": "exchanges a child",
 }
 
 #: Of a curve: one row an exchange.

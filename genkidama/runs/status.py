@@ -65,7 +65,7 @@ _WARNING_SECONDS = 600.0
 #: A child's watts hold for so long after it has told them, and are never more than this.
 _WATTS_SECONDS, _MOST_WATTS = 120.0, 10_000.0
 
-#: Troubles of machines, by their figure: the note about the children that have it.
+#: Troubles of machines, by their measure: the note about the children that have it.
 _TROUBLES = {
     "throttled": "throttled, so slower than they could be; cool them better",
     "undervoltage": "their supply is too weak",
@@ -729,7 +729,7 @@ def _line(document: dict[str, Any]) -> Iterator[str]:
         if learning["mean_return"] is not None:
             goal = "" if run["goal"] is None else f" (goal {run['goal']:g})"
             yield f"mean return {learning['mean_return']:.1f}{goal}"
-        yield f"update {learning['update']:,.0f}"
+        yield f"exchange {learning['update']:,.0f}"
         yield plural(learning["episodes"], "episode")
         yield plural(learning["steps"], "step")
         yield f"{learning['steps_per_second']:,.0f}/s"

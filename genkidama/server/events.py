@@ -52,7 +52,7 @@ class Resumed(Event, kw_only=True):
     version: int | UnsetType = UNSET
     """Plain run: the version of θ_P there."""
     update: float | UnsetType = UNSET
-    """Plain run: updates done."""
+    """Plain run: exchanges a child so far."""
     episodes: int | UnsetType = UNSET
     """Plain run: episodes done."""
     steps: int | UnsetType = UNSET
@@ -90,7 +90,7 @@ class Exchange(Event, kw_only=True):
     version: int
     """The version of θ_P after it."""
     update: float
-    """Updates done: exchanges a child."""
+    """Exchanges a child so far: each counts 1/n while n children take part."""
     staleness: int
     """Versions that other pushes had made since the child's last answer."""
     episodes: int
@@ -109,7 +109,7 @@ class Exchange(Event, kw_only=True):
 
 
 class Measures(Event, kw_only=True):
-    """A backend's measures of itself. Its figures follow these fields, by their names."""
+    """A backend's measures of itself. They follow these fields, by their names."""
 
     event: Literal["measures"] = "measures"
     backend: str
@@ -176,7 +176,7 @@ class CheckpointWritten(Event, kw_only=True):
     version: int
     """The version of θ_P in it."""
     update: float
-    """Updates done then."""
+    """Exchanges a child until then."""
     file: str
     """Its name in `checkpoints/`."""
 

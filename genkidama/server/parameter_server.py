@@ -193,7 +193,7 @@ class ParameterServer:
 
     @property
     def updates(self) -> float:
-        """Exchanges a child: the thesis' count of updates. See `ProgressCounter`."""
+        """Exchanges a child, the thesis' updates. See `ProgressCounter`."""
         return self._tally.updates
 
     def idle(self, child: str) -> bool:

@@ -299,9 +299,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
 class ProgressCounter:
     """Counts exchanges, updates, and seconds of training.
 
-    An exchange is 1/n of an update while n children take part. As long as the same children take
-    part, updates are the thesis' count: exchanges divided by children. Updates never go back when
-    children come or go.
+    `updates` are exchanges a child, the thesis' count: each counts 1/n while n children take part.
+    It never goes back when children come or go.
     """
 
     def __init__(self) -> None:
@@ -558,7 +557,7 @@ def reached(
         window = plural(stop.window, "episode")
         return f"mean return {mean:.1f} over {window} reached {stop.mean_return:g}"
     if stop.updates is not None and updates >= stop.updates:
-        return f"{plural(stop.updates, 'update')} done"
+        return f"{plural(stop.updates, 'exchange')} a child done"
     if stop.episodes is not None and episodes >= stop.episodes:
         return f"{plural(stop.episodes, 'episode')} done"
     if stop.steps is not None and steps >= stop.steps:

@@ -62,7 +62,7 @@ async def test_the_child_ends_when_the_run_is_over(tmp_path: Path) -> None:
         assert isinstance(child.backend.progress, list)  # type: ignore[union-attr]
         assert child.backend.progress == [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]  # type: ignore[union-attr]
         assert child.backend.ended  # type: ignore[union-attr]
-    assert history(tmp_path, "leave")[0]["reason"] == "3 updates done"
+    assert history(tmp_path, "leave")[0]["reason"] == "3 exchanges a child done"
 
 
 async def test_a_child_that_comes_too_late_builds_nothing(tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyP
             now += 1.0
             log.worked(50, [float(version)])
             log.exchanged("pi", version)
-        log.left("pi", "again", "25 updates done")
+        log.left("pi", "again", "25 exchanges a child done")
     assert lines == [
         {
             "event": "exchanging",
@@ -514,7 +514,7 @@ def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyP
             "event": "left",
             "log_level": "info",
             "child": "pi",
-            "reason": "25 updates done",
+            "reason": "25 exchanges a child done",
             "exchanges": 25,
             "steps": 1250,
             "episodes": 25,

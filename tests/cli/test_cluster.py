@@ -74,7 +74,7 @@ def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
     run = train(constant(stop={"updates": 3}), children=2, episodes=0, watch=watch)
     assert run.path.parent == Path("runs") and run.path.name.startswith("small-")
     assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
-        "3 updates done"
+        "3 exchanges a child done"
     ]
     assert run.snapshot.version >= 3
     assert run.evaluation is None
@@ -183,7 +183,7 @@ def test_a_parent_that_others_stop_and_a_child_that_fails_do_not_end_the_run(
     assert run.snapshot.updates >= 30.0
     assert [event["reason"] for event in history(tmp_path / "run", "stop")] == [
         "SIGTERM",
-        "30 updates done",
+        "30 exchanges a child done",
     ]
     assert "the run goes on without child-2: the cable is loose" in said
     assert "the parent was stopped by SIGTERM, and is started again" in said

@@ -163,7 +163,7 @@ def test_in_a_notebook_one_cell_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -
         progress(line)
     progress.close()
     assert len(shown) == 2  # the first at once, others only after a while, and the end
-    assert "<pre>" in shown[-1]["text/html"] and "update 5" in shown[-1]["text/html"]
+    assert "<pre>" in shown[-1]["text/html"] and "exchange 5" in shown[-1]["text/html"]
     assert " 50% · " in shown[-1]["text/plain"]
 
 
@@ -210,7 +210,7 @@ def test_a_run_on_the_smallest_terminal() -> None:
     assert rows[1].startswith("███") and rows[1].endswith("░  40% · 0:41 · at most 1:03 left")
     assert len(rows[1]) == 80
     assert rows[2].startswith("return   120.0, goal 195  ▁") and rows[2].endswith("█")
-    assert rows[3] == "speed    1,000 steps/s · 40,000 steps · 360 episodes · update 40"
+    assert rows[3] == "speed    1,000 steps/s · 40,000 steps · 360 episodes · exchange 40"
     assert rows[4] == "measures PPS 2,950 · lag 1.25 · KL of children 0.5 · too old 3"
     assert rows[5] == ""
     assert rows[6].split() == ["child", "state", "exchanged", "staleness", "steps/s"]
@@ -232,7 +232,7 @@ def test_children_are_done_when_their_run_is() -> None:
 def test_a_wide_terminal_shows_what_each_child_measures() -> None:
     rows = drawn(run(2, loss=-0.0123, pps=2950.0), 42.0, 200, 60)
     assert rows[4:6] == ["learning loss -0.0123", "measures PPS 2,950"]
-    assert rows[7].split()[-3:] == ["steps", "updates", "measures"]
+    assert rows[7].split()[-3:] == ["steps", "exchanges", "measures"]
     assert rows[8].endswith("loss -0.0123  PPS 2,950")
 
 

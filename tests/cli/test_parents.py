@@ -57,12 +57,12 @@ async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> 
     prepare_directory(experiment, tmp_path / "run", None)
     secret = "of all parts"
     part = ParentProcess(tmp_path / "run", Shard(2, 2), "127.0.0.1:0", secret)
-    proof = end_proof(secret, experiment.to_dict()["stop"], "2 updates done")
+    proof = end_proof(secret, experiment.to_dict()["stop"], "2 exchanges a child done")
     said: list[str] = []
     try:
         part.start(["--own-children"])
         host, port = part.address.split(":")
-        for reason, shown in (("evil", proof), ("2 updates done", proof)):
+        for reason, shown in (("evil", proof), ("2 exchanges a child done", proof)):
             async with FakeChild((host, int(port))) as child:
                 hello = Hello(protocol=PROTOCOL, name="pi", session="1", part="2/2")
                 assert isinstance(await child.ask(hello), Welcome)
@@ -75,7 +75,7 @@ async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> 
         part.read()
         for _ in range(2):
             part.poll(said.append)
-        assert said == ["the parent, part 2/2, has ended: 2 updates done"]
+        assert said == ["the parent, part 2/2, has ended: 2 exchanges a child done"]
     finally:
         end_all([part], 2.0, None)
 

@@ -64,7 +64,7 @@ def test_in_a_log_lines_are_rare_and_the_last_one_is_there() -> None:
     progress.close()
     found = file.getvalue().splitlines()
     assert len(found) == 2
-    assert "update 49" in found[-1]
+    assert "exchange 49" in found[-1]
 
 
 def test_a_log_has_no_sign_that_moves_a_cursor() -> None:
@@ -147,7 +147,7 @@ def test_progress_and_watch_both_get_each_line(capsys: pytest.CaptureFixture[str
             assert watch is not None
             watch(line)
     assert seen == story
-    assert "update 1 · " in capsys.readouterr().err
+    assert "exchange 1 · " in capsys.readouterr().err
     with following(small(), False, None) as nothing:
         assert nothing is None
 

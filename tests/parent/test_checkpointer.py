@@ -334,7 +334,7 @@ async def test_the_thesis_keeps_its_whole_path_however_slow_the_machine(tmp_path
         if turn % 20 == 0 or checkpointer.due:
             await checkpointer.keep(turn * 15.0)
     await checkpointer.finish(60_000.0)
-    assert server.stop == "2,000 updates done"
+    assert server.stop == "2,000 exchanges a child done"
     folder = CheckpointFolder(tmp_path / "checkpoints")
     assert folder.versions() == [200 * number for number in range(1, 21)]
 

@@ -181,5 +181,5 @@ def test_the_end_says_what_came_out_why_and_what_to_type(tmp_path: Path) -> None
     early, late = lines
     assert (early["reason"], early["steps"], early["seconds"]) == ("stopped", 100, 5)
     assert early["next"] == "again --out 'runs/a b'"
-    assert (late["reason"], late["steps"]) == ("2 updates done", 200)
+    assert (late["reason"], late["steps"]) == ("2 exchanges a child done", 200)
     assert late["next"] == "genkidama evaluate 'runs/a b'"

@@ -39,7 +39,7 @@ async def test_the_run_ends_when_all_have_left(tmp_path: Path) -> None:
         await child.pushed(1.0)
         reply = await child.push(2.0)
         assert isinstance(reply, Weights)
-        assert reply.stop == "2 updates done"
+        assert reply.stop == "2 exchanges a child done"
         await child.leave()
     await asyncio.wait_for(serving, parent_module.LEAVE_SECONDS / 2)
     await parent.shutdown()
@@ -91,7 +91,7 @@ async def test_a_child_that_is_cut_off_at_the_end_hears_of_it(
         async with FakeChild(parent.address) as again:
             reply = await again.hello()
             assert isinstance(reply, Welcome)
-            assert reply.stop == "1 update done"
+            assert reply.stop == "1 exchange a child done"
             await serving
             await parent.shutdown()
         child.connection.transport.resume_reading()
@@ -196,7 +196,7 @@ async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_
     async with FakeChild(parent.address, "away") as away:
         welcome = await away.hello()
         assert isinstance(welcome, Welcome)
-        assert welcome.stop == "2 updates done"
+        assert welcome.stop == "2 exchanges a child done"
     async with asyncio.timeout(parent_module.LEAVE_SECONDS / 2):
         await serving
     await parent.shutdown()
@@ -209,7 +209,7 @@ async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_
         assert describe(again.server, again.now()).endswith("over, waits for 2 cut off")
         welcome = await away.hello()
         assert isinstance(welcome, Welcome)
-        assert welcome.stop == "2 updates done"
+        assert welcome.stop == "2 exchanges a child done"
 
 
 async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was_told(

@@ -136,10 +136,10 @@ def test_a_run_from_hello_to_leave() -> None:
     assert push.version == 6
     # The last reply is blended, too.
     assert session.receive(
-        push, Weights(version=7, progress=1.0, stop="7 updates done")
+        push, Weights(version=7, progress=1.0, stop="7 exchanges a child done")
     ) == BlendReply(1.0)
-    assert session.over == Over("7 updates done")
-    assert session.leave() == Leave(reason="7 updates done")
+    assert session.over == Over("7 exchanges a child done")
+    assert session.leave() == Leave(reason="7 exchanges a child done")
 
 
 # What a welcome means.
@@ -194,7 +194,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
         (None, welcome(), JOIN),
         (700, welcome(trial=int("700")), JOIN),
         # A plain run that is over says so again in the reply to the join.
-        (None, welcome(stop="3 updates done"), JOIN),
+        (None, welcome(stop="3 exchanges a child done"), JOIN),
         (7, welcome(stop="all trials are done"), Over("all trials are done")),
         (7, welcome(trial=8), Over("another child trains it now", next=True)),
         (7, welcome(), Over("another child trains it now", next=True)),
@@ -470,9 +470,9 @@ def test_there_may_be_no_weights_to_fall_back_to() -> None:
 def test_weights_are_replaced_although_the_run_is_over() -> None:
     session = joined()
     session.receive(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
-    reply = Weights(version=3, stop="3 updates done", vector=THEIRS)
+    reply = Weights(version=3, stop="3 exchanges a child done", vector=THEIRS)
     assert session.receive(JOIN, reply) == Reset(THEIRS)
-    assert session.over == Over("3 updates done")
+    assert session.over == Over("3 exchanges a child done")
 
 
 def test_a_connection_that_is_lost_before_the_weights_are_replaced() -> None:
@@ -623,7 +623,7 @@ def test_nothing_follows_from_a_goodbye() -> None:
 @pytest.mark.parametrize(
     ("code", "reason", "over"),
     [
-        (1000, "3 updates done", Over("3 updates done")),
+        (1000, "3 exchanges a child done", Over("3 exchanges a child done")),
         (1000, "", Over("the run is over")),
         (1001, "the parent goes away", None),
         (1006, "", None),

@@ -112,7 +112,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseExcept
 @pytest.mark.parametrize(
     ("stop", "reason", "options"),
     [
-        ({"updates": 3}, "3 updates done", " --set stop.updates=6"),
+        ({"updates": 3}, "3 exchanges a child done", " --set stop.updates=6"),
         ({"episodes": 5}, "5 episodes done", " --set stop.episodes=10"),
         ({"steps": 150}, "150 steps done", " --set stop.steps=300"),
         ({"seconds": 4.5}, "4.5 seconds are over", " --set stop.seconds=9"),

@@ -354,15 +354,15 @@ def test_the_line_tells_what_is_reached() -> None:
         status.take([pushed(number, seconds=number / 5)])
     status.take([measured("a", 10, pps=1000.0, tps=4.25, lag=1.0, entropy=0.8)])
     assert line(as_json(status.snapshot(BEGAN + 11))) == (
-        "LunarLander-v3 50% · mean return 49.5 (goal 195) · update 50 · 50 episodes · 500 steps · "
-        "50/s · PPS 1,000 · TPS 4.2 · lag 1.0 · entropy 0.8 · 1 child · 0:10 · at most 0:10 left"
+        "LunarLander-v3 50% · mean return 49.5 (goal 195) · exchange 50 · 50 episodes · 500 steps"
+        " · 50/s · PPS 1,000 · TPS 4.2 · lag 1.0 · entropy 0.8 · 1 child · 0:10 · at most 0:10 left"
     )
 
 
 def test_without_a_limit_nobody_knows_how_much_is_done() -> None:
     status = told([*began("a"), pushed(1, mean_return=None)])
     assert line(as_json(status.snapshot(BEGAN + 2))) == (
-        "LunarLander-v3 · update 1 · 1 episode · 10 steps · 0/s · 1 child · 0:01"
+        "LunarLander-v3 · exchange 1 · 1 episode · 10 steps · 0/s · 1 child · 0:01"
     )
 
 

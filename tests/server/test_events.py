@@ -133,8 +133,8 @@ LINES: list[tuple[Event, str]] = [
         '"file":"version-0000000008.safetensors"}',
     ),
     (
-        Stopped(time=1.5, reason="500 updates done", version=8),
-        '{"time":1.5,"event":"stop","reason":"500 updates done","version":8}',
+        Stopped(time=1.5, reason="500 exchanges a child done", version=8),
+        '{"time":1.5,"event":"stop","reason":"500 exchanges a child done","version":8}',
     ),
     (Stopped(time=1.5, reason="SIGTERM"), '{"time":1.5,"event":"stop","reason":"SIGTERM"}'),
     (

@@ -146,14 +146,14 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
             16,
             "a",
             push(2, 0, 0, 0, version=1, steps=10),
-            Weights(version=3, progress=1.0, stop="2 updates done"),
+            Weights(version=3, progress=1.0, stop="2 exchanges a child done"),
             [2, 2, 2],
         ),
         (
             17,
             "a",
             push(3, 9, 9, 9, version=3),
-            Weights(version=3, progress=1.0, stop="2 updates done"),
+            Weights(version=3, progress=1.0, stop="2 exchanges a child done"),
             [2, 2, 2],
         ),
         (18, "a", Leave(reason="the run is over"), Goodbye(), None),
@@ -189,7 +189,7 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
             mean_return=3.0,
             distance=1.0,
         ),
-        {"time": 16, "event": "stop", "reason": "2 updates done", "version": 3},
+        {"time": 16, "event": "stop", "reason": "2 exchanges a child done", "version": 3},
         {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
         {"time": 19, "event": "leave", "child": "b", "reason": "left"},
     ]
@@ -288,7 +288,7 @@ def test_children_under_new_names_do_not_set_the_updates_back() -> None:
             break
         server.disconnected(name, "gone", number)
     assert told == sorted(told)
-    assert server.stop == "40 updates done"
+    assert server.stop == "40 exchanges a child done"
     assert server.exchanges == 40
 
 
@@ -710,10 +710,10 @@ def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
 def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server = make(stop_updates=1, stop_seconds=10)
     enter(server, "a", "b")
-    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 update done")
+    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 exchange a child done")
     server.tick(100)
-    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 update done"  # type: ignore[union-attr]
-    assert server.handle("", hello("c"), 101).stop == "1 update done"  # type: ignore[union-attr]
+    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 exchange a child done"  # type: ignore[union-attr]
+    assert server.handle("", hello("c"), 101).stop == "1 exchange a child done"  # type: ignore[union-attr]
     assert [event["event"] for event in lines(server)] == [
         "exchange",
         "exchange",
@@ -896,7 +896,7 @@ def test_a_run_that_was_over_is_over_after_a_restart() -> None:
     new = make(stop_updates=1)
     new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
     new.tick(0)
-    assert new.stop == "1 update done"
+    assert new.stop == "1 exchange a child done"
 
 
 def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> None:

@@ -202,7 +202,7 @@ def test_all_children_train_the_one_trial_by_the_documented_rule() -> None:
 @pytest.mark.parametrize(
     ("stop", "reason"),
     [
-        ({"updates": 2}, "2 updates done"),
+        ({"updates": 2}, "2 exchanges a child done"),
         ({"episodes": 8}, "8 episodes done"),
         ({"steps": 40}, "40 steps done"),
         ({"seconds": 4.0}, "4 seconds are over"),

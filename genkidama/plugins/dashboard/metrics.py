@@ -28,7 +28,7 @@ _RUN = {
     "elapsed_seconds": ("Seconds of training", "run", "elapsed"),
     "progress_ratio": ("How much of the run is done, from 0 to 1", "run", "share"),
     "left_seconds": ("Seconds that are left at most, if anybody knows", "run", "left"),
-    "updates": ("Updates: exchanges a child", "learning", "update"),
+    "updates": ("Exchanges a child", "learning", "update"),
     "version": ("The version of the parent's weights", "learning", "version"),
     "episodes": ("Episodes of all children", "learning", "episodes"),
     "steps": ("Environment steps of all children", "learning", "steps"),

@@ -1,4 +1,4 @@
-"""Sinks: TensorBoard, W&B, MLflow and trackio receive the figures of a run."""
+"""Sinks: TensorBoard, W&B, MLflow and trackio receive the measures of a run."""
 
 from __future__ import annotations
 

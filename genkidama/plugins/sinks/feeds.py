@@ -1,4 +1,4 @@
-"""Sinks: TensorBoard, W&B and the like receive the figures of a run, each in a separate thread.
+"""Sinks: TensorBoard, W&B and the like receive the measures of a run, each in a separate thread.
 
 Laws of this file:
 - A line is passed on in microseconds, whatever a sink does.

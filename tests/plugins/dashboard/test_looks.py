@@ -85,7 +85,7 @@ DIAGNOSTICS = [
     "clipped 10.6%",
     "explained variance 0.942",
     "my own 1",
-    "optimizer steps 1",
+    "updates 1",
 ]
 
 
@@ -93,7 +93,14 @@ def test_a_person_sees_how_a_run_stands_and_what_changes(look: Look) -> None:
     with made_up(troubled()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
         hero = facts(page, "hero")
-        assert list(hero) == ["mean return", "steps/s", "steps", "episodes", "updates", "children"]
+        assert list(hero) == [
+            "mean return",
+            "steps/s",
+            "steps",
+            "episodes",
+            "exchanges",
+            "children",
+        ]
         assert hero["mean return"] == "204.7, goal 200"
         assert hero["children"] == "3 of 4"
         assert page.inner_text("#bar-text").startswith("62% · 1:4")

@@ -75,14 +75,14 @@ def test_only_the_first_part_ends_the_run_and_the_others_are_told(part: Shard) -
         reply = push(server, sequence, *numbers)
     assert isinstance(reply, Weights)
     assert reply.progress == 1.0
-    assert reply.stop == ("2 updates done" if part.is_first else "")
+    assert reply.stop == ("2 exchanges a child done" if part.is_first else "")
     first = serving(Shard(1, 2))
     for sequence in (1, 2):
         told = push(first, sequence, *[0.0] * first.trial.held.size)
     assert isinstance(told, Weights) and bool(reply.proof) == (part == Shard(1, 2))
     leave = Leave(reason=told.stop, over=True, proof=told.proof)
     assert server.handle("pi", leave, 1.0) == Goodbye()
-    assert server.stop == "2 updates done"
+    assert server.stop == "2 exchanges a child done"
     assert [event.event for event in server.take_events()].count("stop") == 1
 
 
@@ -90,15 +90,15 @@ def test_only_the_first_part_ends_the_run_and_the_others_are_told(part: Shard) -
 def test_no_child_says_by_itself_that_the_run_is_over(secret: str) -> None:
     """Nor by the proof of another reason, or of an end before the stop conditions were changed."""
     stop = Experiment().to_dict()["stop"]
-    ended = end_proof("of all parts", {**stop, "updates": 1}, "1 updates done")
-    ours = end_proof("of all parts", {**stop, "updates": 2}, "2 updates done")
+    ended = end_proof("of all parts", {**stop, "updates": 1}, "1 exchanges a child done")
+    ours = end_proof("of all parts", {**stop, "updates": 2}, "2 exchanges a child done")
     for reason, proof in (
         ("evil", ""),
         ("", ""),
         ("evil", "0" * 64),
         ("evil", "ψ" * 64),
         ("evil", ours),
-        ("1 updates done", ended),
+        ("1 exchanges a child done", ended),
         ("evil", end_proof("guessed", {**stop, "updates": 2}, "evil")),
     ):
         server = serving(Shard(2, 2))

@@ -117,7 +117,7 @@ async def trained(experiment: Experiment, out: Path, count: int) -> Checkpoint:
     async with in_parts(experiment, out, count) as parents:
         child = child_of(parents)
         await child.serve()
-        assert [parent.server.stop for parent in parents] == ["6 updates done"] * count
+        assert [parent.server.stop for parent in parents] == ["6 exchanges a child done"] * count
     return written(out)
 
 

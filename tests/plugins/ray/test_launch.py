@@ -193,7 +193,7 @@ def test_a_run_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
     assert out.count("\n") == 1 and found["updates"] >= 30 and found["evaluation"] is None
     assert found["run"] == str(run) and Run.open(run).snapshot.updates == found["updates"]
     assert {event["child"] for event in history(run, "join")} == {"child-1", "child-2"}
-    assert [event["reason"] for event in history(run, "stop")] == ["30 updates done"]
+    assert [event["reason"] for event in history(run, "stop")] == ["30 exchanges a child done"]
     logs = sorted(path.name for path in (run / "logs").glob("*.log"))
     assert logs == ["child-1.log", "child-2.log", "parent.log"]
     assert "training CartPole-v1 with a3c: run run" in err and "Traceback" not in err

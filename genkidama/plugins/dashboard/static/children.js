@@ -77,7 +77,8 @@ const COLUMNS = [
   },
   {
     name: "updates",
-    hint: "exchanges made",
+    label: "exchanges",
+    hint: "exchanges that it has made",
     text: words.count,
     from: "l",
   },
@@ -151,7 +152,7 @@ function facts(child, now) {
     ["last return", words.score(child.last_return)],
     ["steps a second", words.count(child.steps_per_second)],
     ["steps", words.count(child.steps)],
-    ["updates", words.count(child.updates)],
+    ["exchanges", words.count(child.updates)],
     ["staleness", words.many(child.staleness, "push", "pushes")],
     ["distance from the parent", words.figure(child.distance)],
     ["round trip", words.milliseconds(child.round_trip)],

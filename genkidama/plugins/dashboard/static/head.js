@@ -24,7 +24,9 @@ function hero({ run, learning, children, search, evaluation = null }) {
     ["steps/s", words.count(learning.steps_per_second), ""],
     ["steps", words.brief(learning.steps), ""],
     ["episodes", words.count(learning.episodes), ""],
-    [search_ ? "reports" : "updates", words.count(learning.update), ""],
+    search_
+      ? ["reports", words.count(learning.update), ""]
+      : ["exchanges", words.count(learning.update), " a child"],
     [
       search_ ? "nodes" : "children",
       words.count(there),

@@ -87,7 +87,6 @@ const NAMES = {
   clip_fraction: "clipped",
   pps: "predictions/s",
   tps: "rollouts trained/s",
-  updates: "optimizer steps",
   td_error: "TD error",
   q_mean: "mean Q",
   celsius: "temperature",
