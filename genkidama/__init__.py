@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from genkidama.child.child import Child
     from genkidama.child.orchestrator import CoreOrchestrator
     from genkidama.cli.cluster import train
-    from genkidama.config.experiment import Algorithm, Environment, Experiment, Stop
+    from genkidama.config.experiment import Experiment
     from genkidama.config.plugin import Plugin
+    from genkidama.config.sections import Algorithm, Environment, Stop
     from genkidama.errors import (
         ConfigurationError,
         EnvironmentFailure,

@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from tests.environments import CORRIDOR_LENGTH, Corridor
 
-__all__ = ["ALIVE", "__version__", "list_all_envs", "make_gymnasium", "make_spec"]
-
 Array = npt.NDArray[Any]
 
 __version__ = "0.0"

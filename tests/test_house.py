@@ -84,6 +84,10 @@ def test_the_root_holds_four_files_and_ten_folders() -> None:
     assert len(folders) == 10
 
 
+def test_only_the_package_itself_lists_its_names() -> None:
+    assert [module for module in MODULES if "\n__all__ = " in text(module)] == ["__init__.py"]
+
+
 def test_no_module_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for module in MODULES:

@@ -12,8 +12,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Faulty"]
-
 Observation = npt.NDArray[Any]
 
 

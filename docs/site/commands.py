@@ -13,8 +13,6 @@ from genkidama.child.__main__ import main as child
 from genkidama.cli.parser import make_parser
 from genkidama.parent.__main__ import main as parent
 
-__all__ = ["page", "texts"]
-
 #: The width of what is printed, whatever the terminal's is.
 _COLUMNS = "96"
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["PICTURES", "ROOT", "linked", "page_of", "shown"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Files beside `docs/` that are pages of the site by themselves.

@@ -15,8 +15,6 @@ from genkidama.config.role import Role
 from genkidama.plugins.hypertrick.settings import SearchSettings
 from tests.texts import texts
 
-__all__ = ["UNITS", "page", "sections"]
-
 #: What a number counts, by the end of its setting's name; the first that fits holds.
 UNITS = {
     "bytes_per_second": "bytes a second",

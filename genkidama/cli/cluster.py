@@ -39,9 +39,6 @@ from genkidama.runtime.script import begin
 from genkidama.runtime.signals import deferred
 from genkidama.server.rules.registry import check_parts, make_rule
 
-__all__ = ["Cluster", "cores_of_each", "train"]
-
-
 # ------------------------------------------------------------------------------------------------
 # How the children of one machine share its CPU cores and its memory.
 

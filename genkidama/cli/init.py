@@ -17,8 +17,6 @@ from genkidama.config.examples import about, example, examples
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["completion", "init", "list_examples"]
-
 #: Lines of the template with the same lanes, sizes and rate for any number of children.
 _FIXED = {
     "lanes": "lanes = 8                         # environments that each core plays at once\n",

@@ -5,29 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = [
-    "ALLOW",
-    "CREDENTIALS",
-    "DETERMINISTIC",
-    "EPISODES",
-    "HOST",
-    "JSON",
-    "LISTEN",
-    "OUT",
-    "QR",
-    "SEED",
-    "WEIGHTS",
-    "Follower",
-    "Option",
-    "Verb",
-    "file",
-    "flag",
-    "number",
-    "option",
-    "path",
-    "setting",
-]
-
 #: The name of an option, and its arguments of `argparse`.
 Option: TypeAlias = tuple[str, dict[str, Any]]
 

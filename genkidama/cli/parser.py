@@ -31,8 +31,6 @@ from genkidama.cli.options import (
 from genkidama.config import plugin
 from genkidama.runtime.log import Parser
 
-__all__ = ["VERBS", "all_verbs", "make_parser"]
-
 #: Help fits a terminal of 80 columns. `argparse` wraps the help of options, and nothing else.
 _WIDTH = 79
 

@@ -28,17 +28,6 @@ from genkidama.runtime.forkserver import prefork
 from genkidama.runtime.machine import available_cores
 from genkidama.server.trial import Snapshot
 
-__all__ = [
-    "closing_display",
-    "conclude",
-    "counters_before",
-    "experiment_of",
-    "run_evaluate",
-    "run_train",
-    "say_reason",
-    "summary",
-]
-
 
 def run_train(options: argparse.Namespace) -> int:
     if options.weights is not None:

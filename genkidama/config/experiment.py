@@ -30,24 +30,9 @@ from genkidama.config.sections import (
     Optimizer,
     ParentSettings,
     Stop,
-    Wrapper,
     check_own,
 )
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-
-__all__ = [
-    "Algorithm",
-    "ChildSettings",
-    "Environment",
-    "Experiment",
-    "Network",
-    "Optimizer",
-    "ParentSettings",
-    "Stop",
-    "Wrapper",
-    "applicable_settings",
-    "read_toml",
-]
 
 #: Settings of `[algorithm]` that some algorithms alone have. One of a user's code has all.
 _OWN = {

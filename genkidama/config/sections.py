@@ -21,24 +21,6 @@ from genkidama.config.decoding import (
 )
 from genkidama.errors import ConfigurationError
 
-__all__ = [
-    "ADAPTED",
-    "CHUNKS",
-    "Algorithm",
-    "ChildOverride",
-    "ChildSettings",
-    "Environment",
-    "Kind",
-    "Network",
-    "Optimizer",
-    "ParentSettings",
-    "Stop",
-    "Wrapper",
-    "check_own",
-    "flat",
-]
-
-
 #: The content of a push: θ_C, θ_C − θ_base, a gradient at θ_base, rows of steps, or no vector.
 Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 

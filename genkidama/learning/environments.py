@@ -35,16 +35,6 @@ from genkidama.runtime.import_strings import (
     vectorized_spec,
 )
 
-__all__ = [
-    "Lanes",
-    "Step",
-    "check_numbers",
-    "make_environment",
-    "make_lanes",
-    "make_vectorized",
-    "played",
-]
-
 Array = npt.NDArray[Any]
 
 _WAY_OUT = "mend the environment, or put a wrapper around it"

@@ -24,8 +24,6 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.diagnostics import CYCLE_COUNTS, Cycles
 
-__all__ = ["RealTime"]
-
 Array = npt.NDArray[Any]
 
 #: A step is late from this part of a period on.

@@ -56,8 +56,6 @@ from genkidama.protocol.messages import (
 from genkidama.protocol.tokens import ANY
 from genkidama.server.limits import ConnectionLimits
 
-__all__ = ["ConnectionManager"]
-
 #: Refusals after which a child that has joined is taken to speak another protocol.
 _FATAL = frozenset({"malformed", "unknown"})
 

@@ -20,8 +20,6 @@ from genkidama.server.events import Event, Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.trial import Trials
 
-__all__ = ["Companion", "Host", "Journal", "Observer", "RunStore"]
-
 
 class Companion:
     """A process beside the parent, from the run's beginning to its end.

@@ -44,8 +44,6 @@ from genkidama.server.child_record import absent_children
 from genkidama.server.events import Stopped
 from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
-
 #: Short enough that a reader of the history sees it grow, long enough to cost nothing.
 HOUSEKEEPING_SECONDS = 0.25
 

@@ -27,8 +27,6 @@ from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
 
-__all__ = ["RunWriter", "make_directory"]
-
 #: Seconds between two checks that the directory is still there.
 _LOOK_SECONDS = 1.0
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from genkidama.config.allowlist import allowing, modules
-from genkidama.config.experiment import Experiment, Stop
-from genkidama.config.sections import Environment
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS

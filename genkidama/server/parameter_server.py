@@ -56,15 +56,6 @@ from genkidama.server.validation import (
     measure,
 )
 
-__all__ = [
-    "ChildRecord",
-    "ParameterServer",
-    "RoleAssignment",
-    "Snapshot",
-    "Trial",
-]
-
-
 #: Names that are remembered, before children that are gone are forgotten.
 _MOST_NAMES = 4096
 

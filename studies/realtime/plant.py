@@ -12,8 +12,6 @@ sys.path.append(str(Path(__file__).parents[2] / "examples/rotary"))
 
 from rotary import RotaryPendulum
 
-__all__ = ["Plant"]
-
 
 class Plant(RotaryPendulum):
     """The pendulum on a wall clock.

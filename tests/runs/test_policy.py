@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from genkidama.config.experiment import Algorithm, Experiment
-from genkidama.config.sections import Environment, Network
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import INVALID
 from genkidama.learning.environments import make_environment

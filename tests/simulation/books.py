@@ -28,8 +28,6 @@ from genkidama.protocol.vector import Vector
 from genkidama.server.trial import Snapshot, Trial
 from tests.simulation.world import World
 
-__all__ = ["Books", "Key"]
-
 #: Seconds from a token's check to the hello, at most.
 _HANDSHAKE = 15.0
 

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BUGS", "Bug", "ROOT", "hunt"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

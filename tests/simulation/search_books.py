@@ -27,8 +27,6 @@ from genkidama.server.trial import Snapshot
 from tests.simulation.books import Books, Key
 from tests.simulation.world import World
 
-__all__ = ["SearchBooks"]
-
 
 class SearchBooks(Books):
     """The books of a parent that searches, through all its restarts."""

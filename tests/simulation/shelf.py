@@ -39,8 +39,6 @@ from tests.simulation.books import Books
 from tests.simulation.search_books import SearchBooks
 from tests.simulation.world import Broken, Listener, Machine, World
 
-__all__ = ["Day", "Happening", "Plan", "Report", "plan", "play", "shrink"]
-
 PORT = 8765
 
 #: Seconds of peace at the end, and the longest that a child may go without an answer then.

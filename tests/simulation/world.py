@@ -38,8 +38,6 @@ from genkidama.child import transport
 from genkidama.runs import history
 from genkidama.runtime import files
 
-__all__ = ["Broken", "Disk", "Killed", "Listener", "Machine", "Wire", "World"]
-
 #: Unix time at which each day begins.
 _DAWN = 1.8e9
 
