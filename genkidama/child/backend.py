@@ -153,6 +153,18 @@ class ChunkBackend(Backend, Protocol):
         ...
 
 
+class RestingBackend(Backend, Protocol):
+    """A backend that can play fewer lanes, to spare a machine that is throttled."""
+
+    def rest(self, share: float) -> tuple[int, int] | None:
+        """Has this share of each process' lanes rest from its next batch on; 0 lets all play.
+
+        Returns:
+            The lanes that play, and all lanes; None where none can rest.
+        """
+        ...
+
+
 class NewsBackend(Backend, Protocol):
     """A backend that continues while it waits for newer weights of the parent's.
 

@@ -35,7 +35,7 @@ from genkidama.child.backend import (
     make_backend,
     notify_reply,
 )
-from genkidama.child.health import EVERY_SECONDS, Health
+from genkidama.child.health import EVERY_SECONDS, Cooling, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
 from genkidama.child.parent_connection import connect
 from genkidama.child.transport import FAILURES, read_token
@@ -65,6 +65,9 @@ _FAREWELL_SECONDS = 2.0
 
 #: After this many failed trials in a row, this machine is taken to be unable to train any.
 _MOST_FAILURES = 3
+
+#: The share of its lanes that rests while a machine is spared: a throttled one does half as much.
+_RESTING = 0.5
 
 T = TypeVar("T")
 
@@ -136,6 +139,8 @@ class Child:
         self.command = f"python -m genkidama.child --parent {parent}"
         self._health = Health()
         self._health_due = -math.inf
+        self._cooling = Cooling()
+        self._spared = False
         #: When the last push was answered, by `time.monotonic`; NaN before the first.
         self._exchanged = math.nan
         #: Set by `serve`.
@@ -425,7 +430,8 @@ class Child:
         self.counts.worked(work.steps, work.returns)
         if (now := time.monotonic()) >= self._health_due:
             self._health_due = now + EVERY_SECONDS
-            work.measures = {**work.measures, **self._health.figures(self._session.run, now)}
+            figures = self._health.figures(self._session.run, now)
+            work.measures = {**work.measures, **figures, **self._spare(backend, figures, now)}
         left_out = self._connection.gather(work)
         if left_out.returns:
             log.warning(
@@ -439,6 +445,23 @@ class Child:
                 child=self.name,
                 measures=left_out.measures,
             )
+
+    def _spare(self, backend: Backend, health: dict[str, float], now: float) -> dict[str, float]:
+        """Has some lanes rest while this machine is spared; their figures, if it tells of troubles
+        and its backend has lanes to spare."""
+        rest = getattr(backend, "rest", None)
+        if rest is None or "throttled" not in health:
+            return {}
+        spared = self._cooling.spares(health, now)
+        if (found := rest(_RESTING if spared else 0.0)) is None:
+            return {}
+        playing, lanes = found
+        if spared != self._spared:
+            self._spared = spared
+            why = "throttled" if health["throttled"] else "badly supplied"
+            state = f"is {why}" if spared else "has cooled down"
+            log.warning(f"{self.name} {state}: {playing} of {lanes} lanes")
+        return {"lanes": playing, "resting_lanes": lanes - playing}
 
     def _state_key(self, signature: Signature) -> str:
         run, trial = self._session.run, self._session.trial

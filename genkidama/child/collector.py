@@ -335,6 +335,8 @@ class VectorEnvCollector:
         self._pipe = context.pipe
         self._diagnostics = context.diagnostics
         self._playing = 0
+        #: The playing lanes that have ended an episode since the last pause.
+        self._ended: set[int] = set()
         self.play(count)
         self._notes = BehaviourNotes(model, context.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
@@ -343,7 +345,6 @@ class VectorEnvCollector:
         self._made = 0
         self._began = [0] * count
         self._unreported = 0
-        self._ended: set[int] = set()
 
     def reset(self, seed: int) -> None:
         self._observations[:] = self._lanes.reset(seed)
@@ -353,6 +354,7 @@ class VectorEnvCollector:
             lanes = self._lanes.count
         if lanes != self._playing:
             self._playing, context = lanes, self._context
+            self._ended.clear()
             self._sampler = ActionSampler(
                 context.epsilon,
                 self._epsilon,
@@ -421,7 +423,7 @@ class VectorEnvCollector:
         self._report(EPISODE, float(self._returns[lane]))
         self._returns[lane] = 0.0
         self._ended.add(lane)
-        if len(self._ended) == self._lanes.count:
+        if len(self._ended) == self._playing:
             self._ended.clear()
             self._pipe.pause()
 

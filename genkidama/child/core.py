@@ -210,6 +210,8 @@ class SingleCore:
         self._chunk_steps = batch // CHUNKS if self._chunks else batch
         self._window = SlidingWindow(batch)
         self._lanes = experiment.environment.lanes
+        #: Whether it may play fewer: the lanes of a replay stay as many.
+        self._may_rest = self._lanes > 1 and not experiment.replay_steps
         #: `averaging[0]` when it took θ_O last; whether it has asked for θ_P; looks in this chunk;
         #: and the child's pushes before it.
         self._seen, self._asked = 0.0, False
@@ -274,7 +276,7 @@ class SingleCore:
             self.pull()
             while True:
                 self.pipe.check()
-                batch = self._act() if self._chunks else self.collector.collect()
+                batch = self._act() if self._chunks else self._collect()
                 if self._learns and not self.learn(batch) and not batch.steps:
                     time.sleep(_REST_SECONDS)
                 if guard.leaks():
@@ -342,11 +344,22 @@ class SingleCore:
             self.pull()
         return count
 
+    def _collect(self) -> CollectedBatch:
+        """Plays a batch."""
+        if self._may_rest:
+            self._play(self.experiment.environment.lanes)
+        return self.collector.collect()
+
+    def _play(self, lanes: float) -> None:
+        """Sets the lanes of further batches: so many, less those that rest."""
+        lanes = max(1.0, lanes * (1.0 - float(self.memory.resting[0])))
+        if abs(lanes - self._lanes) > 0.75:
+            self._lanes = self.collector.play(round(lanes))
+
     def _act(self) -> CollectedBatch:
         """Plays a chunk, and waits for θ_P unless that has come meanwhile."""
-        lanes = following(self.experiment, float(self.memory.averaging[2])).lanes
-        if abs(lanes - self._lanes) > 0.75 and not self.experiment.replay_steps:
-            self._lanes = self.collector.play(round(lanes))
+        if self._may_rest:
+            self._play(following(self.experiment, float(self.memory.averaging[2])).lanes)
         began = time.monotonic()
         self._asked, self._looks = False, 0
         chunk = self.collector.collect(self._chunk_steps)

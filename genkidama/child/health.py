@@ -1,4 +1,4 @@
-"""Health of a machine, and the power that it takes, as measures of its child. Linux only.
+"""Health of a machine and the power that it takes, as measures of its child. Linux only.
 
 Laws of this file:
 - A figure that this machine does not tell is left out.
@@ -7,11 +7,12 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from genkidama.runtime.machine import available_bytes
 
 #: Seconds between two measurements.
 EVERY_SECONDS = 5.0
+
+#: A machine whose troubles last so long is spared, until it had none for so long.
+HOT_SECONDS, COOL_SECONDS = 30.0, 120.0
 
 #: Watts of boards with all cores busy, by the beginning of their names: the Raspberry Pi Dramble's
 #: measurements (pidramble.com, "power consumption"), and chipwired.com's of the 4.
@@ -36,6 +40,26 @@ _PMIC = (1.1451, 0.5879)
 
 #: A line as `VDD_CORE_V volt(15)=0.7200000V`, also without the words in the middle.
 _RAIL = re.compile(r"(\w+)_([AV])(?: \w+\(\d+\))?=([\d.]+)[AV]")
+
+
+class Cooling:
+    """Decides whether a machine is spared, from one measurement after the other.
+
+    It is spared once two troubles lie `HOT_SECONDS` apart, without `COOL_SECONDS` between any two
+    that follow each other: a machine at its limit is in trouble now and then. It no longer is when
+    the last trouble is `COOL_SECONDS` ago.
+    """
+
+    def __init__(self) -> None:
+        self._first, self._last = math.inf, -math.inf
+
+    def spares(self, figures: Mapping[str, float], now: float) -> bool:
+        """True while the machine is spared; `figures` are the newest of `Health`."""
+        if now - self._last >= COOL_SECONDS:
+            self._first = math.inf
+        if figures.get("throttled") or figures.get("undervoltage"):
+            self._first, self._last = min(self._first, now), now
+        return self._last - self._first >= HOT_SECONDS
 
 
 class Health:

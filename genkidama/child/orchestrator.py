@@ -309,6 +309,16 @@ class CoreOrchestrator(PooledBackend):
         """The number of children that push lately, for the cores."""
         self.memory.averaging[2] = children
 
+    def rest(self, share: float) -> tuple[int, int] | None:
+        """As `RestingBackend.rest`."""
+        environment, acts = self.experiment.environment, self.experiment.sends_experience
+        together = (environment.vectorized or environment.prefix) and not acts
+        if environment.lanes == 1 or together or self.experiment.replay_steps:
+            return None
+        self.memory.resting[0] = share
+        lanes = following(self.experiment, float(self.memory.averaging[2])).lanes
+        return max(1, round(lanes * (1.0 - share))), round(lanes)
+
     def take_work(self) -> Work:
         work = self._pool.take_work()
         memory = self.memory

@@ -120,6 +120,7 @@ def core_arrays(
         "progress": SharedArray((2,), "float64", per_core=False),
         "stop": SharedArray((1,), "bool", per_core=False),
         "averaging": SharedArray((6,), "float64", per_core=False),
+        "resting": SharedArray((1,), "float64", per_core=False),
     }
 
 
@@ -151,6 +152,8 @@ class SharedMemory(Block):
     #: `chunk`: how often θ_O ← θ_P; seconds until the parent answers; n; seconds of a chunk of core
     #: 0; pushes so far; and after how many of them θ_O is ready to learn from: float64 (6,).
     averaging: Array
+    #: The share of each core's lanes that rest, to spare a machine that is throttled: float64 (1,).
+    resting: Array
     #: With `environment.period`: counts of action cycles, int64 (C, CYCLE_COUNTS), and when the
     #: parent answered last, by `time.monotonic`: float64 (1,).
     cycles: Array

@@ -56,7 +56,7 @@ DIAGNOSTICS = (
 #: How much they stand for: samples, and episodes for their length.
 WEIGHTS = ("samples", "episodes_ended")
 
-#: Figures of a child's machine; `genkidama.child.health` measures them.
+#: Figures of a child's machine, which `genkidama.child.health` measures, and its cores' lanes.
 HEALTH = (
     "celsius",
     "throttled",
@@ -65,6 +65,8 @@ HEALTH = (
     "wifi_dbm",
     "free_megabytes",
     "watts",
+    "lanes",
+    "resting_lanes",
 )
 
 #: Of a process' sums: a row a figure, with the sum and its weight; float64.

@@ -610,9 +610,18 @@ class RunStatus:
         newest = list(self._warnings.items())[-_MOST_WARNINGS:]
         self._warnings = dict(each for each in newest if now - each[1] < _WARNING_SECONDS)
         there = [child for child in self.children.values() if child.state == "training"]
+        found: dict[str, list[str]] = {words: [] for words in _TROUBLES.values()}
+        for child in there:
+            for figure, words in _TROUBLES.items():
+                if child.figures.get(figure):
+                    found[words].append(child.name)
+            if resting := child.figures.get("resting_lanes"):
+                lanes = child.figures.get("lanes", 0.0)
+                words = f"throttled lately, {lanes:g} of {lanes + resting:g} lanes"
+                found.setdefault(words, []).append(child.name)
         troubles = []
-        for figure, words in _TROUBLES.items():
-            if names := [child.name for child in there if child.figures.get(figure)]:
+        for words, names in found.items():
+            if names:
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 troubles.append(f"{', '.join(names[:5])}{more}: {words}")
         return [*self.advice, *troubles, *self._warnings]

@@ -6,14 +6,18 @@ import os
 import uuid
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from genkidama.child import child as child_module
+from genkidama.child import health as health_module
 from genkidama.child.child import Child
-from genkidama.child.health import Health, pmic_watts
+from genkidama.child.health import Cooling, Health, pmic_watts
+from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.runs.status import line
-from tests.helpers import constant, eventually, running
+from tests.helpers import Serving, constant, eventually, history, running, small, url
 
 #: `vcgencmd pmic_read_adc` of a Raspberry Pi 5, shortened: 0.9 + 0.5 W, and a rail without current.
 PMIC = """\
@@ -126,6 +130,80 @@ def test_a_pi_5_is_asked_for_its_power_chip(
     assert watts == pytest.approx(1.4 * 1.1451 + 0.5879)
     assert pmic_watts("VDD_CORE_A=1.5A\nVDD_CORE_V=0.8V\n") == pytest.approx(1.2 * 1.1451 + 0.5879)
     assert pmic_watts("error: not supported") is None
+
+
+def test_a_machine_is_spared_while_it_is_in_trouble_again_and_again() -> None:
+    def spared(*troubles: float, until: float = 600.0, every: float = 5.0) -> list[float]:
+        """The first and the last moment when it is spared, measured so often."""
+        cooling, found = Cooling(), []
+        for k in range(int(until / every)):
+            figures = {"throttled": 0.0, "undervoltage": float(k * every in troubles)}
+            if cooling.spares(figures, k * every):
+                found.append(k * every)
+        return [*found[:1], *found[-1:]]
+
+    assert spared() == spared(100) == spared(100, 125) == spared(100, 220) == []
+    assert spared(0, 30) == [30, 145] and spared(100, 215) == [215, 330]
+    assert spared(*range(100, 205, 5)) == [130, 315]
+    assert spared(100, 130, 240, 350) == [130, 465]
+    assert spared(100, 130, 250, 600) == [130, 245]  # the cool while was just long enough
+    assert not Cooling().spares({}, 0.0)
+
+
+THROTTLED = "sys/devices/platform/soc/soc:firmware/get_throttled"
+
+
+@pytest.mark.parametrize("exchange", ["free", "episode", "chunk"])
+async def test_a_child_that_is_throttled_plays_fewer_lanes_until_it_has_cooled(
+    pi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: str
+) -> None:
+    monkeypatch.setattr(child_module, "Health", lambda: Health(pi))
+    monkeypatch.setattr(child_module, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(health_module, "HOT_SECONDS", 0.02)
+    monkeypatch.setattr(health_module, "COOL_SECONDS", 0.5)
+    batch = {"batch_size": 64, "max_gradient_norm": 0.5}
+    settings = small(
+        environment={"lanes": 8}, algorithm=batch, child={"exchange": exchange, "cores": 1}
+    )
+    run = tmp_path / uuid.uuid4().hex
+    with capture_logs() as logs:
+        async with running(settings, run) as parent:
+            child = Child(url(parent.address), name="pi-3")
+            async with Serving(child):
+
+                def steps() -> int:
+                    """The steps of the core's newest batch, or chunk."""
+                    backend: Any = child.backend
+                    return int(backend.memory.head[0])
+
+                def notes() -> list[str]:
+                    found: list[str] = parent.status.document(parent.now())["run"]["notes"]
+                    return [note for note in found if "lanes" in note]
+
+                whole = 16 if exchange == "chunk" else 64
+                await eventually(lambda: notes() == ["pi-3: throttled lately, 4 of 8 lanes"])
+                await eventually(lambda: steps() == whole // 2)
+                exchanges = child.counts.exchanges
+                await eventually(lambda: child.counts.exchanges > exchanges + 2)
+                assert steps() == whole // 2
+                write(pi, **{THROTTLED: "50000\n"})
+                await eventually(lambda: not notes() and steps() == whole)
+    said = [line["event"] for line in logs if "lanes" in line["event"]]
+    assert said == ["pi-3 is throttled: 4 of 8 lanes", "pi-3 has cooled down: 8 of 8 lanes"]
+    rows = [line for line in history(run, "measures") if "resting_lanes" in line]
+    assert {(row["lanes"], row["resting_lanes"]) for row in rows} == {(4.0, 4.0), (8.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"environment": {"lanes": 1}},
+        {"environment": {"lanes": 8, "vectorized": True}},
+        {"algorithm": {"name": "dqn", "batch_size": 16}, "replay": {"steps": 5000}},
+    ],
+)
+async def test_lanes_that_cannot_rest_are_not_told(sections: dict[str, Any]) -> None:
+    assert CoreOrchestrator(small(**sections), 1).rest(0.5) is None
 
 
 async def test_the_page_of_a_run_shows_the_health_of_its_children(

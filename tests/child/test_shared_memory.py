@@ -46,6 +46,7 @@ def test_every_array_has_its_shape_and_type_and_starts_as_zeros(shared_state: bo
         "progress": ((2,), "float64"),
         "stop": ((1,), "bool"),
         "averaging": ((6,), "float64"),
+        "resting": ((1,), "float64"),
         "own": ((3, 2), "uint8"),
         "common": ((4,), "int64"),
     }
@@ -67,6 +68,7 @@ def test_without_cores_only_the_arrays_that_all_share_are_left() -> None:
         "progress",
         "stop",
         "averaging",
+        "resting",
     }
 
 

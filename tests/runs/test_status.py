@@ -400,6 +400,22 @@ def test_the_settings_that_are_not_the_defaults_are_told_and_no_secret() -> None
     assert "password" not in str(RunStatus(shared).snapshot(0.0))
 
 
+def test_children_whose_lanes_rest_are_among_the_notes() -> None:
+    status = RunStatus(small())
+    half = {"lanes": 4.0, "resting_lanes": 4.0}
+    status.take([join(0.0, name) for name in ("a", "b", "c", "d")])
+    status.take([measures(1.0, "a", throttled=1.0, **half), measures(1.0, "b", **half)])
+    status.take([measures(1.0, "c", lanes=8.0, resting_lanes=0.0)])
+    status.take([measures(1.0, "d", resting_lanes=1.0)])  # which says half of it
+    assert status.document(1.0)["run"]["notes"] == [
+        "a: throttled, so slower than they could be; cool them better",
+        "a, b: throttled lately, 4 of 8 lanes",
+        "d: throttled lately, 0 of 1 lanes",
+    ]
+    status.take([measures(2.0, "b", lanes=8.0, resting_lanes=0.0)])
+    assert status.document(2.0)["run"]["notes"][1] == "a: throttled lately, 4 of 8 lanes"
+
+
 def test_the_energy_of_a_run_is_that_of_its_machines_while_they_are_there() -> None:
     status = RunStatus(small())
     status.take([join(0.0, "a"), join(0.0, "b")])

@@ -32,16 +32,18 @@ _MISFIT = 2.0
 _LEAST_STEPS = 16
 
 
-def lanes_and_steps(experiment: Experiment, cores: int, steps: int, before: int) -> tuple[int, int]:
+def lanes_and_steps(
+    experiment: Experiment, cores: int, steps: int, before: int, resting: float = 0.0
+) -> tuple[int, int]:
     """The lanes that a core plays in its next block, and the steps of each.
 
     Lanes are a power of two, or all that there are (L = `environment.lanes`), and change only if
     another number fits much better than the one before (0 if there was none): a change costs
     unfinished episodes. If even one lane is too much, it is shorter. `steps` are what a push of all
-    cores should bring; 0 leaves them to the child.
+    cores should bring; 0 leaves them to the child. The share `resting` of L does not play.
     """
-    most = experiment.environment.lanes
-    length = experiment.algorithm.batch_size // most
+    most = max(1, round(experiment.environment.lanes * (1.0 - resting)))
+    length = experiment.algorithm.batch_size // experiment.environment.lanes
     wanted = steps / (cores * length) if steps else float(most)
     if not (before and before / _MISFIT <= wanted <= before * _MISFIT):
         before = min(most, 2 ** max(0, round(math.log2(wanted))))
@@ -71,6 +73,8 @@ class Actor:
         self._slots = make_slots(experiment)
         self.model = Model(experiment, self._slots, memory.gradients[index])
         self._lanes = 0
+        #: The share of lanes that rested when it chose them.
+        self._resting = 0.0
         #: The number of its θ_O, as `news` in the memory counts them.
         self._news = -1
         self._outbox = Outbox(
@@ -97,7 +101,12 @@ class Actor:
             while True:
                 self._pipe.check()
                 share = int(self._memory.share[0])
-                lanes, length = lanes_and_steps(self._experiment, self._cores, share, self._lanes)
+                resting = float(self._memory.resting[0])
+                before = self._lanes if resting == self._resting else 0
+                self._resting = resting
+                lanes, length = lanes_and_steps(
+                    self._experiment, self._cores, share, before, resting
+                )
                 self.play(lanes)
                 self.collector.collect(length)
                 if guard.leaks():

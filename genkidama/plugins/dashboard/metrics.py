@@ -61,6 +61,8 @@ _MACHINE = {
     "wifi_dbm": "Strength of its Wi-Fi signal, in dBm",
     "free_megabytes": "Free memory of its machine, in MB",
     "watts": "Power of its machine, in W",
+    "lanes": "Environments that each of its cores plays at most",
+    "resting_lanes": "Environments of a core that rest while its machine is throttled",
 }
 
 

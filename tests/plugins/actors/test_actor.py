@@ -180,6 +180,14 @@ def test_a_rehearsal_leaves_the_blocks_to_the_core() -> None:
 # Its part.
 
 
+def test_lanes_rest_while_the_machine_is_spared() -> None:
+    settings = acting(16, 2048)
+    assert lanes_and_steps(settings, 1, 0, 0, 0.5) == (8, 128)
+    assert lanes_and_steps(settings, 1, 10**6, 8, 0.5) == (8, 128)
+    assert lanes_and_steps(settings, 1, 512, 0, 0.5) == (4, 128)  # its part is less than that
+    assert lanes_and_steps(acting(1, 128), 1, 0, 0, 0.5) == (1, 128)
+
+
 @given(st.integers(0, 10**5), st.integers(1, 8), st.integers(0, 4), st.integers(0, 16))
 def test_a_part_is_possible(steps: int, cores: int, power: int, before: int) -> None:
     settings = acting(2**power, 64 * 2**power)

@@ -106,6 +106,25 @@ async def test_the_answer_is_taken_over_whole_and_changes_what_actors_do() -> No
         np.testing.assert_allclose(steps[:, COLUMNS.log_mu], np.log(0.5), atol=1e-5)
 
 
+async def test_half_of_the_lanes_rest_and_play_again() -> None:
+    async def blocks(least: int, most: int) -> None:
+        """Answers pushes until the blocks have so many rows: steps, and what follows them."""
+        while True:
+            await pushed(backend)
+            sizes = backend.memory.sizes[0]
+            fits = (sizes[sizes > 0] >= least).all() and (sizes <= most).all()
+            answer(backend)
+            if fits:
+                return
+
+    async with asyncio.timeout(60), begun(acting(environment={"lanes": 8})) as backend:
+        await blocks(64 + 8, 200)
+        assert backend.rest(0.5) == (4, 8)
+        await blocks(32 + 4, 32 + 31)
+        assert backend.rest(0.0) == (8, 8)
+        await blocks(64 + 8, 200)
+
+
 async def test_without_answers_actors_fill_their_blocks_and_sleep_and_lose_nothing() -> None:
     async with begun(acting()) as backend:
         first = (await pushed(backend)).copy()
