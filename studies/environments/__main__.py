@@ -11,7 +11,7 @@ with its last weights, as its own `learn` leaves them. Each has the whole machin
 other. Start-up does not count.
 
 Every run is a line in the results, and is not repeated once it is there. Stop and go on at will.
-It takes `make peers`, and `pip install minatar` there.
+It takes `make peers`.
 
     python -m studies.environments run [--seeds 1 2 3]
     python -m studies.environments report        the table, in docs/results/environments.md
