@@ -118,13 +118,9 @@ class Target:
 
     @property
     def for_pip(self) -> list[str]:
-        flags = [
-            "--only-binary=:all:",
-            "--no-deps",
-            "--implementation=cp",
-            f"--python-version={self.python}",
-        ]
-        return flags + [f"--platform={platform}" for platform in self.platforms]
+        flags = ["--only-binary=:all:", "--no-deps", "--implementation=cp"]
+        flags += [f"--platform={platform}" for platform in self.platforms]
+        return [*flags, f"--python-version={self.python}"]
 
 
 @dataclass(frozen=True)
@@ -266,26 +262,26 @@ def hash_of(path: Path) -> str:
         return ""
 
 
-def fitting(wheel: Path, target: Target) -> Path:
-    """A wheel of the user's own.
+def fitting(option: str, wheel: Path, target: Target, pin: Pin | None = None) -> Path:
+    """A wheel that an option names, of any package unless one is pinned.
 
     Raises:
         Failure: it is no wheel, or no wheel for the target.
     """
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+    kind = f"of {pin} " if pin else ""
     try:
         name, version, _, _ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename:
-        name = version = None
-    if (
-        name is None
-        or not wheel.is_file()
-        or not is_for(wheel.name, Pin(name, str(version)), target)
-    ):
+        fits = False
+    else:
+        fits = wheel.is_file() and is_for(wheel.name, pin or Pin(name, str(version)), target)
+    if not fits:
+        way = "" if pin else "; `pip wheel --no-deps DIR` makes one"
         raise Failure(
-            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; "
-            "`pip wheel --no-deps DIR` makes one",
+            f"{option} {wheel}: not a wheel {kind}for {target.platform} "
+            f"and Python {target.python}{way}",
             2,
         )
     return wheel
@@ -358,7 +354,7 @@ def make_wheelhouse(
         own = [genkidama_wheel(tools, out / ".built")]
         if box2d := pins.pop("box2d-py", None):
             own.append(
-                fitting_wheel(box2d_wheel, box2d, target)
+                fitting("--box2d-wheel", box2d_wheel, target, box2d)
                 if box2d_wheel
                 else compile_box2d(tools, out / ".built", box2d, target)
             )
@@ -368,7 +364,7 @@ def make_wheelhouse(
                 f"on {target.platform}",
                 2,
             )
-        for wheel in (*own, *(fitting(wheel, target) for wheel in also)):
+        for wheel in (*own, *(fitting("--also", wheel, target) for wheel in also)):
             shutil.copyfile(wheel, new / wheel.name)
         kept = {
             name: digest
@@ -413,28 +409,11 @@ def put_in_place(new: Path, kept: dict[str, str], folder: Path) -> tuple[list[st
     return changed, stale
 
 
-def fitting_wheel(wheel: Path, pin: Pin, target: Target) -> Path:
-    if not wheel.is_file() or not is_for(wheel.name, pin, target):
-        raise Failure(
-            f"--box2d-wheel {wheel}: not a wheel of {pin} for {target.platform} "
-            f"and Python {target.python}",
-            2,
-        )
-    return wheel
-
-
 def resolve(tools: Tools, pins: Iterable[Pin], target: Target) -> list[dict[str, Any]]:
     """The metadata of the packages that pip would download."""
     with tempfile.TemporaryDirectory() as nowhere:
-        flags = [
-            "--quiet",
-            "--dry-run",
-            "--ignore-installed",
-            f"--target={nowhere}",
-            "--report=-",
-            *target.for_pip,
-        ]
-        report = json.loads(tools.pip("install", *flags, *map(str, pins)))
+        flags = ["--quiet", "--dry-run", "--ignore-installed", f"--target={nowhere}", "--report=-"]
+        report = json.loads(tools.pip("install", *flags, *target.for_pip, *map(str, pins)))
     return [item["metadata"] for item in report["install"]]
 
 
@@ -484,19 +463,8 @@ def genkidama_wheel(tools: Tools, built: Path) -> Path:
         say("building Genkidama's wheel")
         with tempfile.TemporaryDirectory() as name:
             # This replaces the caller's epoch: the same sources give the same bytes.
-            tools.pip(
-                *(
-                    "wheel",
-                    "--quiet",
-                    "--no-deps",
-                    "--no-build-isolation",
-                    "--no-index",
-                    "--wheel-dir",
-                    name,
-                    ROOT,
-                ),
-                env={"SOURCE_DATE_EPOCH": "1580601600"},
-            )
+            flags = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir"]
+            tools.pip("wheel", *flags, name, ROOT, env={"SOURCE_DATE_EPOCH": "1580601600"})
             for old in built.glob("genkidama-*"):
                 shutil.rmtree(old)
             put(folder, *Path(name).iterdir())
@@ -535,71 +503,22 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
             # Debian's own pyconfig.h would look for the target's.
             shutil.copyfile(sysconfig.get_config_h_filename(), source / "python/pyconfig.h")
             # setup.py's options, less -O: its -fastproxy goes beyond the stable ABI.
-            swig = [
-                "-python",
-                "-c++",
-                "-IBox2D",
-                "-small",
-                "-fastdispatch",
-                "-fvirtual",
-                "-includeall",
-                "-ignoremissing",
-                "-w201,302,312,506,509,511",
-            ]
-            swig += [
-                "-globals",
-                "b2Globals",
-                "-outdir",
-                "library/Box2D",
-                "-keyword",
-                "-D_SWIG_KWARGS",
-                "-o",
-                "wrap.cpp",
-                "Box2D/Box2D.i",
-            ]
-            tools.run("swig", *swig, cwd=source)
-            zig = [
-                "-target",
-                f"{target.platform}-linux-gnu.2.{BOX2D_GLIBC_MINOR}",
-                "-shared",
-                "-fPIC",
-                "-O3",
-                "-g0",
-                "-w",
-                "-Wl,-s",
-            ]
+            swig = "-python -c++ -IBox2D -small -fastdispatch -fvirtual -includeall -ignoremissing"
+            swig += " -w201,302,312,506,509,511 -globals b2Globals -outdir library/Box2D -keyword"
+            swig += " -D_SWIG_KWARGS -o wrap.cpp Box2D/Box2D.i"
+            tools.run("swig", *swig.split(), cwd=source)
+            zig = f"-target {target.platform}-linux-gnu.2.{BOX2D_GLIBC_MINOR} -shared -fPIC -O3 -g0"
             # Multiply and add round separately, as on x86-64.
-            zig += [
-                "-fno-sanitize=all",
-                "-ffp-contract=off",
-                "-DPy_LIMITED_API=0x030b0000",
-                "-I.",
-                "-Ipython",
-            ]
+            zig += " -w -Wl,-s -fno-sanitize=all -ffp-contract=off -DPy_LIMITED_API=0x030b0000"
+            zig += " -I. -Ipython -o library/Box2D/_Box2D.abi3.so wrap.cpp"
             units = sorted(
                 str(path.relative_to(source)) for path in (source / "Box2D").rglob("*.cpp")
             )
             cache = {"ZIG_GLOBAL_CACHE_DIR": f"{name}/zig", "ZIG_LOCAL_CACHE_DIR": f"{name}/zig"}
-            library = "library/Box2D/_Box2D.abi3.so"
-            tools.run(
-                "python",
-                "-m",
-                "ziglang",
-                "c++",
-                *zig,
-                "-o",
-                library,
-                "wrap.cpp",
-                *units,
-                cwd=source,
-                env=cache,
-            )
-            put(
-                folder,
-                pack_box2d(
-                    source, pin, f"cp311-abi3-manylinux_2_{BOX2D_GLIBC_MINOR}_{target.platform}"
-                ),
-            )
+            words = ("python", "-m", "ziglang", "c++", *zig.split(), *units)
+            tools.run(*words, cwd=source, env=cache)
+            tag = f"cp311-abi3-manylinux_2_{BOX2D_GLIBC_MINOR}_{target.platform}"
+            put(folder, pack_box2d(source, pin, tag))
     return next(folder.iterdir())
 
 
@@ -616,17 +535,8 @@ def python_headers() -> Path:
 
 def box2d_source(tools: Tools, pin: Pin, folder: Path) -> Path:
     """Downloads and unpacks Box2D's source."""
-    tools.pip(
-        "download",
-        "--quiet",
-        "--dest",
-        folder,
-        "--no-deps",
-        "--no-binary",
-        pin.name,
-        "--no-build-isolation",
-        str(pin),
-    )
+    flags = f"--quiet --no-deps --no-build-isolation --no-binary {pin.name} {pin}".split()
+    tools.pip("download", *flags, "--dest", folder)
     (archive,) = folder.glob("*.tar.gz")
     if hash_of(archive) != BOX2D_SOURCE.get(pin.version):
         raise Failure(
@@ -681,45 +591,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Make a folder with all wheels that machines of one kind install."
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="where wheelhouses are made"
-    )
-    parser.add_argument("--role", choices=["parent", "child"], required=True)
-    parser.add_argument(
-        "--platform",
-        choices=["aarch64", "x86_64"],
-        required=True,
-        help="what `uname -m` says there",
-    )
-    parser.add_argument(
-        "--python", choices=["3.11", "3.12", "3.13"], required=True, help="the version there"
-    )
-    parser.add_argument(
-        "--with-torch",
-        action="store_true",
-        help="for children whose experiments need tensors: torch, too",
-    )
-    parser.add_argument(
-        "--pip-flags",
-        type=shlex.split,
-        default=[],
-        metavar="'FLAG …'",
-        help="more options for pip, for instance another index",
-    )
-    parser.add_argument(
-        "--box2d-wheel",
-        type=Path,
-        metavar="FILE",
-        help="Box2D for 64-bit ARM, built elsewhere; else it is compiled here",
-    )
-    parser.add_argument(
-        "--also",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a wheel of your own, for instance your environment's",
-    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="where wheelhouses are made")
+    add("--role", choices=["parent", "child"], required=True)
+    platform = "what `uname -m` says there"
+    add("--platform", choices=["aarch64", "x86_64"], required=True, help=platform)
+    python = "the version there"
+    add("--python", choices=["3.11", "3.12", "3.13"], required=True, help=python)
+    torch = "for children whose experiments need tensors: torch, too"
+    add("--with-torch", action="store_true", help=torch)
+    flags = "more options for pip, for instance another index"
+    add("--pip-flags", type=shlex.split, default=[], metavar="'FLAG …'", help=flags)
+    box2d = "Box2D for 64-bit ARM, built elsewhere; else it is compiled here"
+    add("--box2d-wheel", type=Path, metavar="FILE", help=box2d)
+    also = "a wheel of your own, for instance your environment's"
+    add("--also", type=Path, action="append", default=[], metavar="FILE", help=also)
     chosen = parser.parse_args(arguments)
     if chosen.with_torch and chosen.role == "parent":
         parser.error("--with-torch: only a child computes with tensors")

@@ -53,7 +53,6 @@ LONG = (
     "plugins/ray/test_launch.py",
     "plugins/actors/test_learner_process.py",
     "plugins/hypertrick/test_search.py",
-    "plugins/ga3c/test_engine_process.py",
 )
 
 

@@ -34,6 +34,7 @@ from genkidama.child.shared_memory import (
     progress_checksum,
 )
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.config.schedules import following
@@ -89,8 +90,7 @@ class CoreOrchestrator(PooledBackend):
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
-        if cores < 1:
-            raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+        check_least(cores=cores)
         self.experiment = with_free_exchange(experiment)
         self.cores = cores
         self.name = name

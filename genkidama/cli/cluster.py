@@ -21,6 +21,7 @@ from genkidama.child.capacity import expected_cores
 from genkidama.child.orchestrator import CORES
 from genkidama.cli.parents import ParentProcess, end_all, finish
 from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
@@ -121,10 +122,7 @@ def train(
     """
     begin("train")
     Experiment.expect(experiment)
-    if children < 1:
-        raise ConfigurationError(f"children = {children}: at least 1 is needed")
-    if cores is not None and cores < 1:
-        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    check_least(1, children=children, cores=cores)
     if weights is not None and resume is not None:
         raise ConfigurationError(f"weights = {weights} and resume = {resume}: give one of the two")
     if episodes < 0:

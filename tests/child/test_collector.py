@@ -39,12 +39,6 @@ from tests.vectorized import CORRIDORS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores import the tests' environments by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
-
-
 class Walk(gymnasium.Env[Any, Any]):
     """Episodes of up to seven steps that end either way; all it shows follows from the seed.
 

@@ -23,12 +23,6 @@ from tests.child.problems import FREE, a3c, experiment
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores import the tests' environments by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
-
-
 def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
     with single(
         experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE),

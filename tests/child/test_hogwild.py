@@ -21,12 +21,6 @@ from tests.child.problems import a3c, bandit_solved, corridor_solved, experiment
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores import the tests' environments by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
-
-
 @asynccontextmanager
 async def training(settings: Experiment, cores: int = 2) -> AsyncIterator[CoreOrchestrator]:
     orchestrator = CoreOrchestrator(settings, cores)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.allowlist import check_imports, import_string, imports, modules
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 
 #: Everything that a parent can have a child import.
@@ -124,3 +125,21 @@ def test_a_module_allows_those_below_it_and_no_other_of_a_similar_name(parts: li
     for other in (parts[0] + "c", ".".join([*parts, "a"]), "", parts[0] + "."):
         with pytest.raises(ConfigurationError):
             check_imports(settings, [other])
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "plain_id"),
+    [
+        ("LunarLander-v3", "", "LunarLander-v3"),
+        ("envpool:LunarLander-v3", "envpool", "LunarLander-v3"),
+        ("envpool:gfootball/11_vs_11_easy-v1", "envpool", "gfootball/11_vs_11_easy-v1"),
+        ("envpool", "", "envpool"),
+        ("my_envpool:LunarLander", "", "my_envpool:LunarLander"),
+        ("envpools:make", "", "envpools:make"),
+    ],
+)
+def test_the_id_of_a_plug_ins_environment_begins_with_its_prefix(
+    name: str, prefix: str, plain_id: str
+) -> None:
+    environment = Environment(id=name)
+    assert (environment.prefix, environment.plain_id) == (prefix, plain_id)

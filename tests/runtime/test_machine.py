@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -16,8 +19,11 @@ import psutil
 import pytest
 
 from genkidama.runtime.machine import (
+    RESERVED,
     available_bytes,
+    descriptors_left,
     end_with_pipe,
+    own_bytes,
     private_bytes,
     since_peak_bytes,
 )
@@ -457,3 +463,67 @@ def test_a_pipe_that_has_ended_before_ends_the_process_at_once() -> None:
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
     os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "room", "raised"),
+    [
+        (1024, 4096, 100, 100, None),
+        (1024, 4096, 2000, 2000, 2000 + 10 + RESERVED),
+        (1024, 1024, 2000, 1024 - 10 - RESERVED, None),
+        (256, 1024, 2000, 1024 - 10 - RESERVED, 1024),
+        (100, 100, 5, 100 - 10 - RESERVED, None),  # not even for one
+        (1024, resource.RLIM_INFINITY, 2000, 2000, 2000 + 10 + RESERVED),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 2000, 2000, None),
+    ],
+)
+def test_the_limit_is_raised_as_far_as_needed_and_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+    soft: int,
+    hard: int,
+    wanted: int,
+    room: int,
+    raised: int | None,
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
+    monkeypatch.setattr("genkidama.runtime.machine._open", lambda: 10)
+    assert descriptors_left(wanted) == room
+    assert told == ([] if raised is None else [(raised, hard)])
+
+
+CODE = """
+import json, sys
+from genkidama.runtime.machine import limit_growth
+from genkidama.runtime.shared_block import Block
+limit_growth(None if sys.argv[1] == "None" else int(sys.argv[1]))
+def fits(size):
+    try:
+        return len(bytearray(size)) == size
+    except MemoryError:
+        return False
+print(json.dumps([fits(50 << 20), fits(200 << 20)]))
+limit_growth(1 << 40)  # a tighter one stays
+print(json.dumps(fits(200 << 20)))
+"""
+
+
+def growing(by: int | None) -> list[object]:
+    program = [sys.executable, "-c", CODE, str(by)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=ROOT)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_process_gets_no_more_than_it_may_take() -> None:
+    assert growing(100 << 20) == [[True, False], False]
+    assert growing(None) == [[True, True], True]
+
+
+def test_what_a_process_takes_for_itself_is_counted() -> None:
+    before = own_bytes()
+    # Not by malloc, which may have so much left.
+    with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as taken:
+        for _ in range(64):
+            taken.write(b"x" * (1 << 20))
+        assert (60 << 20) < own_bytes() - before < (80 << 20)

@@ -27,12 +27,6 @@ ROOT = Path(__file__).parents[2]
 CONTEXT = multiprocessing.get_context("spawn")
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes started here import this module by its name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
-
-
 def descriptors() -> int:
     """Open ones. Those of unreachable objects do not count: they go with the next collection."""
     gc.collect()

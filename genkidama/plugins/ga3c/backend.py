@@ -28,6 +28,7 @@ import numpy.typing as npt
 from genkidama.child.backend import Work
 from genkidama.child.shared_memory import DiagnosticsReader, SharedWeights, change
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
+from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.forms import check_torch
@@ -78,8 +79,7 @@ class GA3C(PooledBackend):
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
-        if cores < 1:
-            raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+        check_least(cores=cores)
         self.experiment = experiment
         settings = self._settings = experiment.ga3c
         many = min(-(-_AGENTS_PER_CORE * cores // settings.environments), settings.max_agents)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import gymnasium
@@ -23,7 +24,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.networks import Network
-from genkidama.learning.tensors.tensor_model import TensorModel
+from genkidama.learning.tensors.tensor_model import TensorModel, survives_a_fork
 from genkidama.protocol.vector import unflatten
 
 
@@ -598,3 +599,20 @@ def test_an_error_of_ones_own_constructor_is_told_with_the_setting_that_named_it
 def test_a_network_whose_outputs_do_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError):
         own(name)
+
+
+def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:
+    done: list[int] = []
+
+    def threaded() -> None:  # as a torch whose threads no fork inherits
+        if done:
+            raise RuntimeError(f"cannot go on in {os.getpid()}")
+        done.append(os.getpid())
+
+    assert not survives_a_fork(threaded)
+    assert done == []  # this process has done nothing
+    assert survives_a_fork(os.getpid)
+
+
+def test_a_work_that_fails_at_once_survives_nothing() -> None:
+    assert not survives_a_fork(lambda: 1 / 0)

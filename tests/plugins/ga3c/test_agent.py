@@ -21,19 +21,13 @@ from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.plugins.ga3c.agent import _GUARD_STEPS, run_agent, warm_up
 from genkidama.plugins.ga3c.slots import waiting
-from tests.helpers import PATIENCE, ROOT, small
+from tests.helpers import PATIENCE, small
 from tests.plugins.ga3c.numbered import Numbered, Step, story
 from tests.plugins.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 
 CONTEXT = multiprocessing.get_context("spawn")
 
 ENDLESS = {"lengths": [10**6]}
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes started here import the tests' environments by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
 
 
 def numbered(**options: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.engine import Engine, Predictor, Shared, Trainer, _device
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
 from genkidama.protocol.vector import Signature
-from tests.helpers import PATIENCE, ROOT, eventually, starting, until
+from tests.helpers import PATIENCE, eventually, starting, until
 from tests.plugins.ga3c.starter import EXPERIMENT, Started
 
 Array = npt.NDArray[Any]
@@ -812,12 +812,6 @@ def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_fo
         bench.start(Trainer)
         until(lambda: not alive(bench))
         assert waiting(bench.shared.training) == 0 and bench.count(Count.UPDATES) == 1
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines import the tests' environments and networks by name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
 
 
 # The device.

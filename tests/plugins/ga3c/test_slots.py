@@ -30,7 +30,7 @@ from genkidama.plugins.ga3c.slots import (
     waiting,
 )
 from genkidama.protocol.diagnostics import SHAPE
-from tests.helpers import PATIENCE, ROOT, small, until
+from tests.helpers import PATIENCE, small, until
 
 LAYOUT = SlotLayout(
     agents=2,
@@ -47,12 +47,6 @@ LAYOUT = SlotLayout(
 )
 
 CONTEXT = multiprocessing.get_context("spawn")
-
-
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes started here import this module by its name, however pytest was started."""
-    monkeypatch.syspath_prepend(ROOT)
 
 
 def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:

@@ -23,6 +23,7 @@ from genkidama.child.parent_connection import ParentConnection
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
+from genkidama.plugins.hypertrick.local_search import check_search
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
 from tests.helpers import (
@@ -33,9 +34,11 @@ from tests.helpers import (
     eventually,
     history,
     running,
+    small,
     url,
 )
 from tests.plugins.hypertrick.postgresql import running_postgresql
+from tests.stories import PLAN
 
 SPACE: dict[str, Any] = {
     "network.options.score": {"low": 0.0, "high": 100.0},
@@ -637,3 +640,9 @@ async def test_postgresql(tmp_path: Path) -> None:
         with study_at(address, "run") as study:
             check(out, study.trials, settings)
         assert not (out / "study.db").exists()
+
+
+def test_a_search_has_something_to_search() -> None:
+    check_search(small(search=PLAN))
+    with pytest.raises(ConfigurationError, match=r"small: has no \[search\]; say what to vary"):
+        check_search(small())

@@ -1,0 +1,152 @@
+"""Studies in small: a child that lies, a parent in parts, searches, real time, GA3C and Gorila."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.protocol.vector import DTYPE
+from studies import store
+from studies.ga3c import sweep as ga3c_sweep
+from studies.gorila import __main__ as gorila
+from studies.parts import __main__ as parts
+from studies.realtime.__main__ import WARM_UP, measured
+from studies.realtime.plant import Plant
+from studies.scaling.matrix import Condition, Row
+from studies.search.contestants import CONTESTANTS, plan
+from studies.search.document import text
+from studies.search.measure import _experiment
+from studies.stolen import __main__ as stolen
+from tests.helpers import ROOT
+
+
+def test_attacks_are_finite_and_a_push_costs_time_with_every_rule() -> None:
+    honest = np.ones(9, DTYPE)
+    for attack in stolen.ATTACKS[1:]:
+        sent = stolen.nonsense(attack, honest, 1.0, np.random.default_rng(0))
+        assert sent.shape == (9,) and sent.dtype == DTYPE and np.isfinite(sent).all()
+        assert not np.array_equal(sent, honest)
+    for rules in stolen.RULES.values():
+        assert stolen._of_a_push(30, 8, rules) > 0.0
+
+
+@pytest.mark.slow
+def test_two_parts_exchange(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--parts", "2", "--numbers", "1000", "--megabits", "0", "--windows", "1"]
+    monkeypatch.setattr(sys, "argv", ["parts", *words, "--seconds", "1"])
+    parts.main()
+    line = capsys.readouterr().out.splitlines()[1].split()
+    assert line[:2] == ["loopback", "2"] and float(line[2]) > 1.0
+
+
+def test_every_contestant_is_a_search_that_can_begin() -> None:
+    for one in plan(list(CONTESTANTS), [4], None, ["search.phase_steps=2000"]):
+        experiment = _experiment(one, 60.0)
+        assert experiment.search is not None and experiment.seed == 4
+        assert experiment.search.phase_steps == 2000 and experiment.search.seconds == 60.0
+        assert experiment.search.sampler == one.sampler
+    alike = {one.sampler for one in plan(list(CONTESTANTS), [1, 2, 3], "tpe")}
+    assert alike == {"tpe"}
+
+
+def test_the_page_is_that_of_the_rows() -> None:
+    rows = [row for row in store.read(ROOT / "docs/results/search.jsonl") if not row["changes"]]
+    assert text(rows) == (ROOT / "docs/results/search.md").read_text()
+
+
+def test_cycles_are_measured_from_what_a_plant_notes(tmp_path: Path) -> None:
+    plant = Plant(str(tmp_path / "times"))
+    plant.reset(seed=0)
+    for _ in range(3):
+        plant.step(np.zeros(1, np.float32))
+    plant.close()
+    assert (np.diff(np.fromfile(tmp_path / "times", np.float64)) > 0.0).all()
+    times = np.concatenate(([0.0, 4.0], WARM_UP + 1.0 + np.cumsum([0.02] * 99 + [0.5])))
+    times.tofile(tmp_path / "known")
+    assert measured(tmp_path / "known") == {
+        "cycles": 99,
+        "p50_ms": 20.0,
+        "p99_ms": 29.6,
+        "max_ms": 500.0,
+        "late": 0.0101,
+    }
+
+
+def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[dict[str, Any]] = []
+
+    def measure(window: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append(window)
+        tps = 100.0 * window["predictors"] + 10.0 * window["round"]
+        rates = {"tps": tps, "pps": 4.5 * tps, "prediction_batch": 7.0, "lag": 1.25}
+        return {**window, "t_max": 5, **rates}
+
+    monkeypatch.setattr(ga3c_sweep, "measure", measure)
+    file = tmp_path / "sweep.jsonl"
+    options = ["--predictors", "1", "2", "--trainers", "1", "--agents", "8"]
+    options += ["--rounds", "3", "--results", str(file)]
+    assert ga3c_sweep.main(["run", *options]) == 130
+    assert [(each["round"], each["predictors"]) for each in measured] == [(0, 1), (0, 2), (1, 1)]
+    measured.clear()
+    assert ga3c_sweep.main(["run", *options]) == 0
+    rounds = [json.loads(line)["round"] for line in file.read_text().splitlines()]
+    assert rounds == [0, 0, 1, 1, 2, 2]
+    capsys.readouterr()
+    assert ga3c_sweep.main(["report", *options]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| 2 | 1 | 8 | 3 | 210 | 945 | 0.90 | 7.0 | 1.2 |",
+        "| 1 | 1 | 8 | 3 | 110 | 495 | 0.90 | 7.0 | 1.2 |",
+        "",
+        "PPS ÷ (TPS · t_max) lies between 0.90 and 0.90 in 6 windows.",
+    ]
+
+
+def test_a_table_goes_on_where_it_was_and_tells_its_medians(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[Condition] = []
+
+    def measure(condition: Condition, options: argparse.Namespace) -> Row:
+        if len(measured) == 2:
+            raise EnvironmentFailure("a worker died")
+        measured.append(condition)
+        row: Row = {**condition.as_row(), "use": [1.0] * condition.machines, "reached": None}
+        row |= {"in_time": [1000 * condition.machines, 100.0 * condition.seed, 1.0]}
+        row |= {"staleness": {"mean": condition.machines - 1.0}, "version": 90}
+        return row | {"left_out": {"stale": 9, "outlier": 1}}
+
+    monkeypatch.setattr(gorila, "measure", measure)
+    monkeypatch.setattr(gorila, "sweep", lambda: None)
+    file = tmp_path / "rows.jsonl"
+    options = ["run", "--contenders", "gorila", "--seeds", "1", "3", "--results", str(file)]
+    assert gorila.main(options) == EnvironmentFailure.exit_code
+    assert "failed: a worker died\n" in capsys.readouterr().out
+    for _ in range(4):
+        measured.clear()
+        gorila.main(options)
+    capsys.readouterr()
+    measured.clear()
+    assert gorila.main(options) == 0 and not measured
+    rows = store.read(file)
+    found = [(row["machines"], row["seed"], row["disturbance"]) for row in rows]
+    plain = [(8, 1), (1, 1), (4, 1), (2, 1), (2, 3), (4, 3), (1, 3), (8, 3)]
+    assert found == [(*one, "none") for one in plain] + [(8, 1, "slow10"), (8, 3, "slow10")]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [line[:4] for line in lines[:2]] == [
+        ["gorila", "1", "none", "2"],
+        ["gorila", "2", "none", "2"],
+    ]
+    assert " ".join(lines[-1]) == "gorila 8 slow10 2 200.0 8000.0 – – – 7.0 10.0% 1.00"
