@@ -70,12 +70,13 @@ def prepare_directory(
         path = run.path
         (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
         _lock(path)
-        (path / SETTINGS).write_text(with_notebook(experiment, path).to_toml(), encoding="utf-8")
+        experiment = with_notebook(experiment, path)
+        (path / SETTINGS).write_text(experiment.to_toml(), encoding="utf-8")
     except OSError as error:
         raise EnvironmentFailure(
             f"--out {path}: cannot be written: {error.strerror}; choose another directory"
         ) from None
-    return run
+    return Run(path, modules(experiment.to_dict()))  # a notebook's class has a module now
 
 
 def _lock(path: Path) -> None:
