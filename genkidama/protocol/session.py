@@ -587,7 +587,7 @@ def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
 def own_part(settings: dict[str, Any], name: str) -> dict[str, Any]:
     """The settings without those of other children, whose plug-ins this machine may lack."""
     children = settings.get("children")
-    if not isinstance(children, list):
+    if not isinstance(children, list | tuple):
         return settings
     own = [
         each
