@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -68,12 +67,7 @@ class Judge:
         self._pool = ProcessPoolExecutor(self._cores, context, end_with_parent, (os.getpid(),))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def __call__(self, snapshot: Snapshot, episodes: int) -> tuple[float, float]:

@@ -139,9 +139,8 @@ def test_a_unit_agrees_with_the_code(role: str) -> None:
         and settings["Restart"] == ["on-failure"]
         and settings["User"] == ["genkidama"]
     )
-    assert (
-        "MemoryDenyWriteExecute" not in settings or role == "parent"
-    )  # torch compiles at run time
+    # Torch compiles at run time.
+    assert "MemoryDenyWriteExecute" not in settings or role == "parent"
 
 
 def test_what_the_parents_unit_says_is_what_the_command_understands(

@@ -57,9 +57,8 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
         assert set(line) - {"event", "time", "child", "backend", *HEALTH} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
-    assert (
-        len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1
-    )  # the dynamic adjustment
+    # The dynamic adjustment.
+    assert len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1
 
 
 @pytest.mark.slow

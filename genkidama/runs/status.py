@@ -184,26 +184,17 @@ class Facts(msgspec.Struct):
 FactsOf: TypeAlias = Callable[[str], Facts | None]
 
 
-class ChildStatus(msgspec.Struct):
+class ChildStatus(Facts, kw_only=True):
     """One row of the document's `children`."""
 
     name: str
     state: str = "training"
     why: str = ""
-    address: str | None = None
-    cores: int | None = None
-    software: str = ""
     since: float = 0.0
     exchanged: float | None = None
-    updates: float = 0.0
-    steps: int = 0
     steps_per_second: float = 0.0
-    last_return: float | None = None
     staleness: int = 0
     lag: float | None = None
-    round_trip: float | None = None
-    bytes_in: int = 0
-    bytes_out: int = 0
     distance: float | None = None
     trial: int | None = None
     #: The last measures of its backend. Diagnostics are not in every event, so the last ones stay.
@@ -443,7 +434,7 @@ class RunStatus:
             self._began = event.time
         before = self.children.pop(name, None)
         self._watts.pop(name, None)
-        child = ChildStatus(name, since=event.time)
+        child = ChildStatus(name=name, since=event.time)
         child.trial = None if event.trial is UNSET else event.trial
         if before is not None:
             child.updates = before.updates

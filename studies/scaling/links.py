@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from benchmarks.processes import cpu_seconds
 from studies.scaling.matrix import Link
@@ -68,12 +67,7 @@ class Network:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._relay is not None:
             with self._relay:  # closes its input, which ends it
                 pass

@@ -230,9 +230,8 @@ def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(
         for times in (1, 2, 3):
             core.learn(batch)
             gradients.append(memory.gradients[0].copy())
-            np.testing.assert_allclose(
-                gradients[-1], gradients[0], rtol=1e-4, atol=1e-6
-            )  # PPO shuffles what it sums up
+            # PPO shuffles what it sums up.
+            np.testing.assert_allclose(gradients[-1], gradients[0], rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(
                 memory.weights, start - 0.5 * times * gradients[0], rtol=1e-3, atol=1e-5
             )  # applied to θ_O, once

@@ -596,9 +596,8 @@ async def test_an_environment_that_fails_while_it_is_measured_fails_again_in_a_c
 async def test_too_little_memory_for_the_nursery_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nursery = ForkServer(
-        "no_such_module", lambda _: {}
-    )  # one that is not there yet; it dies as if for want of memory
+    # One that is not there yet; it dies as if for want of memory.
+    nursery = ForkServer("no_such_module", lambda _: {})
     monkeypatch.setattr(module, "CORES", nursery)
     monkeypatch.setattr(module, "available_bytes", lambda: 40 * MB)
     orchestrator = CoreOrchestrator(faulty(fault="kill", where="construct"), 1)

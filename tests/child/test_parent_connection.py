@@ -81,9 +81,8 @@ async def test_after_each_push_both_hold_what_alpha_and_beta_say(tmp_path: Path)
         1.0,
     )  # the parent had no weights and took the child's
     for sent, new, mine in blends[1:]:
-        assert sent == (
-            after if (sent, new, mine) == blends[-1] else after + 1.0
-        )  # nothing is learned before the farewell's push
+        # Nothing is learned before the farewell's push.
+        assert sent == (after if (sent, new, mine) == blends[-1] else after + 1.0)
         assert new == pytest.approx(blended(answered, sent, alpha))
         assert mine == pytest.approx(blended(sent, new, beta))
         answered, after = new, mine
@@ -246,9 +245,8 @@ async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: P
         assert parent.server.trial.version == version
         await eventually(lambda: parent.server.trial.version >= version + 3)
         sent = serving.backend.blends[blends][0]
-        assert (
-            sent > serving.backend.blends[blends - 1][2] + 5.0
-        )  # it pushed its own weights, which had moved on
+        # It pushed its own weights, which had moved on.
+        assert sent > serving.backend.blends[blends - 1][2] + 5.0
         await serving.__aexit__(None, None, None)
         # A push that the first parent took but could not answer is counted by the second one, too.
         assert parent.server.trial.steps - 10 * serving.backend.exchanges in (0, 10)

@@ -259,9 +259,8 @@ async def test_a_resize_that_is_given_up_leaves_nobody_behind() -> None:
 async def test_whoever_is_being_started_at_the_end_is_ended_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "genkidama.child.worker_pool.GRACE_SECONDS", 2 * PATIENCE
-    )  # they end by themselves
+    # They end by themselves.
+    monkeypatch.setattr("genkidama.child.worker_pool.GRACE_SECONDS", 2 * PATIENCE)
     async with begun(2, "episodes") as (pool, yard):
         yard.gate.clear()
         os.kill(yard.pid(1), signal.SIGKILL)

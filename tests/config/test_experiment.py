@@ -704,9 +704,8 @@ def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
         Experiment().with_settings({key: value}, source="lander.toml")
     except ConfigurationError as error:
         assert str(error).startswith(f"lander.toml: {key}")
-        assert repr(value) in str(error) or isinstance(
-            value, list
-        )  # of a list, the element that is wrong
+        # Of a list, the element that is wrong.
+        assert repr(value) in str(error) or isinstance(value, list)
         assert len(str(error).splitlines()) == 1
 
 

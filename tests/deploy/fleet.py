@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Literal, Self
 
 Release = Literal["bullseye", "bookworm", "trixie"]
@@ -359,12 +358,7 @@ class Fleet:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -504,9 +498,8 @@ class Fleet:
     def _plug(self, system: str) -> None:
         """A network namespace for `system`, and a cable from there to the bridge."""
         address, namespace = self.systems[system], self._namespace(system)
-        mac = "02:00:" + ":".join(
-            f"{int(number):02x}" for number in address.split(".")
-        )  # the same after every boot
+        # The same after every boot.
+        mac = "02:00:" + ":".join(f"{int(number):02x}" for number in address.split("."))
         _call(["ip", "netns", "add", namespace])
         _call(
             [

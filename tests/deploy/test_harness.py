@@ -137,9 +137,8 @@ def test_close_leaves_nothing_but_logs(tmp_path: Path) -> None:
     with Fleet(tmp_path, base_image("bookworm"), {"pi1": "10.77.0.11"}) as fleet:
         assert len(traces(fleet.name)) > 10
         with pytest.raises(Failed):
-            fleet.run(
-                ["sh", "-c", "setsid sleep 1000 & sleep 1000"], seconds=1
-            )  # what a command leaves behind goes too
+            # What a command leaves behind goes too.
+            fleet.run(["sh", "-c", "setsid sleep 1000 & sleep 1000"], seconds=1)
     assert traces(fleet.name) == []
     left = {path.name for path in tmp_path.iterdir()}
     assert "pi1" not in left and "pi1.log" in left
@@ -171,9 +170,8 @@ def test_nothing_stays_when_a_run_is_ended(tmp_path: Path, end: signal.Signals) 
             with Fleet(
                 tmp_path / "beside", base_image("bookworm"), {"pi1": "10.77.0.11"}
             ) as beside:
-                assert (
-                    len(traces(name)) > 10
-                )  # a fleet that lives is left alone, and two can have the same addresses
+                # A fleet that lives is left alone, and two can have the same addresses.
+                assert len(traces(name)) > 10
                 assert beside.ssh("pi1", "hostname") == "pi1\n"
             process.send_signal(end)
             process.wait()

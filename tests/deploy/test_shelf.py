@@ -290,9 +290,8 @@ def test_one_command_makes_bare_systems_train(shelf: Shelf, figures: list[str]) 
     assert all(
         counts["failed"] == counts["unreachable"] == 0 for counts in recap(result.stdout).values()
     )
-    assert len(re.findall(r"\b0 failed", result.stdout)) == len(
-        ADDRESSES
-    )  # what the doctor says of each
+    # What the doctor says of each.
+    assert len(re.findall(r"\b0 failed", result.stdout)) == len(ADDRESSES)
 
 
 def test_secrets_are_encrypted_at_home_and_kept_from_others_on_the_machines(shelf: Shelf) -> None:
@@ -496,9 +495,8 @@ def test_an_upgrade_takes_one_child_at_a_time_and_the_run_goes_on(shelf: Shelf) 
             f"/opt/genkidama/{role}/bin/python -c 'import genkidama; print(genkidama.__version__)'",
         )
         assert version.strip() == "99.0.0"
-        assert (
-            len(shelf.fleet.ssh(system, f"ls -d /opt/genkidama/{role}-*").split()) == 1
-        )  # the former one is gone
+        # The former one is gone.
+        assert len(shelf.fleet.ssh(system, f"ls -d /opt/genkidama/{role}-*").split()) == 1
     # Somebody has trained all the time: no silence longer than a restart of the parent.
     times = [event["time"] for event in history(shelf.run, "exchange") if event["time"] > began]
     assert max(later - earlier for earlier, later in pairwise(times)) < 20

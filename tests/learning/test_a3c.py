@@ -137,9 +137,8 @@ def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(
     cut_values = np.array(
         [forward(model, start, s)[1] for s in data.cut_observations.astype(np.float64)]
     )
-    known = advantages(data, values, cut_values, 0.9, 0.8).astype(
-        np.float64
-    )  # constants, from here on
+    # Constants, from here on.
+    known = advantages(data, values, cut_values, 0.9, 0.8).astype(np.float64)
     weights = (known - known.mean()) / (known.std(ddof=1) + 1e-8) if normalize else known
 
     def slow(numbers: np.ndarray) -> float:

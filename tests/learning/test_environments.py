@@ -730,9 +730,8 @@ def test_ales_vectorized_form_has_one_thread_unless_it_is_given_more() -> None:
         during = process.num_threads()
         lanes.close()
         del lanes
-        assert (
-            process.num_threads() == before
-        )  # a nursery that has tried an environment can be forked
+        # A nursery that has tried an environment can be forked.
+        assert process.num_threads() == before
         return during - before
 
     assert threads() == 1

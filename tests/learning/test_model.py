@@ -341,9 +341,8 @@ def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None
     assert batch.dtype == np.float32 and batch.shape == data.shape
     np.testing.assert_allclose(batch.mean(0), 0.0, atol=1e-3)
     np.testing.assert_allclose(batch.std(0), 1.0, atol=1e-3)
-    np.testing.assert_allclose(
-        normalize(data[7]), batch[7], rtol=1e-6
-    )  # one observation as a batch of them
+    # One observation as a batch of them.
+    np.testing.assert_allclose(normalize(data[7]), batch[7], rtol=1e-6)
     assert normalize(np.array([[1e9, -1e9], [300.0, 0.0]], np.float32)).reshape(-1)[
         :2
     ].tolist() == [10.0, -10.0]

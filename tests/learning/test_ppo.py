@@ -100,9 +100,8 @@ def gradient(ratio: float, advantage: float) -> float:
 def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(
     ratio: float, advantage: float, moves: bool
 ) -> None:
-    assert gradient(ratio, advantage) == pytest.approx(
-        -ratio * advantage if moves else 0.0
-    )  # ∂ρ/∂log π = ρ
+    # ∂ρ/∂log π = ρ.
+    assert gradient(ratio, advantage) == pytest.approx(-ratio * advantage if moves else 0.0)
 
 
 # The learner.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -61,12 +60,7 @@ class FakeChild:
         self.connection = await connect(self.url, compression=None, max_size=None)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
 
     async def tell(self, frame: bytes | bytearray | str) -> Reply:

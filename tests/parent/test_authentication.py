@@ -208,9 +208,8 @@ async def test_a_machine_that_has_started_again_takes_its_name_over_by_its_token
         assert isinstance(await before.hello(), Welcome)
         before.connection.transport.pause_reading()  # its plug is pulled: it answers no ping
         refusal = await stranger.hello()
-        assert (
-            isinstance(refusal, Refusal) and refusal.code == "name"
-        )  # a token for any name proves none
+        # A token for any name proves none.
+        assert isinstance(refusal, Refusal) and refusal.code == "name"
         assert isinstance(await after.hello(), Welcome)
         assert isinstance(await after.join(), Weights)
         before.connection.transport.resume_reading()

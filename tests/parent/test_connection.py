@@ -197,9 +197,8 @@ async def test_a_lost_connection_is_noted_and_its_name_is_free(parent: Parent) -
 async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
     async with untouched(parent), FakeChild(parent.address) as child:
         await child.enter()
-        await child.connection.send(
-            bytes(300_000)
-        )  # more than such a small network needs, less than the handshake allows
+        # More than such a small network needs, less than the handshake allows.
+        await child.connection.send(bytes(300_000))
         assert (await child.closed())[0] == 1009
         await eventually(lambda: parent.server.refusals == {"length": 1})
     parent.stop()

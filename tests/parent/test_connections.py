@@ -77,9 +77,8 @@ async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
         await quick.enter()
         frame = encode(Push(version=0, sequence=1, vector=vector()))
         transport = slow.connection.transport
-        transport.write(
-            bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2]
-        )  # half a frame, masked with zeros
+        # Half a frame, masked with zeros.
+        transport.write(bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2])
         for _ in range(20):
             await quick.pushed(1.0)
         transport.write(bytes(frame[len(frame) // 2 :]))

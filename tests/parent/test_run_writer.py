@@ -198,9 +198,8 @@ async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known
     assert Run(out).experiment == settings and Run(out).snapshot.version == 2
     warnings = [warning["reason"] for warning in events(out, "warning")]
     assert "run: was deleted or moved while the run goes on" in warnings[-1]
-    assert any(
-        b"was deleted" in line for line in follower.read()
-    )  # whoever follows the history goes on
+    # Whoever follows the history goes on.
+    assert any(b"was deleted" in line for line in follower.read())
     assert events(out, "exchange")[-1]["version"] == 2
 
 

@@ -145,9 +145,8 @@ def test_arrays_outlive_the_descriptor() -> None:
 @linux
 @pytest.mark.parametrize("killed", [False, True])
 def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
-    warm = CONTEXT.Process(
-        target=os.getpid
-    )  # multiprocessing keeps descriptors of its own, which are not ours to count
+    # Multiprocessing keeps descriptors of its own, which are not ours to count.
+    warm = CONTEXT.Process(target=os.getpid)
     warm.start()
     warm.join()
     warm.close()

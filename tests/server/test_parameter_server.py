@@ -850,9 +850,8 @@ def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
     old.handle("a", push(1, 4, 0, 4, steps=3, returns=(1.0, 2.0)), 11)
     old.handle("b", push(1, 0, 4, 4, steps=4, returns=(3.0, 4.0)), 12)
     assert old.trial.vector is not None
-    kept = msgspec.json.decode(
-        msgspec.json.encode(old.snapshot(14)), type=Snapshot
-    )  # as a checkpoint keeps it
+    # As a checkpoint keeps it.
+    kept = msgspec.json.decode(msgspec.json.encode(old.snapshot(14)), type=Snapshot)
 
     new = make(**settings)
     new.restore(kept, SIGNATURE, old.trial.vector.copy())

@@ -334,9 +334,8 @@ def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs
             n = len(numbers)
             if n >= 64:
                 assert np.abs(numbers).max() > 0.9 * bound
-                assert numbers.std() == pytest.approx(
-                    bound / 3**0.5, rel=6 * 0.45 / n**0.5
-                )  # the uniform distribution's
+                # The uniform distribution's.
+                assert numbers.std() == pytest.approx(bound / 3**0.5, rel=6 * 0.45 / n**0.5)
 
 
 @pytest.mark.parametrize("name", ["actor-critic", "convolutional"])

@@ -91,9 +91,8 @@ def test_two_children_one_is_killed_and_returns_and_one_is_refused(
         until(lambda: points(page) > 3, "a curve", LONG / 1000)
         hero = facts(page, "hero")
         assert hero["children"] == "2" and hero["mean return"].endswith(", goal 475")
-        assert (
-            float(hero["mean return"].partition(",")[0]) >= 9.0
-        )  # no shorter episode of CartPole is usual
+        # No shorter episode of CartPole is usual.
+        assert float(hero["mean return"].partition(",")[0]) >= 9.0
         assert facts(page, "facts-list")["environment"] == "CartPole-v1"
 
         returns.signal(signal.SIGKILL)

@@ -155,9 +155,8 @@ def simulate(
 
 def test_a_worked_trace() -> None:
     one, two = Setting(1, 1, 1), Setting(2, 1, 1)
-    rule = Adjustment(
-        one, two, np.random.default_rng(0)
-    )  # so there is but one neighbour to propose
+    # So there is but one neighbour to propose.
+    rule = Adjustment(one, two, np.random.default_rng(0))
     assert rule.setting == one
     for rate, following in [
         (100.0, two),

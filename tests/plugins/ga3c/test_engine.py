@@ -507,9 +507,8 @@ def test_a_question_of_an_agent_that_is_gone_harms_nobody() -> None:
     with at_work(experiment()) as bench:
         bench.bells[1][0].close()
         bench.start(Predictor)
-        put(
-            bench.shared.predictions_in, (1,)
-        )  # read again: it has been answered, or its place is another's by now
+        # Read again: it has been answered, or its place is another's by now.
+        put(bench.shared.predictions_in, (1,))
         bench.ask([2], observations(1))
         bench.question([1], observations(1), [16])
         bench.ask([2], observations(1))
@@ -1046,9 +1045,8 @@ async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> 
             with torch.no_grad():
                 _, value = model.network(torch.tensor([[0.5, -1.0, 2.0]]))
             assert slots.values[12] == pytest.approx(value.item())
-            os.kill(
-                started.process.pid, signal.SIGINT
-            )  # as Ctrl-C, which is the orchestrator's business
+            # As Ctrl-C, which is the orchestrator's business.
+            os.kill(started.process.pid, signal.SIGINT)
             slots.rewards[12], slots.lengths[3], slots.busy[3] = 5.0, 1, True
             put(started.training[1].fileno(), (3,))
             await eventually(lambda: slots.updates == 1)

@@ -61,9 +61,8 @@ def running_postgresql() -> Iterator[str]:
     if folder is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     identity = _unprivileged()
-    home = Path(
-        tempfile.mkdtemp(prefix="genkidama-pg-", dir="/tmp")
-    )  # a socket's path must be short
+    # A socket's path must be short.
+    home = Path(tempfile.mkdtemp(prefix="genkidama-pg-", dir="/tmp"))
     if identity:
         os.chown(home, identity["user"], identity["group"])
     environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(home)}

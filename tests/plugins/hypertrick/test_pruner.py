@@ -343,9 +343,8 @@ def test_what_a_race_of_two_processes_can_do() -> None:
     last = one.ask()
     last.report(0.6, 0)
     assert not last.should_prune()
-    assert decisions(one)[-1] == Decision(
-        3, 0, 0.6, 4, 2, Mode.SELECTION, Verdict.CONTINUE
-    )  # each counted once
+    # Each counted once.
+    assert decisions(one)[-1] == Decision(3, 0, 0.6, 4, 2, Mode.SELECTION, Verdict.CONTINUE)
 
 
 class Unreadable(dict[int, float]):

@@ -90,9 +90,8 @@ def test_the_values_of_a_search_written_by_hand() -> None:
         "b": [(1, "stopped"), (2, "failed"), (3, "")],
     }
     assert findings.occupancy == pytest.approx((20 + 5 + 2 + 10) / (24 + 19))
-    assert findings.completion_rate == pytest.approx(
-        3 / 6
-    )  # the failed phase does not count as run
+    # The failed phase does not count as run.
+    assert findings.completion_rate == pytest.approx(3 / 6)
     # Trial 3 has a better score and trial 0 had a worse one, but only completed trials are
     # compared.
     assert [trial.number for trial in findings.improvements] == [0]

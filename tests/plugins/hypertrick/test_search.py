@@ -755,9 +755,8 @@ def test_a_trial_that_has_lost_its_weights_begins_again() -> None:
     assert b.enter(100.0) == 0
     assert (search.trials[0].steps, len(search.trials[0].phases)) == (0, 1)
     b.push(1.0, 101.0)
-    assert (
-        len(search.trials[0].phases) == 1
-    )  # the phase that was reported before is not reported again
+    # The phase that was reported before is not reported again.
+    assert len(search.trials[0].phases) == 1
     b.push(1.0, 102.0)
     assert len(search.trials[0].phases) == 2
 

@@ -211,9 +211,8 @@ async def test_fast_and_slow_nodes_come_and_go(tmp_path: Path, opened: Counter[s
     trials = trials_of(out)
     check(out, trials, settings)
     assert [line["trial"] for line in history(out, "trial_failed")] == [0, 1, 2]
-    assert (
-        Counter(trial.state for trial in trials)[TrialState.FAIL] == 0
-    )  # each had another node left
+    # Each had another node left.
+    assert Counter(trial.state for trial in trials)[TrialState.FAIL] == 0
     assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} >= {
         "quick",
         "slow",
@@ -407,9 +406,8 @@ async def test_the_time_is_over(tmp_path: Path) -> None:
     assert parent.server.stop.startswith("0.5 seconds are over")
     trials = trials_of(out)
     begun = {line["trial"] for line in history(out, "trial")}
-    assert (
-        len(begun) <= len(trials) <= len(begun) + 3
-    )  # no configurations are drawn that nobody will train
+    # No configurations are drawn that nobody will train.
+    assert len(begun) <= len(trials) <= len(begun) + 3
     under_way = {
         trial.number
         for trial in trials
