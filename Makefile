@@ -132,11 +132,9 @@ lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check its links.
-	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m docs.site build/docs
+docs: $(INSTALLED_DOCS) ## Build the documentation, and that of each release, into build/site, and check its links.
 	@rm -rf build/site
-	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
-		-c docs/site -d build/docs-trees build/docs build/site
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m docs.site.build build/site
 	@# It is read without internet, too.
 	@! grep -rE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/site
 	@echo build/site/index.html

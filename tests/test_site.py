@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import genkidama
 from docs.site import commands, repository, settings
 from docs.site.__main__ import navigation, pages
 from genkidama.cli.parser import all_verbs
@@ -21,6 +24,9 @@ from genkidama.server.events import Exchange
 from genkidama.server.trial import reached
 from tests.helpers import ROOT
 from tests.texts import texts
+
+#: Builds the site.
+DOCS = ROOT / "build/docs-tools/bin/python"
 
 #: Settings that are tables: they have their own sections of the page, or none.
 _TABLES = ("search", "plugins")
@@ -197,3 +203,36 @@ def test_the_parents_file_marks_the_values_that_are_not_the_defaults() -> None:
 
 def value_of(experiment: Experiment, section: str, name: str) -> object:
     return getattr(getattr(experiment, section) if section else experiment, name, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DOCS.exists(), reason="make docs makes it")
+def test_the_site_has_a_menu_of_versions_and_an_inventory_of_the_python_interface(
+    tmp_path: Path,
+) -> None:
+    tree, site = tmp_path / "tree", tmp_path / "site"
+    for command in (
+        ["git", "clone", "--quiet", "--shared", ROOT, tree],
+        ["git", "-C", tree, "tag", "v0.0.9"],
+    ):
+        subprocess.run(command, check=True)
+    built = subprocess.run(
+        [DOCS, "-m", "docs.site.build", site], cwd=tree, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    for page, here, there in (
+        (site / "tutorial/machines.html", "current", "../v0.0.9/index.html"),
+        (site / "v0.0.9/index.html", "v0.0.9", "../index.html"),
+    ):
+        (menu,) = re.findall(
+            r"<summary>(\S+)</summary>\s*<div><a href=\"(.+?)\">", page.read_text()
+        )
+        assert menu == (here, there)
+        assert (page.parent / there).resolve().is_file()
+        inventory = (
+            page.parents[len(page.relative_to(site).parts) - 1] / "objects.inv"
+        ).read_bytes()
+        head, _, packed = inventory.partition(b"zlib.\n")
+        assert head.startswith(b"# Sphinx inventory version 2\n# Project: Genkidama\n")
+        names = {line.split()[0].decode() for line in zlib.decompress(packed).splitlines()}
+        assert {f"genkidama.{name}" for name in genkidama.__all__ if name[0] != "_"} <= names

@@ -1,4 +1,4 @@
-"""`python -m docs.site FOLDER`: writes the pages of the site as Sphinx takes them (`make docs`).
+"""`python -m docs.site FOLDER`: writes the pages of the site as Sphinx takes them.
 
 These are the pages in `docs/`, pages made from the code, the files of the repository to which pages
 link, and the navigation.

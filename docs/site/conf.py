@@ -1,5 +1,7 @@
 """Sphinx's settings. `make docs` builds the site from what `python -m docs.site` has written."""
 
+import os
+
 from sphinx.ext.napoleon import GoogleDocstring
 
 import genkidama
@@ -10,6 +12,15 @@ version = genkidama.__version__
 html_title = f"Genkidama {version}"
 html_theme = "furo"
 html_copy_source = False
+
+# The menu of versions, of `docs/site/build.py`.
+html_context = {
+    "releases": os.environ.get("RELEASES", "").split(),
+    "release_here": os.environ.get("RELEASE", ""),
+}
+templates_path = ["templates"]
+_sidebar = ["brand", "search", "releases", "scroll-start", "navigation", "scroll-end"]
+html_sidebars = {"**": [f"sidebar/{name}.html" for name in _sidebar]}
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 highlight_language = "text"
