@@ -208,6 +208,21 @@ def test_everybody_can_use_it_on_a_phone_too(look: Look, name: str, scheme: str)
                 assert violations(page) == []
 
 
+CUT = """Array.from(document.querySelectorAll("#children th, #children td, #children th > *"))
+    .filter((cell) => cell.offsetWidth && cell.scrollWidth > cell.clientWidth)
+    .map((cell) => cell.innerText)"""
+
+
+@pytest.mark.parametrize("width", [720, 1000, 1280, 1600])
+def test_no_cell_of_a_child_is_cut(look: Look, width: int) -> None:
+    large = {"bytes_in": 46_712_345, "bytes_out": 146_712_345, "steps": 341_400_000}
+    found = document(children=0)
+    found["children"] = [child(1, 100.0, updates=66_500.0, round_trip=0.112, **large)]
+    with made_up(found) as parent, look(parent.url, width) as page:
+        page.wait_for_selector(DRAWN)
+        assert page.evaluate(CUT) == []
+
+
 def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
     with made_up(search()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)

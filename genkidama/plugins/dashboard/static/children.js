@@ -124,12 +124,12 @@ const COLUMNS = [
     name: "cores",
     hint: "core processes that it trains with",
     text: words.count,
-    from: "xl",
+    from: "xxl",
   },
   {
     name: "software",
     hint: "version of Genkidama that it runs",
-    from: "xl",
+    from: "xxl",
   },
 ];
 
