@@ -43,6 +43,16 @@ PATIENCE = 30.0
 _MARK = "GENKIDAMA_TEST_MARK"
 
 
+def python(
+    *words: str | Path, folder: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A program of Python's that has ended, as `python("-c", code)`, and its output as text."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
 def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
     """What `condition` gives as soon as it is true; fails after `seconds`."""
     deadline = time.monotonic() + seconds

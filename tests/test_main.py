@@ -18,7 +18,7 @@ from genkidama.cli import verbs
 from genkidama.cli.parser import VERBS
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.run import Run
-from tests.helpers import ROOT, command, small, untrained
+from tests.helpers import ROOT, command, python, small, untrained
 
 #: The command as a wheel installs it, which does not put the current folder on the path.
 CONSOLE = Path(sys.executable).parent / "genkidama"
@@ -351,10 +351,7 @@ try:
 except SystemExit as end:
     print(end.code, *set(sys.modules) - before, file=sys.stderr)
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    status, *modules = found.stderr.split()
+    status, *modules = python("-c", code).stderr.split()
     assert status == "0" and "genkidama.cli.parser" in modules
     roots = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
     assert roots == {"genkidama"}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-import subprocess
-import sys
 
 import pytest
 
 import genkidama
-from tests.helpers import ROOT
+from tests.helpers import ROOT, python
 
 #: Classes whose methods are documented where their protocol or base is.
 IMPLEMENTATIONS = (
@@ -19,17 +17,15 @@ IMPLEMENTATIONS = (
 )
 
 
-def python(code: str) -> str:
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+def said(code: str) -> str:
+    found = python("-c", code)
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'websockets', 'gymnasium', 'numpy', 'asyncio', 'multiprocessing'}"
-    assert python(f"import sys, genkidama; print(sorted({heavy} & set(sys.modules)))") == "[]"
+    assert said(f"import sys, genkidama; print(sorted({heavy} & set(sys.modules)))") == "[]"
 
 
 @pytest.mark.parametrize(
@@ -45,12 +41,8 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     ],
 )
 def test_each_name_imports_what_it_needs_and_no_more(name: str, unneeded: str) -> None:
-    assert (
-        python(
-            f"import sys, genkidama; genkidama.{name}; print(sorted({unneeded} & set(sys.modules)))"
-        )
-        == "[]"
-    )
+    code = f"import sys, genkidama; genkidama.{name}; "
+    assert said(f"{code}print(sorted({unneeded} & set(sys.modules)))") == "[]"
 
 
 @pytest.mark.parametrize("name", [name for name in genkidama.__all__ if name != "__version__"])
@@ -91,18 +83,12 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_the_package_is_typed_and_has_one_version() -> None:
     assert (ROOT / "genkidama" / "py.typed").exists()
-    assert python("import genkidama; print(genkidama.__version__)") == genkidama.__version__
+    assert said("import genkidama; print(genkidama.__version__)") == genkidama.__version__
 
 
 @pytest.mark.parametrize("module", ["genkidama", "genkidama.parent", "genkidama.child"])
 def test_each_command_explains_itself(module: str) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    found = python("-m", module, "--help")
     assert found.returncode == 0
     assert found.stdout.startswith("usage: ")
     assert found.stderr == ""
@@ -120,4 +106,4 @@ def test_the_console_command_is_the_module() -> None:
 
 def test_a_child_that_sends_experience_imports_no_torch() -> None:
     code = "import sys, genkidama.plugins.actors.backend; print('torch' in sys.modules)"
-    assert python(code) == "False"
+    assert said(code) == "False"

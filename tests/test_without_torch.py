@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
-from tests.helpers import ROOT, untrained
+from tests.helpers import ROOT, python, untrained
 
 #: Every process of Python's imports this at its start: it finds no torch, and notes who looks.
 CUSTOMIZED = """
@@ -81,15 +80,9 @@ EXAMPLES = {
 
 def run(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "sitecustomize.py").write_text(CUSTOMIZED)
-    paths = os.pathsep.join(map(str, (folder, ROOT)))
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "LOOKED_FOR_TORCH": str(folder / "looked")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    paths, looked = os.pathsep.join(map(str, (folder, ROOT))), str(folder / "looked")
+    words = ("-c", script, *arguments)
+    return python(*words, folder=folder, PYTHONPATH=paths, LOOKED_FOR_TORCH=looked)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from tests.helpers import small
+from tests.helpers import python, small
 
 
 class Asking:
@@ -107,10 +106,7 @@ def test_a_plain_child_imports_nothing_of_plug_ins_for_a_child() -> None:
         "            if place.startswith('genkidama.plugins.'):\n"
         "                print(hook, place.partition(':')[0] in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    lines = done.stdout.splitlines()
+    lines = python("-c", script).stdout.splitlines()
     assert len(lines) > 4
     assert not [line for line in lines if line.endswith("True")]
 

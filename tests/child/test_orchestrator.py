@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -32,10 +31,10 @@ from genkidama.protocol.vector import Signature
 from genkidama.runtime.forkserver import ForkServer
 from tests.helpers import (
     CONSTANT,
-    ROOT,
     Serving,
     eventually,
     history,
+    python,
     running,
     shared_memory,
     small,
@@ -719,15 +718,7 @@ asyncio.run(main())
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    found = python("script.py", folder=tmp_path)
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("imported") == 1
 

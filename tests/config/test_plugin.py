@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +16,7 @@ from genkidama.protocol.messages import PROTOCOL, Hello, Welcome
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Blend
 from genkidama.server.rules.registry import make_rule, reads_loss
-from tests.helpers import ROOT
+from tests.helpers import python
 
 
 class Quorum(Section, frozen=True):
@@ -219,13 +217,7 @@ def test_without_its_folder_a_plug_ins_settings_are_refused_in_one_line() -> Non
         {"parent": {"push_limit": 2.0}},
     ]
     names = "hypertrick gorila ga3c actors robust"
-    found = subprocess.run(
-        [sys.executable, "-c", WITHOUT, names, repr(settings)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    found = python("-c", WITHOUT, names, repr(settings))
     assert found.stderr == ""
     again = "which is not there; take the table out, or install Genkidama anew"
     strings = "or an import string 'module:Name'"

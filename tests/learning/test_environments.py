@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -43,7 +42,7 @@ from tests.environments import (
     Endless,
     corridor_values,
 )
-from tests.helpers import ROOT, small
+from tests.helpers import python, small
 from tests.vectorized import CORRIDORS, LATE_CORRIDORS
 
 Array = npt.NDArray[Any]
@@ -753,9 +752,7 @@ for settings in (single, Environment(id="ALE/Pong-v5", vectorized=True)):
     lanes.close()
 assert "torch" not in sys.modules
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    found = python("-c", code)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 

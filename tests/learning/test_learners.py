@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -39,6 +36,7 @@ from genkidama.plugins.gorila.dqn import DQN
 from genkidama.plugins.gorila.vtrace import VTrace
 from genkidama.protocol import diagnostics
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
+from tests.helpers import python
 from tests.learning.both import tensors
 from tests.plugins.gorila import test_dqn as q
 from tests.plugins.gorila import test_vtrace as v
@@ -379,9 +377,7 @@ def test_a_name_imports_no_other_learner() -> None:
         "learner_class(Algorithm(name='a3c'))\n"
         "print('genkidama.learning.ppo' in sys.modules)\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True
-    )
+    said = python("-c", code)
     assert said.stdout == "False\n", said.stderr
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.config import plugin
-from tests.helpers import ROOT
+from tests.helpers import ROOT, python
 from tests.texts import code_blocks
 
 PLUGINS = sorted(path.parent.name for path in (ROOT / "genkidama/plugins").glob("*/__init__.py"))
@@ -52,14 +52,7 @@ def copy_without(folder: Path, *names: str) -> Path:
 
 
 def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "genkidama", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+    return python("-m", "genkidama", *arguments, folder=folder, PYTHONPATH=str(folder))
 
 
 def refused(folder: Path, name: str) -> None:
@@ -84,9 +77,7 @@ def test_the_core_trains_without_any_plug_in_and_refuses_the_settings_of_each(
 def test_a_public_name_of_a_deleted_plug_in_says_so(tmp_path: Path) -> None:
     folder = copy_without(tmp_path / "copy", "render")
     code = "import genkidama; print(hasattr(genkidama, 'play')); genkidama.play"
-    words = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=110
-    )
+    words = python("-c", code, folder=folder, PYTHONPATH=str(folder))
     assert words.stdout == "False\n"
     last = words.stderr.splitlines()[-1]
     assert last == "AttributeError: genkidama.play: genkidama.plugins.render was deleted"
@@ -119,12 +110,7 @@ def test_the_plug_in_of_the_page_is_installed_and_used(tmp_path: Path) -> None:
     offline = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet")
     pip = (sys.executable, "-m", "pip", "install", *offline, "--target", str(target), str(source))
     subprocess.run(pip, check=True, capture_output=True, timeout=110)
-    result = subprocess.run(
-        [sys.executable, "-m", "genkidama", "train", "halfway.toml", "--children", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(target), str(ROOT)))},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
+    words = ("-m", "genkidama", "train", "halfway.toml", "--children", "1")
+    paths = os.pathsep.join((str(target), str(ROOT)))
+    result = python(*words, folder=tmp_path, PYTHONPATH=paths)
     assert result.returncode == 0, result.stderr

@@ -21,7 +21,7 @@ from genkidama.config.decoding import name_of_script
 from genkidama.runtime import forkserver
 from genkidama.runtime.forkserver import ForkServer, Server, begin
 from tests.child.workers import LIGHT, light
-from tests.helpers import PATIENCE, ROOT, small, until
+from tests.helpers import PATIENCE, ROOT, python, small, until
 from tests.runtime.hanging import HANGING
 
 
@@ -247,14 +247,6 @@ def test_a_command_with_one_thread_forks_its_own(tmp_path: Path) -> None:
         "    folder = f'/proc/{forkserver._shared.pid}/fd/'\n"
         "    print('/dev/zero' in map(os.readlink, [folder + n for n in os.listdir(folder)]))\n"
     )
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     for threads, words in (("", ["True", "False"]), ("1", ["False"])):
-        done = subprocess.run(
-            [sys.executable, "-c", code, threads],
-            env=variables,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        )
+        done = python("-c", code, threads, OPENBLAS_NUM_THREADS="1")
         assert done.stdout.split() == words

@@ -27,7 +27,7 @@ from genkidama.runtime.machine import (
     private_bytes,
     since_peak_bytes,
 )
-from tests.helpers import ROOT, until
+from tests.helpers import ROOT, python, until
 
 MIB = 1 << 20
 
@@ -324,15 +324,7 @@ print(new_pages(1 << 20))
 
 
 def said_by(program: str, **variables: str) -> list[int]:
-    told = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env={**os.environ, **variables},
-    ).stdout
-    return [int(word) for word in told.split()]
+    return [int(word) for word in python("-c", program, **variables).stdout.split()]
 
 
 @linux
@@ -510,9 +502,7 @@ print(json.dumps(fits(200 << 20)))
 
 
 def growing(by: int | None) -> list[object]:
-    program = [sys.executable, "-c", CODE, str(by)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=ROOT)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in python("-c", CODE, str(by)).stdout.splitlines()]
 
 
 def test_a_process_gets_no_more_than_it_may_take() -> None:

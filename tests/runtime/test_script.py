@@ -18,7 +18,7 @@ from genkidama.plugins.ray.start import launch
 from genkidama.runtime import script
 from genkidama.runtime.import_strings import load_object
 from genkidama.runtime.script import MARK, source_of
-from tests.helpers import ROOT
+from tests.helpers import ROOT, python
 
 SCRIPT = """
 import argparse, gymnasium, genkidama
@@ -121,14 +121,8 @@ def test_nothing_begins_in_a_process_of_a_run(
 
 
 def test_a_command_of_such_a_process_does_not_begin_either(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "genkidama", "train", "cartpole"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), MARK: '["", []]'},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    words = ("-m", "genkidama", "train", "cartpole")
+    done = python(*words, folder=tmp_path, **{MARK: '["", []]'})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("error: train: would begin within a process of another run; ")
 

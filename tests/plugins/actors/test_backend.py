@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +23,7 @@ from genkidama.plugins.actors.outbox import BLOCKS
 from genkidama.plugins.actors.rule import Columns
 from genkidama.runtime.process import WorkerProcess
 from tests.child.problems import experiment
-from tests.helpers import eventually
+from tests.helpers import eventually, python
 
 #: Five cells, one number for the action.
 COLUMNS = Columns(5, 1)
@@ -272,7 +270,4 @@ def test_the_process_that_owns_the_socket_imports_no_torch() -> None:
         "import genkidama.plugins.actors.backend, genkidama.plugins.gorila.sharded_connection\n"
         "print('torch' in sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"
+    assert python("-c", script).stdout == "False\n"

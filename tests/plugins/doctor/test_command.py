@@ -23,7 +23,7 @@ from genkidama.plugins.doctor.checks import Check
 from genkidama.protocol.messages import PROTOCOL
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import Authority, Signed, needs_openssl
-from tests.helpers import ROOT, history, small
+from tests.helpers import ROOT, history, python, small
 from tests.plugins.doctor.parents import TOKEN, examined, secured
 
 MISSING = "libmissing.so.0: cannot open shared object file"
@@ -297,12 +297,7 @@ def test_the_doctor_starts_with_the_standard_library_alone() -> None:
     foreign |= {"gymnasium", "torch", "safetensors", "tomli_w"}
     code = "import sys, genkidama.plugins.doctor.__main__; "
     code += f"print(sorted({foreign} & set(sys.modules)))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-        ).stdout
-        == "[]\n"
-    )
+    assert python("-c", code).stdout == "[]\n"
 
 
 def show(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:

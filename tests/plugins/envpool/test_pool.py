@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from genkidama.learning.environments import _first_seed, make_environment, make_
 from genkidama.runtime.import_strings import check_environment
 from tests import pools
 from tests.environments import Corridor
-from tests.helpers import ROOT
+from tests.helpers import python
 from tests.learning.test_environments import (
     Array,
     Expected,
@@ -249,7 +248,5 @@ lanes.step([0, 1])
 lanes.close()
 assert "torch" not in sys.modules
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    found = python("-c", code)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

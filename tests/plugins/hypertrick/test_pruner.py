@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +31,7 @@ from genkidama.plugins.hypertrick import (
     workers_before_selection,
 )
 from genkidama.plugins.hypertrick.pruner import HyperTrickPruner, decisions
+from tests.helpers import python
 from tests.plugins.hypertrick.postgresql import running_postgresql
 
 NAN = float("nan")
@@ -464,9 +463,7 @@ def test_without_optuna_the_error_says_what_to_install() -> None:
         "try: genkidama.plugins.hypertrick.HyperTrickPruner\n"
         "except genkidama.errors.ConfigurationError as error: print(error)"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    printed = python("-c", code).stdout
     assert printed.startswith("HyperTrickPruner needs Optuna: pip install 'genkidama-rl[search]' (")
 
 
