@@ -35,13 +35,44 @@ def run(*command: object, cwd: Path) -> str:
     return found.stdout + found.stderr
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pip builds it, as `make release` does."""
+    folder = tmp_path_factory.mktemp("dist")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    return folder / f"genkidama_rl-{__version__}-py3-none-any.whl"
+
+
+#: What a short training is typed as, behind `genkidama`.
+TRAIN = ("train", "lunarlander", "--set", "stop.seconds=10", "--episodes", "4", "--out", "run")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_wheel_trains_an_example_in_an_empty_folder(tmp_path: Path) -> None:
-    """pip builds it, as `make release` does, and takes the versions that are tested."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
-    wheel = tmp_path / f"genkidama_rl-{__version__}-py3-none-any.whl"
+def test_uvx_and_pipx_train_from_the_wheel_as_readme_says(wheel: Path, tmp_path: Path) -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for typed in ("uvx --from 'genkidama-rl[lander]'", "pipx install 'genkidama-rl[lander]'"):
+        assert f"`{typed}" in readme
+    tools, what = tmp_path / "tools", f"{wheel}[lander]"
+    venv.create(tools, with_pip=True)
+    pip = (tools / "bin/python", "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "uv", "pipx", cwd=tmp_path)
+    assert "ended: " in run(
+        *("env", f"UV_CACHE_DIR={tmp_path / 'cache'}"),
+        *(tools / "bin/uvx", "--from", what, "genkidama", *TRAIN),
+        cwd=tmp_path,
+    )
+    place = f"PIPX_HOME={tmp_path / 'pipx'}", f"PIPX_BIN_DIR={tmp_path / 'bin'}"
+    run("env", *place, tools / "bin/pipx", "install", "--backend", "pip", what, cwd=tmp_path)
+    played = run(tmp_path / "bin/genkidama", "evaluate", "run", "--episodes", 4, cwd=tmp_path)
+    assert " over 4 episodes, sampled: " in played
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_wheel_trains_an_example_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """pip takes the versions that are tested."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "genkidama/examples/lunarlander/lunarlander.toml" in names
@@ -50,7 +81,9 @@ def test_a_wheel_trains_an_example_in_an_empty_folder(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=True)
     pip = (bare / "bin/python", "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "install", "--quiet", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+    run(
+        *pip, "install", "--quiet", "-c", ROOT / "constraints.txt", f"{wheel}[lander]", cwd=tmp_path
+    )
     empty = tmp_path / "empty"
     empty.mkdir()
     command = bare / "bin/genkidama"
