@@ -74,6 +74,8 @@ class Books:
     durable: int = 0
     pushes: int = 0
     parent: Parent | None = None
+    #: Whether the run has ever ended: a push that comes later is answered, and does not count.
+    over: bool = False
     _copies: dict[int, tuple[Snapshot, int]] = field(default_factory=dict)
     _counted: dict[Key, int] = field(default_factory=dict)
     _now: float = 0.0
@@ -188,6 +190,7 @@ class Books:
             self._break(f"version {trial.version} has changed between two messages")
         sequence = self._sequence(child)
         reply = handle(child, message, now)
+        self.over |= self.parent is not None and bool(self.parent.server.stop)
         after = trial.version, trial.steps, trial.episodes
         counts = isinstance(message, Push) and after[1:] != before[1:]
         counts = counts or after[0] != before[0]

@@ -592,7 +592,7 @@ class Day:
 
     def _settle(self) -> None:
         """The laws of the day's end."""
-        ended = any(self._ended(host) for host in self.hosts)
+        ended = any(self.books[host].over or self._ended(host) for host in self.hosts)
         for number, machine in sorted(self.children.items()):
             name = self._name(number)
             silent = self.world.now - self.answered.get(name, 0.0)
