@@ -67,7 +67,7 @@ class SearchBooks(Books):
         sequence = self._sequence(child)
         reply = handle(child, message, now)
         if isinstance(reply, Welcome) and reply.trial is not None:
-            self._greet(message.name)
+            self._greet(message.name, message.session)
             self._nodes[reply.trial] = message.name
         for trial in self._search.trials.values():
             if before.get(trial.index, (0, 0, 0)) != _counts(trial):

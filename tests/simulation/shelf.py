@@ -35,7 +35,7 @@ from genkidama.protocol.session import BlendReply, Decision, Session
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
-from tests.simulation.books import Books
+from tests.simulation.books import LIE, Books
 from tests.simulation.search_books import SearchBooks
 from tests.simulation.world import Broken, Listener, Machine, World
 
@@ -560,7 +560,7 @@ class Day:
         size = chance.choice([1, SIGNATURE.size, 100])
         vector: Vector = np.full(size, chance.choice([1e9, np.nan, -1e30]), DTYPE)
         words = [
-            encode(Hello(protocol=2, name=name, session="lie")),
+            encode(Hello(protocol=2, name=name, session=LIE)),
             encode(Join(signature=[(n, list(s)) for n, s in SIGNATURE.entries])),
             encode(Push(version=chance.choice([0, 1 << 40]), sequence=1, vector=vector)),
             chance.randbytes(chance.randint(0, 300)),
