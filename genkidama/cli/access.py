@@ -65,13 +65,15 @@ def parent(options: argparse.Namespace) -> int:
             f"on each machine that trains{where}:\n\n    genkidama join '{text}'{allowing(own)}\n"
         )
         draw(text)
+        link = _show(place, options, ANY, None)[1]
+        print(f"the run's page, once in a browser, which it then knows:\n\n    {link}\n")
     else:
         print(
             "machines that have joined before come back; a string for others: "
             f"genkidama token{suffix}",
             flush=True,
         )
-    print(f"a link to the run's page: genkidama token --viewer{suffix}", flush=True)
+    print(f"another link to the run's page: genkidama token --viewer{suffix}", flush=True)
     command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
     command += "".join(f" --set {shlex.quote(change)}" for change in options.set)
     display = None

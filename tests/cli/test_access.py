@@ -6,10 +6,13 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, HTTPSHandler, build_opener
 
 import pytest
 
@@ -27,6 +30,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def fetched(link: str) -> bytes:
+    """A page of a parent, whatever its certificate; redirected, as a browser, with its cookie."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    handlers = HTTPSHandler(context=context), HTTPCookieProcessor()
+    found: bytes = build_opener(*handlers).open(link, timeout=30.0).read()
+    return found
+
+
 @needs_openssl
 def test_two_commands_and_another_token_without_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -38,6 +50,11 @@ def test_two_commands_and_another_token_without_a_stop(
         printed = until(lambda: re.search(r"join '(\S+)'", parent.out), "a join string")[1]
         invitation = Invitation.parse(printed)
         assert invitation.token not in (tmp_path / "keys" / "tokens").read_text()
+        link = until(lambda: re.search(r"    (https://\S+\?key=\S+)\n", parent.out), "a link")[1]
+        until(lambda: "listening" in parent.err)
+        assert b"<title>" in fetched(link)
+        with pytest.raises(HTTPError, match=r"^HTTP Error 40"):
+            fetched(link.partition("?")[0])  # nobody's
         # The parent runs. The first token is taken out, and another one is made.
         assert run(monkeypatch, "token", *place, "--revoke") == 0
         assert run(monkeypatch, "token", "pi-3", *place, "--days", "30") == 0
