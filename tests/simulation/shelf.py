@@ -611,12 +611,14 @@ class Day:
 
     def _missed_the_end(self, name: str, machine: Machine) -> bool:
         """Whether a child may wait for a parent that has ended: one that the parent does not know,
-        that came later, or that was away for too long."""
-        return self.stopped is not None and (
+        that came later, or that was away for too long, or when somebody stopped the parent."""
+        over = self.stopped
+        return over is not None and (
             name not in self.answered
-            or machine.born > self.stopped
+            or machine.born > over
             or any(
-                each.kind in _AWAY and each.at > self.stopped - 100.0
+                (each.kind in _AWAY and each.at > over - 100.0)
+                or (each.kind == "stop parent" and each.at > over)
                 for each in self.plan.happenings
             )
         )
