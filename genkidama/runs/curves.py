@@ -20,6 +20,9 @@ AXES = {
     "updates": "exchanges a child",
 }
 
+#: The key of an exchange's line by its axis.
+_KEYS = {"steps": "steps", "episodes": "episodes", "updates": "update"}
+
 #: Of a curve: one row an exchange.
 COLUMNS = (*AXES, "mean_return", "staleness", "distance", "child")
 
@@ -72,8 +75,10 @@ def _placed(
                 began = line["time"] - place["seconds"] if began is None else began
                 place["seconds"] = line["time"] - began
                 if kind == "exchange":
-                    place |= {"steps": line["steps"], "episodes": line["episodes"]}
-                    place["updates"] = line["update"]
+                    for axis, key in _KEYS.items():
+                        if not isinstance(line[key], int | float):
+                            raise KeyError(key)
+                        place[axis] = line[key]
                     _ = line["mean_return"], line["staleness"]
                 yield line, place
     except (KeyError, TypeError) as error:

@@ -75,7 +75,10 @@ def test_one_curve_is_its_own_band(values: list[float]) -> None:
         assert np.allclose(part, expected)
 
 
+@pytest.mark.parametrize("key", ["stdps", "steps"])
 @pytest.mark.parametrize("read", [columns, lambda lines: measured(lines, ["loss"], "steps")])
-def test_an_exchange_that_lacks_a_number_is_a_damaged_line(read: Any) -> None:
+def test_an_exchange_that_lacks_a_number_is_a_damaged_line(read: Any, key: str) -> None:
+    exchange = {"time": 1.0, "event": "exchange", "episodes": 1, "update": 1.0, "mean_return": 1.0}
+    lines = [{**exchange, "staleness": 0, key: ""}, {"time": 2.0, "event": "measures", "loss": 5.0}]
     with pytest.raises(ConfigurationError, match=r"is damaged: a line has no good 'steps'"):
-        read([{"time": 1.0, "event": "exchange", "stdps": 3}])
+        read(lines)
