@@ -65,9 +65,11 @@ class SearchBooks(Books):
         self._now = now
         before = {trial.index: _counts(trial) for trial in self._search.trials.values()}
         sequence = self._sequence(child)
+        stayed = self.parent is not None and child in self.parent.server.joined
         reply = handle(child, message, now)
         if isinstance(reply, Welcome) and reply.trial is not None:
-            self._greet(message.name, message.session)
+            if not stayed:  # a connection outlives its token, also from one trial to the next
+                self._greet(message.name, message.session)
             self._nodes[reply.trial] = message.name
         for trial in self._search.trials.values():
             if before.get(trial.index, (0, 0, 0)) != _counts(trial):
