@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -20,31 +22,14 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from benchmarks.peers.sb3 import TASKS
+
 #: Of each environment: how many are played at once, whether VecNormalize is around them, and
-#: settings. Rates and clip ranges that fall in the zoo fall with `falling` steps here.
-_LANDER = {
-    "n_steps": 1024,
-    "batch_size": 64,
-    "gae_lambda": 0.98,
-    "gamma": 0.999,
-    "n_epochs": 4,
-    "ent_coef": 0.01,
-}
+#: settings. Rates and clip ranges that fall in the zoo fall with `FALLING` steps here.
 ZOO: dict[str, tuple[int, bool, dict[str, Any]]] = {
-    "CartPole-v1": (
-        8,
-        False,
-        {
-            "n_steps": 32,
-            "batch_size": 256,
-            "gae_lambda": 0.8,
-            "gamma": 0.98,
-            "n_epochs": 20,
-            "ent_coef": 0.0,
-            "learning_rate": 0.001,
-            "clip_range": 0.2,
-        },
-    ),
+    **{each.environment: (each.environments, False, each.settings) for each in TASKS.values()},
     "Acrobot-v1": (
         16,
         True,
@@ -68,23 +53,6 @@ ZOO: dict[str, tuple[int, bool, dict[str, Any]]] = {
             "policy_kwargs": {"log_std_init": -3.29, "ortho_init": False},
         },
     ),
-    "Pendulum-v1": (
-        4,
-        False,
-        {
-            "n_steps": 1024,
-            "gae_lambda": 0.95,
-            "gamma": 0.9,
-            "n_epochs": 10,
-            "ent_coef": 0.0,
-            "learning_rate": 1e-3,
-            "clip_range": 0.2,
-            "use_sde": True,
-            "sde_sample_freq": 4,
-        },
-    ),
-    "LunarLander-v3": (16, False, _LANDER),
-    "LunarLanderContinuous-v3": (16, False, _LANDER),
     "BipedalWalker-v3": (
         32,
         True,
@@ -103,7 +71,7 @@ ZOO: dict[str, tuple[int, bool, dict[str, Any]]] = {
 #: Where the zoo has none: the defaults, in so many environments.
 DEFAULT: tuple[int, bool, dict[str, Any]] = (8, False, {})
 #: Steps in which the zoo's rate and clip range fall to 0.
-FALLING = {"CartPole-v1": 100_000}
+FALLING = {each.environment: each.falling for each in TASKS.values() if each.falling}
 
 
 class Clock(BaseCallback):
