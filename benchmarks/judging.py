@@ -18,7 +18,8 @@ from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import played
 from genkidama.runtime.machine import available_cores, end_with_parent
 
-#: A policy is judged from where the training mean is this close to the goal.
+#: A policy is judged from where the training mean is this close to the goal. These are points of
+#: LunarLander's.
 _NEAR = 50.0
 
 #: A policy goes on to all 500 episodes while its mean after these is no further below the goal:
@@ -91,6 +92,7 @@ def first(
     snapshots: Iterable[Snapshot],
     goal: float,
     judge: Callable[[Snapshot, int], tuple[float, float]],
+    scale: float = 1.0,
 ) -> dict[str, Any] | None:
     """The first snapshot with a mean of 500 episodes of at least `goal`; None if there is none.
 
@@ -100,11 +102,12 @@ def first(
         snapshots: oldest first.
         goal: a mean return.
         judge: mean and standard deviation of so many episodes of a snapshot.
+        scale: of returns, against LunarLander's.
     """
     for snapshot in snapshots:
-        if snapshot.training_mean is None or snapshot.training_mean < goal - _NEAR:
+        if snapshot.training_mean is None or snapshot.training_mean < goal - _NEAR * scale:
             continue
-        if any(judge(snapshot, episodes)[0] < goal - below for episodes, below in _LOOKS):
+        if any(judge(snapshot, episodes)[0] < goal - below * scale for episodes, below in _LOOKS):
             continue
         mean, std = judge(snapshot, EPISODES)
         if mean >= goal:

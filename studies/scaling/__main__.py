@@ -28,7 +28,16 @@ shares. `whole` is the same for ours: one child with n shares.
 Links: `ethernet` 100 Mbit/s and a round trip of 1 ms, `wifi` 20 Mbit/s, 20 ms, 1 % of the packets
 lost each way, `internet` 5 Mbit/s, 80 ms. Disturbances: `slow10` and `slow100`, machine 0 gets a
 tenth or a hundredth of its share; `cuts`, each minute a random half of the machines is cut off for
-20 seconds; `late`, the second half joins after `--late` seconds.
+20 seconds; `late`, the second half joins after `--late` seconds; `alone`, the second half is cut
+off once, from second `--alone` on and for a minute. Such a run has no goal and ends 45 s later; its
+row has `means`, the training mean of each second, and the report says for how long it was more than
+20 below its best after the return.
+
+Tasks (`--tasks`), for `average`, `average-half` and `experience`: beside `lunarlander` there are
+`cartpole`, `breakout` (MinAtar's, a convolution) and `continuous` (LunarLanderContinuous-v3), each
+with its own goal; `TASKS` in matrix.py has them. `sent` and `received` of a row are bytes a second
+at the parent, as the kernel counts them at its connections. `parent_cpu` is the parent's CPU time
+with that of the learner beside it.
 
 Every run is a line in the results, and is not repeated once it is there. Stop and go on at will.
 It takes root (control groups, namespaces), Linux, and for peers `make peers`.
@@ -36,6 +45,10 @@ It takes root (control groups, namespaces), Linux, and for peers `make peers`.
     python -m studies.scaling run                       ours at 1 to 16 machines, peers at 1, 8
     python -m studies.scaling run --contenders blend --machines 1 8 --seeds 1
     python -m studies.scaling run --disturbances slow10 slow100 --contenders blend ddp flower
+    python -m studies.scaling run --contenders average experience --machines 8 \
+        --tasks cartpole breakout continuous --seeds 1 2 3
+    python -m studies.scaling run --contenders average --machines 8 --links ethernet \
+        --disturbances alone
     python -m studies.scaling plan | report
 """
 
@@ -56,12 +69,8 @@ from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.scaling import figures, matrix, picture
 from studies.scaling.machines import ROOT, Machines, folder_for, sweep
-from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
+from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, TASKS, Condition, Row
 from studies.scaling.ours import Ours, experiment_of
-
-#: The mean return to reach. Training continues until its own mean is 30 above it, since that mean
-#: looks back.
-_GOAL, _MARGIN = 200.0, 30.0
 
 #: Seconds between snapshots, by the number of machines.
 _EVERY = 8.0
@@ -72,20 +81,29 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
     began = time.time()
     root = Path(tempfile.mkdtemp(prefix="scaling-"))
     folder = folder_for(root, condition)
-    goal, every = _GOAL + _MARGIN, _EVERY / condition.machines
-    row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": options.limit}
+    task = TASKS[condition.task]
+    goal, every = task.goal + task.margin, _EVERY / condition.machines
+    limit = options.limit or task.limit
+    alone = DISTURBANCES[condition.disturbance].alone
+    if alone:
+        cut = matrix.alone(condition.machines, options.alone)
+        goal, limit = 1e9, cut[-1][0] + matrix.AFTER_SECONDS
+    row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": limit}
     try:
-        with Machines(condition, folder, options.limit) as machines:
+        with Machines(condition, folder, limit) as machines:
+            if alone:
+                machines.plan = cut
+                row["alone"] = [moment for moment, _ in cut]
             if CONTENDERS[condition.contender].kind == "ours":
                 run = Ours(machines, folder, goal, every)
             else:
                 from studies.scaling.rivals import rival
 
                 run = rival(machines, folder, goal, every)
-            row |= run.run(options.limit, options.late)
+            row |= run.run(limit, options.late)
         if "reached" not in row:
             with Judge(experiment_of(condition), condition.seed) as judge:
-                row["reached"] = first(run.snapshots(), _GOAL, judge)
+                row["reached"] = first(run.snapshots(), task.goal, judge, task.scale)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     row["wall"] = round(time.time() - began, 1)
@@ -100,7 +118,7 @@ def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -
     sweep()
 
     def announce(left: Sequence[Condition]) -> str:
-        minutes = figures.remaining(left, rows, options.limit) / 60.0
+        minutes = figures.remaining(left, rows) / 60.0
         return f"about {minutes:.0f} min left"
 
     return store.run(
@@ -131,7 +149,10 @@ def report(rows: list[Row]) -> None:
         f"{'steps':>10} {'speed-up':>8} {'effic.':>6} {'pace':>5} {'learning':>8} {'best':>5} "
         f"{'stale':>6} {'use':>5}"
     )
-    for one in figures.scaling(rows):
+    found = figures.scaling(rows)
+    for one in found:
+        if one.task != "lunarlander":
+            continue
         seconds = f"{one.seconds:.1f}" if one.seconds is not None else "–"
         steps = f"{one.steps:,.0f}" if one.steps is not None else "–"
         stale = f"{one.staleness:.1f}" if one.staleness is not None else "–"
@@ -144,6 +165,7 @@ def report(rows: list[Row]) -> None:
             f"{one.reached:>3}/{one.seeds:<3} {seconds:>8} {steps:>10} {speed_up:>8} "
             f"{efficiency:>6} {pace:>5} {learning:>8} {best:>5} {stale:>6} {one.use:>5.2f}"
         )
+    print(figures.tasks(found) + figures.falls(rows), end="")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -156,14 +178,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--disturbances", nargs="+", choices=DISTURBANCES, default=["none"])
     parser.add_argument("--links", nargs="+", choices=LINKS, default=["none"])
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["lunarlander"])
     parser.add_argument(
-        "--share", type=float, default=0.1, help="of a core, for each machine (default 0.1)"
+        "--share", type=float, help="of a core, for each machine (default: the task's, 0.1)"
     )
     parser.add_argument(
-        "--limit", type=float, default=600.0, help="seconds of learning at most (default 600)"
+        "--limit", type=float, help="seconds of learning at most (default: the task's)"
     )
     parser.add_argument(
         "--late", type=float, default=30.0, help="when `late` machines join (default 30)"
+    )
+    parser.add_argument(
+        "--alone", type=float, default=15.0, help="when `alone` begins (default 15)"
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs/results/scaling.jsonl")
     return parser.parse_args(arguments)
@@ -180,13 +206,14 @@ def main() -> int:
         options.disturbances,
         options.links,
         options.share,
+        options.tasks,
     )
     match options.what:
         case "plan":
             left = matrix.missing(wanted, rows)
             for condition in left:
                 print(condition)
-            hours = figures.remaining(left, rows, options.limit) / 3600.0
+            hours = figures.remaining(left, rows) / 3600.0
             print(f"{len(left)} of {len(wanted)} runs are left, about {hours:.1f} h")
         case "run":
             well = run(wanted, rows, options)

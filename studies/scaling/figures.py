@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.scaling.matrix import CONTENDERS, DISTURBANCES, Condition, Row
+from studies.scaling.matrix import CONTENDERS, DISTURBANCES, TASKS, Condition, Row
 
 
 def staleness(values: Sequence[int]) -> Row | None:
@@ -17,6 +17,46 @@ def staleness(values: Sequence[int]) -> Row | None:
     if not values:
         return None
     return {"mean": round(fmean(values), 2), "median": median(values), "most": max(values)}
+
+
+def traffic(counts: Sequence[tuple[float, int, int]]) -> Row:
+    """Bytes a second that the parent has sent and received; nothing without two counts.
+
+    Args:
+        counts: a time in seconds, and the bytes sent and received until then.
+    """
+    (begin, *before), (end, *after) = counts[0], counts[-1]
+    if end <= begin:
+        return {}
+    sent, received = (
+        round((new - old) / (end - begin)) for new, old in zip(after, before, strict=True)
+    )
+    return {"sent": sent, "received": received}
+
+
+def each_second(means: Iterable[tuple[float, float | None]]) -> list[tuple[int, float]]:
+    """The last mean return of each second that has one."""
+    return list({int(s): round(mean, 1) for s, mean in means if mean is not None}.items())
+
+
+def longest_fall(means: Iterable[tuple[float, float]], since: float, by: float = 20.0) -> float:
+    """Seconds for which the mean return was lower by more than `by` than it had been: the longest.
+
+    Args:
+        means: seconds and the mean return, ascending.
+        since: the second from which on falls count; the best mean may be older.
+        by: points.
+    """
+    best, longest = float("-inf"), 0.0
+    begin: float | None = None
+    for second, mean in means:
+        best = max(best, mean)
+        if mean >= best - by:
+            begin = None
+        elif second >= since:
+            begin = second if begin is None else begin
+            longest = max(longest, second - begin + 1.0)
+    return longest
 
 
 def training_means(
@@ -48,6 +88,7 @@ class Scaling:
     """
 
     contender: str
+    task: str
     machines: int
     disturbance: str
     link: str
@@ -75,31 +116,55 @@ class Scaling:
     staleness: float | None
     #: The least part of its share that a machine used, one that is slowed on purpose apart.
     use: float
+    #: The least and the most seconds to the goal; None is later than all.
+    least: float | None
+    most: float | None
+    #: Bytes a second that the parent sent and received, and its CPU seconds in one; None in rows
+    #: that do not say it. The learner of `experience` counts as the parent.
+    sent: float | None
+    received: float | None
+    parent_cpu: float | None
 
 
 def scaling(rows: Iterable[Row]) -> list[Scaling]:
     """What every measured condition came to, in the order of contenders and machines."""
-    groups: dict[tuple[str, str, str, int, float], list[Row]] = {}
+    groups: dict[_Key, list[Row]] = {}
     for row in rows:
-        groups.setdefault(_key(Condition.of(row)), []).append(row)
+        groups.setdefault(_Key.of(Condition.of(row)), []).append(row)
     alone = {
-        (key[0], key[4]): group for key, group in groups.items() if key[1:4] == ("none", "none", 1)
+        (key.contender, key.task, key.share): group
+        for key, group in groups.items()
+        if (key.link, key.disturbance, key.machines) == ("none", "none", 1)
     }
-    best: dict[float, float] = {}
-    for (_, share), group in alone.items():
+    best: dict[tuple[str, float], float] = {}
+    for (_, task, share), group in alone.items():
         seconds = _median_passage(group, "seconds")
         if seconds is not None:
-            best[share] = min(seconds, best.get(share, seconds))
+            best[task, share] = min(seconds, best.get((task, share), seconds))
     order = list(CONTENDERS)
     return [
-        _one(group, alone.get((key[0], key[4]), []), best.get(key[4]))
-        for key, group in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item))
+        _one(
+            group,
+            alone.get((key.contender, key.task, key.share), []),
+            best.get((key.task, key.share)),
+        )
+        for key, group in sorted(groups.items(), key=lambda one: (order.index(one[0][0]), one[0]))
     ]
 
 
-def _key(condition: Condition) -> tuple[str, str, str, int, float]:
-    link = condition.link
-    return condition.contender, link, condition.disturbance, condition.machines, condition.share
+class _Key(NamedTuple):
+    """Conditions that differ in nothing but their seed."""
+
+    contender: str
+    task: str
+    link: str
+    disturbance: str
+    machines: int
+    share: float
+
+    @classmethod
+    def of(cls, condition: Condition) -> _Key:
+        return cls(*(getattr(condition, name) for name in cls._fields))
 
 
 def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
@@ -112,8 +177,10 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
     pace = _ratio(rate, None if rate_alone is None else n * rate_alone)
     slowed = DISTURBANCES[row["disturbance"]].slow < 1.0
     stale = [row["staleness"]["mean"] for row in group if row.get("staleness")]
+    passages = sorted(_passages(group, "seconds"))
     return Scaling(
         row["contender"],
+        Condition.of(row).task,
         n,
         row["disturbance"],
         row["link"],
@@ -133,7 +200,29 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
         against_best=_ratio(best, seconds),
         staleness=fmean(stale) if stale else None,
         use=min(min(row["use"][1:] if slowed else row["use"]) for row in group),
+        least=_finite(passages[0]),
+        most=_finite(passages[-1]),
+        sent=_median_of(group, "sent"),
+        received=_median_of(group, "received"),
+        parent_cpu=_median_of(
+            [{"cpu": one["parent_cpu"] / one["seconds"]} for one in group if "parent_cpu" in one],
+            "cpu",
+        ),
     )
+
+
+def _median_of(group: list[Row], name: str) -> float | None:
+    found = [row[name] for row in group if name in row]
+    return median(found) if found else None
+
+
+def _finite(value: float) -> float | None:
+    return None if value == float("inf") else value
+
+
+def _passages(group: list[Row], name: str) -> list[float]:
+    """Seconds or steps to the goal; infinite if a run did not reach it."""
+    return [row["reached"][name] if row["reached"] else float("inf") for row in group]
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
@@ -150,29 +239,76 @@ def _median_passage(group: list[Row], name: str) -> float | None:
     """The median over seeds of seconds or steps to the goal."""
     if not group:
         return None
-    found = [row["reached"][name] if row["reached"] else float("inf") for row in group]
+    found = sorted(_passages(group, name))
     # Of an even number the later of the middle two: an infinite one must not be averaged away.
-    value = sorted(found)[len(found) // 2] if len(found) % 2 == 0 else median(found)
-    return None if value == float("inf") else float(value)
+    return _finite(float(found[len(found) // 2]))
 
 
-def remaining(left: Sequence[Condition], done: Iterable[Row], limit: float) -> float:
+def tasks(found: Iterable[Scaling]) -> str:
+    """A Markdown table of what was measured with the parent's bytes counted; "" without any."""
+    lines = [
+        f"| {TASKS[one.task].environment}, {TASKS[one.task].goal:g} | {one.contender} "
+        f"| {one.machines} | {_words(one)} | {one.reached} of {one.seeds} | {_number(one.seconds)} "
+        f"| {_number(one.least)}–{_number(one.most)} | {_number(one.steps, ',.0f')} "
+        f"| {_number(one.received, ',.0f', 1e-3)} | {_number(one.sent, ',.0f', 1e-3)} "
+        f"| {_number(one.parent_cpu, '.3f')} | {one.use:.2f} |"
+        for one in sorted(found, key=lambda one: list(TASKS).index(one.task))
+        if one.sent is not None
+    ]
+    head = (
+        "\n| task, goal | | machines | | solved | seconds, median | least–most | steps "
+        "| kB/s to the parent | kB/s from it | parent's cores | use |\n|" + "---|" * 12
+    )
+    return "\n".join([head, *lines, ""]) if lines else ""
+
+
+def falls(rows: Iterable[Row]) -> str:
+    """A Markdown table of the runs in which half of the machines were alone; "" without any."""
+    lines = [
+        f"| {row['contender']}, {Condition.of(row).task} | {row['machines']} | {row['seed']} "
+        f"| {max(mean for second, mean in row['means'] if second < row['alone'][1]):.0f} "
+        f"| {min(mean for second, mean in row['means'] if second >= row['alone'][1]):.0f} "
+        f"| {longest_fall(row['means'], row['alone'][1]):g} |"
+        for row in rows
+        if row.get("means")
+    ]
+    head = (
+        "\n| alone | machines | seed | best mean before the return | least after it "
+        "| seconds more than 20 below the best |\n|" + "---|" * 6
+    )
+    return "\n".join([head, *lines, ""]) if lines else ""
+
+
+def _words(one: Scaling) -> str:
+    return ", ".join(word for word in (one.disturbance, one.link) if word != "none")
+
+
+def _number(value: float | None, form: str = ".1f", unit: float = 1.0) -> str:
+    return "–" if value is None else format(value * unit, form)
+
+
+def remaining(left: Sequence[Condition], done: Iterable[Row]) -> float:
     """Seconds that the rest of a plan will probably take.
 
-    A run takes as long as those like it did; as those with as many machines; or else the limit.
+    A run takes as long as those like it did; as those with as many machines; or else its task's
+    limit.
 
     Args:
         left: what is still to be measured.
         done: rows with `wall`, the seconds that each took in all.
-        limit: seconds of learning at most.
     """
     alike: dict[Any, list[float]] = {}
     for row in done:
-        for key in ((row["contender"], row["machines"], row["disturbance"]), row["machines"]):
+        for key in _likes(Condition.of(row)):
             alike.setdefault(key, []).append(row["wall"])
     total = 0.0
     for condition in left:
-        key = (condition.contender, condition.machines, condition.disturbance)
-        walls = alike.get(key) or alike.get(condition.machines)
-        total += fmean(walls) if walls else limit
+        first, second = _likes(condition)
+        walls = alike.get(first) or alike.get(second)
+        total += fmean(walls) if walls else TASKS[condition.task].limit
     return total
+
+
+def _likes(one: Condition) -> tuple[Any, Any]:
+    """What runs have in common that take about as long; the second is the weaker."""
+    return (one.contender, one.task, one.machines, one.disturbance), (one.task, one.machines)

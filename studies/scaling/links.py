@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from studies.scaling.matrix import Link
 
 #: A network that nobody else uses: each link takes two of its addresses.
 _NET = "10.213"
+
+_COUNT = re.compile(r"bytes_(sent|received):(\d+)")
 
 
 class Network:
@@ -102,6 +105,20 @@ class Network:
         assert self._relay.stdin is not None
         self._relay.stdin.write(f"{' '.join(map(str, machines))}\n".encode())
         self._relay.stdin.flush()
+
+    def traffic(self, port: int) -> dict[str, tuple[int, int]]:
+        """Bytes that the parent has sent and received, of each connection to its port.
+
+        They are the kernel's counts, without headers of packets, and what was sent again counts
+        again. The keys are the other ends' addresses.
+        """
+        ask = ["ss", "-tinHO", f"sport = :{port}"]
+        lines = subprocess.run(self.at_parent(ask), capture_output=True, text=True, check=True)
+        found = {}
+        for line in lines.stdout.splitlines():
+            count = {name: int(number) for name, number in _COUNT.findall(line)}
+            found[line.split()[4]] = (count.get("sent", 0), count.get("received", 0))
+        return found
 
     def used(self) -> float:
         """Seconds of CPU time that the links have taken."""

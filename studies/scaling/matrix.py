@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from random import Random
 from typing import Any
@@ -48,6 +49,9 @@ _ALONE = {
 
 _CUT_SECONDS = 20.0
 
+#: How long children are alone, and how long a run goes on when they are back.
+_ALONE_SECONDS, AFTER_SECONDS = 60.0, 45.0
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -69,6 +73,9 @@ class Contender:
     #: What people read in tables and pictures.
     title: str = ""
 
+    #: Whether it learns any task, and not LunarLander alone.
+    any_task: bool = False
+
     def overrides(self) -> dict[str, Any]:
         """The settings that differ from the experiment's file, by their dotted keys."""
         return {**_COMMON, **(self.settings or {})}
@@ -76,7 +83,7 @@ class Contender:
 
 #: Variants of ours, then the peers. A new variant is one line.
 CONTENDERS: dict[str, Contender] = {
-    "experience": Contender("ours", title="Genkidama, children act, one learner"),
+    "experience": Contender("ours", title="Genkidama, children act, one learner", any_task=True),
     "alone": Contender(
         "ours",
         settings={**_LEARNS, "parent.alpha": 1.0, "child.beta": 0.0},
@@ -84,7 +91,19 @@ CONTENDERS: dict[str, Contender] = {
         title="Genkidama, one machine that learns by itself",
     ),
     "average": Contender(
-        "ours", "lunarlander/averaging.toml", _AVERAGE, title="Genkidama, averaging in chunks"
+        "ours",
+        "lunarlander/averaging.toml",
+        _AVERAGE,
+        title="Genkidama, averaging in chunks",
+        any_task=True,
+    ),
+    "average-half": Contender(
+        "ours",
+        "lunarlander/averaging.toml",
+        {**_AVERAGE, "parent.encoding": "float16"},
+        machines=(8,),
+        title="Genkidama, averaging in chunks, float16",
+        any_task=True,
     ),
     "average-blend": Contender(
         "ours",
@@ -186,6 +205,86 @@ def contender_of(name: str) -> Contender:
 
 
 @dataclass(frozen=True)
+class Task:
+    """An environment to learn."""
+
+    environment: str
+    #: The mean return to reach.
+    goal: float
+    #: Training continues until its own mean is so far above the goal, since that mean looks back.
+    margin: float
+    #: Seconds of learning at most, unless told otherwise.
+    limit: float
+    #: Of returns, against LunarLander's.
+    scale: float = 1.0
+    #: Of a core, for each machine, unless told otherwise.
+    share: float = 0.1
+    #: What differs from `averaging.toml` for those that average, by dotted keys.
+    average: Mapping[str, Any] = field(default_factory=dict)
+    #: The experiment of `experience` below `examples/`, and what differs from it.
+    experiment: str = ""
+    experience: Mapping[str, Any] = field(default_factory=dict)
+    #: Modules that a child may import for it.
+    allow: tuple[str, ...] = ()
+
+
+_BREAKOUT = {"algorithm.entropy_coefficient": 0.01, "algorithm.normalize_advantages": True}
+
+_FIRST_TASK = "lunarlander"
+
+TASKS: dict[str, Task] = {
+    "lunarlander": Task("LunarLander-v3", goal=200.0, margin=30.0, limit=600.0),
+    "cartpole": Task(
+        "CartPole-v1",
+        goal=475.0,
+        margin=15.0,
+        limit=180.0,
+        average={
+            "environment.reward_scale": 1.0,
+            "algorithm.gamma": 0.98,
+            "algorithm.gae_lambda": 0.9,
+        },
+        experiment="cartpole/cartpole.toml",
+    ),
+    "breakout": Task(
+        "minatar.gym:BaseEnv",
+        goal=8.0,
+        margin=2.0,
+        scale=0.1,
+        limit=300.0,
+        average={
+            **_BREAKOUT,
+            "environment.options": {"game": "breakout", "use_minimal_action_set": True},
+            "environment.reward_scale": 1.0,
+            "network.name": "convolutional",
+            "network.channels": "last",
+            "network.convolutions": [[16, 3, 2]],
+            "network.hidden": [128],
+            "network.activation": "relu",
+            "algorithm.gamma": 0.99,
+            "algorithm.gae_lambda": 0.95,
+            "stop.steps": 5_000_000,
+        },
+        experiment="minatar/breakout.toml",
+        experience={
+            "parent.rule": "experience",
+            "child.backend": "hogwild",
+            "environment.lanes": 16,
+            "algorithm.batch_size": 2048,
+        },
+        allow=("minatar",),
+    ),
+    "continuous": Task(
+        "LunarLanderContinuous-v3",
+        goal=200.0,
+        margin=30.0,
+        limit=600.0,
+        experiment="lunarlander/continuous.toml",
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Disturbance:
     """What goes wrong."""
 
@@ -195,6 +294,9 @@ class Disturbance:
     cuts: bool = False
     #: Whether the second half of the machines joins later.
     late: bool = False
+    #: Whether the second half of the machines is cut off once for a minute. Then the run has no
+    #: goal: it goes on for a while after that.
+    alone: bool = False
 
 
 DISTURBANCES: dict[str, Disturbance] = {
@@ -203,6 +305,7 @@ DISTURBANCES: dict[str, Disturbance] = {
     "slow100": Disturbance(slow=0.01),
     "cuts": Disturbance(cuts=True),
     "late": Disturbance(late=True),
+    "alone": Disturbance(alone=True),
 }
 
 
@@ -237,20 +340,46 @@ class Condition:
     disturbance: str = "none"
     link: str = "none"
     share: float = 0.1
+    #: A key of `TASKS`; rows that do not say it are of this one.
+    task: str = _FIRST_TASK
 
     @classmethod
     def of(cls, row: Row) -> Condition:
         """The condition under which a row was measured."""
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__ if name in row})
 
     def __str__(self) -> str:
         extra = [word for word in (self.disturbance, self.link) if word != "none"]
+        if self.task != _FIRST_TASK:
+            extra.append(self.task)
         machines = f"{self.machines} × {self.share:g} cores"
         return ", ".join([self.contender, machines, f"seed {self.seed}", *extra])
 
     def as_row(self) -> Row:
         """The part of a row that identifies it."""
-        return asdict(self)
+        row = asdict(self)
+        if self.task == _FIRST_TASK:
+            del row["task"]
+        return row
+
+
+def settings_of(condition: Condition) -> tuple[str, dict[str, Any]]:
+    """The experiment's file below `examples/`, and what differs from it by dotted keys."""
+    contender, task = contender_of(condition.contender), TASKS[condition.task]
+    settings = {**contender.overrides(), "seed": condition.seed}
+    if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
+        settings["algorithm.start_steps"] = 512 // condition.machines
+    file = contender.experiment
+    if condition.task != _FIRST_TASK:
+        average = condition.contender != "experience"
+        file = file if average else task.experiment
+        settings |= task.average if average else task.experience
+        settings["environment.id"] = task.environment
+    if contender.together:
+        settings["child.cores"] = math.ceil(condition.machines * condition.share)
+    if DISTURBANCES[condition.disturbance].alone and (steps := settings.get("stop.steps")):
+        settings["stop.steps"] = 3 * steps  # nothing but the time ends it
+    return file, settings
 
 
 def shares(condition: Condition) -> list[float]:
@@ -270,6 +399,9 @@ def problem(condition: Condition, cores: int) -> str | None:
     """
     asked = condition.share * condition.machines
     name = f"{condition.contender}, {condition.machines} machines, {condition.disturbance}"
+    if condition.task != _FIRST_TASK and not contender_of(condition.contender).any_task:
+        able = " ".join(name for name, one in CONTENDERS.items() if one.any_task)
+        return f"{condition.contender}: it learns {_FIRST_TASK} only; take --contenders {able}"
     if asked > 0.9 * cores:
         return (
             f"{name}: {condition.machines} × {condition.share:g} cores are {asked:g}, and this "
@@ -278,7 +410,8 @@ def problem(condition: Condition, cores: int) -> str | None:
         )
     if min(shares(condition)) < 0.001:
         return f"{name}: a share below 0.001 cores; take a larger --share"
-    if DISTURBANCES[condition.disturbance].cuts and LINKS[condition.link] is None:
+    disturbance = DISTURBANCES[condition.disturbance]
+    if (disturbance.cuts or disturbance.alone) and LINKS[condition.link] is None:
         return f"{name}: the loopback cannot be cut; take --links ethernet"
     return None
 
@@ -291,7 +424,7 @@ def makes_sense(condition: Condition) -> bool:
         return False
     if contender.together:
         return condition.disturbance == "none" and condition.link == "none"
-    if contender.kind != "ours" and (disturbance.cuts or disturbance.late):
+    if contender.kind != "ours" and (disturbance.cuts or disturbance.late or disturbance.alone):
         return False  # a group of torch.distributed's is fixed, and Flower waits for its minimum
     return condition.disturbance == "none" or condition.machines > 1
 
@@ -302,7 +435,8 @@ def plan(
     seeds: Iterable[int],
     disturbances: Iterable[str] = ("none",),
     links: Iterable[str] = ("none",),
-    share: float = 0.1,
+    share: float | None = None,
+    tasks: Iterable[str] = (_FIRST_TASK,),
 ) -> list[Condition]:
     """All runs, in their order: every seed goes round all conditions before the next one.
 
@@ -315,7 +449,8 @@ def plan(
         seeds: of the runs.
         disturbances: keys of `DISTURBANCES`.
         links: keys of `LINKS`.
-        share: of a core, for each machine.
+        share: of a core, for each machine; None takes each task's own.
+        tasks: keys of `TASKS`.
     """
     own = {name: contender_of(name).machines for name in contenders}
     wanted = own if machines is None else dict.fromkeys(contenders, tuple(machines))
@@ -328,8 +463,10 @@ def plan(
     order = []
     for position, seed in enumerate(seeds):
         these = [
-            Condition(contender, n, seed, disturbance, link, share)
-            for link, disturbance, n, contender in product(links, disturbances, turns, contenders)
+            Condition(contender, n, seed, disturbance, link, share or TASKS[task].share, task)
+            for task, link, disturbance, n, contender in product(
+                tasks, links, disturbances, turns, contenders
+            )
             if n in wanted[contender]
         ]
         order += these[::-1] if position % 2 else these
@@ -355,6 +492,11 @@ def cuts(machines: int, limit: float, rng: Random) -> list[tuple[float, list[int
         found.append((moment + _CUT_SECONDS, []))
         minute += 60.0
     return found
+
+
+def alone(machines: int, at: float) -> list[tuple[float, list[int]]]:
+    """When links are cut and mended if the second half is cut off once, from this second on."""
+    return [(at, list(range(machines // 2, machines))), (at + _ALONE_SECONDS, [])]
 
 
 def missing(wanted: Iterable[Condition], rows: Iterable[Row]) -> list[Condition]:

@@ -7,7 +7,6 @@ shares, go on, and the time begins.
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 import time
@@ -23,9 +22,9 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies.scaling.figures import staleness
+from studies.scaling.figures import each_second, staleness, traffic
 from studies.scaling.machines import ROOT, Machines
-from studies.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of
+from studies.scaling.matrix import DISTURBANCES, TASKS, Condition, Row, settings_of
 
 #: All children must have joined by then.
 _START_SECONDS = 300.0
@@ -39,17 +38,14 @@ INTERPRETER = sys.executable
 #: How often the history is read, while children join and while they train.
 _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
 
+#: How often the parent's connections are counted.
+_COUNTING_SECONDS = 1.0
+
 
 def experiment_of(condition: Condition) -> Experiment:
     """The experiment that a contender learns, with its seed."""
-    contender = contender_of(condition.contender)
-    file = ROOT / "examples" / contender.experiment
-    settings = {**contender.overrides(), "seed": condition.seed}
-    if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
-        settings["algorithm.start_steps"] = 512 // condition.machines
-    if contender.together:
-        settings["child.cores"] = math.ceil(condition.machines * condition.share)
-    return Experiment.load(file).with_settings(settings)
+    file, settings = settings_of(condition)
+    return Experiment.load(ROOT / "examples" / file).with_settings(settings)
 
 
 class Ours:
@@ -71,6 +67,10 @@ class Ours:
         self._joined: dict[str, float] = {}
         self._exchanges: list[Row] = []
         self._refused = 0
+        #: Since then, in seconds of a monotonic clock, the bytes sent and received by the parent.
+        self._traffic: list[tuple[float, int, int]] = []
+        #: The same of each connection, by the other end's address.
+        self._connections: dict[str, tuple[int, int]] = {}
         #: When the machines got their shares, in Unix seconds.
         self.begin = 0.0
         self._parent: subprocess.Popen[bytes] | None = None
@@ -108,17 +108,24 @@ class Ours:
             self._wait_for(together)
         self.begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
+        self._count()
         self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
         seconds = time.time() - self.begin
         row = {
             "seconds": seconds,
             "head_start_steps": head_start,
             **self._machines.account(),
+            **traffic(self._traffic),
         }
         self._parent.terminate()  # if it has not ended: it writes a last checkpoint
         self._parent.wait()
         self._read()
         last: Row = self._exchanges[-1] if self._exchanges else {}
+        if DISTURBANCES[condition.disturbance].alone:
+            means = [
+                (line["time"] - self.begin, line.get("mean_return")) for line in self._exchanges
+            ]
+            row["means"] = each_second(means)
         return {
             **row,
             **{key: last.get(key) for key in ("steps", "episodes", "version")},
@@ -145,6 +152,8 @@ class Ours:
     def _start_child(self, machine: int) -> None:
         url = f"ws://{self._machines.network.parents_address(machine)}:{self._port}"
         command = [INTERPRETER, "-m", "genkidama.child", "--parent", url, "--until-eof"]
+        for module in TASKS[self._machines.condition.task].allow:
+            command += ["--allow", module]
         self._machines.start(machine, [*command, "--name", _name(machine)], _name(machine))
 
     def _wait_for(self, machines: list[int]) -> None:
@@ -173,6 +182,8 @@ class Ours:
         while self._parent.poll() is None and (now := time.time() - self.begin) < limit:
             self._read()
             self._machines.disturb(now)
+            if time.monotonic() - self._traffic[-1][0] >= _COUNTING_SECONDS:
+                self._count()
             if waiting and now >= late:
                 for machine in waiting:
                     # It starts as fast as this computer can, and is held once it has joined.
@@ -184,6 +195,12 @@ class Ours:
                 self._machines.count_from_now(machine)
                 started.remove(machine)
             time.sleep(_JOINING_SECONDS if started else _TRAINING_SECONDS)
+
+    def _count(self) -> None:
+        """Takes down what the kernel has counted at the parent's connections."""
+        self._connections |= self._machines.network.traffic(self._port)
+        sent, received = (sum(column) for column in zip(*self._connections.values(), strict=True))
+        self._traffic.append((time.monotonic(), sent, received))
 
     def _read(self) -> None:
         for line in self._history.read():

@@ -76,7 +76,8 @@ def figure(found: Sequence[Scaling]) -> Figure:
 
 def _shown(one: Scaling) -> bool:
     measured = one.speed_up is not None or one.seconds is not None
-    return measured and one.disturbance == "none" and one.link == "none"
+    plain = (one.task, one.disturbance, one.link) == ("lunarlander", "none", "none")
+    return measured and plain
 
 
 def _seeds(axes: Axes, own: Sequence[Scaling], colour: object) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
-from studies.scaling.figures import scaling
-from studies.scaling.matrix import Condition, plan
+from studies.scaling.figures import longest_fall, scaling, traffic
+from studies.scaling.matrix import TASKS, Condition, plan
+from studies.scaling.ours import experiment_of
 from studies.scaling.relay import Way
 from tests.studies.rows import of, row
 
@@ -27,6 +28,52 @@ def test_many_and_few_machines_take_turns_and_every_second_seed_goes_backwards()
     order = plan(["blend"], MACHINES, [1, 2])
     assert [one.machines for one in order] == [16, 1, 8, 2, 4, 4, 2, 8, 1, 16]
     assert [one.seed for one in order] == [1] * 5 + [2] * 5
+
+
+def test_a_row_says_its_task_unless_it_is_the_first_one() -> None:
+    lander, cartpole = plan(["average"], [8], [1], tasks=["lunarlander", "cartpole"])
+    assert "task" not in lander.as_row() and cartpole.as_row()["task"] == "cartpole"
+    for one in (lander, cartpole):
+        assert Condition.of(one.as_row()) == one and matrix.problem(one, 2) is None
+    (blend,) = plan(["blend"], [8], [1], tasks=["cartpole"])
+    assert matrix.problem(blend, 2) == (
+        "blend: it learns lunarlander only; take --contenders experience average average-half"
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("contender", ["average", "average-half", "experience"])
+def test_every_task_has_an_experiment(contender: str, task: str) -> None:
+    experiment = experiment_of(Condition(contender, 8, 3, task=task))
+    assert (experiment.environment.id, experiment.seed) == (TASKS[task].environment, 3)
+    assert (experiment.child.exchange == "chunk") == (contender != "experience")
+    assert (experiment.parent.rule == "experience") == (contender == "experience")
+    assert (experiment.parent.encoding == "float16") == (contender == "average-half")
+
+
+def test_falls_count_from_the_return_on_and_against_the_best_before() -> None:
+    means = [
+        (0, 10.0),
+        (1, 100.0),
+        (2, 70.0),
+        (3, 79.0),
+        (4, 80.0),
+        (5, 79.0),
+        (7, 60.0),
+        (8, 81.0),
+    ]
+    assert longest_fall(means, since=0.0) == 3.0
+    assert longest_fall(means, since=3.0) == 3.0
+    assert longest_fall(means, since=7.0) == 1.0
+    assert longest_fall(means, since=8.0) == 0.0
+
+
+def test_bytes_a_second_are_those_between_the_first_count_and_the_last() -> None:
+    assert traffic([(1.0, 100, 1_000), (2.0, 0, 0), (5.0, 500, 9_000)]) == {
+        "sent": 100,
+        "received": 2_000,
+    }
+    assert traffic([(1.0, 100, 1_000)]) == {}
 
 
 # The link.

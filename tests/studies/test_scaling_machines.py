@@ -71,12 +71,15 @@ def test_a_link_takes_its_time_and_can_be_cut() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_two_children_train_and_are_judged(tmp_path: Path) -> None:
-    arguments = ["run", "--limit", "8", "--goal", "-1000", "--every", "1"]
-    options = command.parse([*arguments, "--results", str(tmp_path / "results.jsonl")])
-    row = json.loads(json.dumps(command.measure(Condition("blend", 2, 0), options)))
-    assert Condition.of(row) == Condition("blend", 2, 0)
+@pytest.mark.parametrize(
+    "condition", [Condition("blend", 2, 0), Condition("average", 2, 0, task="cartpole")], ids=str
+)
+def test_two_children_train_and_are_judged(condition: Condition, tmp_path: Path) -> None:
+    options = command.parse(["run", "--limit", "8", "--results", str(tmp_path / "results.jsonl")])
+    row = json.loads(json.dumps(command.measure(condition, options)))
+    assert Condition.of(row) == condition
     assert row["steps"] > 0 and row["seconds"] <= 9.0
     assert len(row["use"]) == 2 and max(row["use"]) < 1.1
+    assert row["sent"] > 1_000 and row["received"] > 1_000
     reached = row["reached"]
-    assert reached is None or 0.0 < reached["seconds"] <= row["seconds"]
+    assert reached is None or 0.0 < reached["seconds"] <= row["seconds"] + 1.0
