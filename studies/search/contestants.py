@@ -39,8 +39,10 @@ CONTESTANTS: dict[str, Contestant] = {
             "trials": _ENDLESS,
         },
     ),
-    "asha": Contestant("ASHA", {"method": "asha", "sampler": "tpe", "trials": _ENDLESS}),
-    "hyperband": Contestant("Hyperband", {"method": "hyperband", "trials": _ENDLESS}),
+    "asha": Contestant("ASHA, stopping", {"method": "asha", "sampler": "tpe", "trials": _ENDLESS}),
+    "asynchronous_hyperband": Contestant(
+        "Hyperband, asynchronous", {"method": "asynchronous_hyperband", "trials": _ENDLESS}
+    ),
     "random": Contestant("random search", {"method": "random", "trials": _ENDLESS}),
 }
 

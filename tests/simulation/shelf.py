@@ -186,7 +186,7 @@ def _search(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         "parent": parent,
         "stop": {},
         "search": {
-            "method": chance.choice(["hypertrick", "hyperband", "asha", "random"]),
+            "method": chance.choice(["hypertrick", "asynchronous_hyperband", "asha", "random"]),
             "trials": chance.randint(4, 12),
             "phases": 3,
             "phase_steps": chance.choice([50, 200]),

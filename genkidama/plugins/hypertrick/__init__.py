@@ -1,5 +1,5 @@
 """Asynchronous search for hyperparameters: HyperTrick (Heinrich and Frosio, arXiv 1902.02725),
-Hyperband and ASHA, with study and report.
+its rivals, with study and report.
 
 `genkidama search FILE.toml` runs a search on real machines (`docs/hypertrick.md`).
 `studies/hypertrick/` simulates it.
@@ -55,7 +55,7 @@ PLUGIN = Plugin(
 
 SEARCH = Verb(
     "search for hyperparameters",
-    "Searches for hyperparameters with HyperTrick.",
+    "Searches for hyperparameters, with HyperTrick or what `search.method` says.",
     (
         file("an experiment with a [search] (not needed with --resume)"),
         number(

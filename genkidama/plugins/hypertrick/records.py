@@ -35,8 +35,8 @@ from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
 #: The names of the methods in a report.
 TITLES = {
     "hypertrick": "HyperTrick",
-    "hyperband": "Hyperband",
-    "asha": "ASHA",
+    "asynchronous_hyperband": "Hyperband, asynchronous",
+    "asha": "ASHA, stopping variant",
     "random": "random search",
 }
 

@@ -31,9 +31,9 @@ class SearchSettings(Section, frozen=True):
 
     optional = True
 
-    method: Literal["hypertrick", "hyperband", "asha", "random"] = "hypertrick"
-    """`"hypertrick"`, `"hyperband"` and `"asha"` stop the trials that do worse, each by its rule;
-    `"random"` lets every trial run to its end."""
+    method: Literal["hypertrick", "asynchronous_hyperband", "asha", "random"] = "hypertrick"
+    """`"hypertrick"`, `"asynchronous_hyperband"` and `"asha"` (its stopping variant) stop the
+    trials that do worse, each by its rule; `"random"` lets every trial run to its end."""
     trials: Natural = 16
     """W₀: trials to start in all."""
     phases: Natural = 10
@@ -102,7 +102,7 @@ class SearchSettings(Section, frozen=True):
     @property
     def eta(self) -> int | None:
         """η of Hyperband and ASHA; None of another method."""
-        default = {"hyperband": 3, "asha": 4}.get(self.method)
+        default = {"asynchronous_hyperband": 3, "asha": 4}.get(self.method)
         return default and (self.reduction_factor or default)
 
     def rule(self, trials: int = 0, seed: int = 0) -> SearchRule:
@@ -117,7 +117,7 @@ class SearchSettings(Section, frozen=True):
                 phases=self.phases,
                 factor=self.eta,
                 least=self.least_phases,
-                brackets=self.method == "hyperband",
+                brackets=self.method == "asynchronous_hyperband",
             )
         return HyperTrick(
             workers=trials,
@@ -136,7 +136,7 @@ _METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("eviction_rate", "decisions", "factor", "cohort", "adaptive"), ("hypertrick", "random")
     ),
-    **dict.fromkeys(("reduction_factor", "least_phases"), ("hyperband", "asha")),
+    **dict.fromkeys(("reduction_factor", "least_phases"), ("asynchronous_hyperband", "asha")),
 }
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.

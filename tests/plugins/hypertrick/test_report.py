@@ -79,11 +79,17 @@ def test_the_text_of_a_real_search(tmp_path: Path) -> None:
         ({"trials": 1, "until": 200}, "No trial has run all 5 phases yet."),
         ({"score": lambda params, number, rng: math.nan}, "24 failed"),
         ({"nodes": 1, "trials": 5}, "on 1 node\n"),
-        ({"method": "asha", "phases": 9}, "search: ASHA (reduction factor 4), 24 trials of at"),
+        (
+            {"method": "asha", "phases": 9},
+            "search: ASHA, stopping variant (reduction factor 4), 24 trials of at",
+        ),
         ({"method": "asha", "phases": 9}, "if about 1/4 continue at each decision"),
         (
-            {"method": "hyperband", "settings": {"reduction_factor": 2, "least_phases": 2}},
-            "Hyperband (reduction factor 2, at least 2 phases)",
+            {
+                "method": "asynchronous_hyperband",
+                "settings": {"reduction_factor": 2, "least_phases": 2},
+            },
+            "Hyperband, asynchronous (reduction factor 2, at least 2 phases)",
         ),
         ({"score": lambda params, number, rng: 1.0, "trials": 8}, "Which settings matter"),
         ({"phases": 1, "trials": 5}, "at most 1 phase of"),

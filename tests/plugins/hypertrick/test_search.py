@@ -239,7 +239,7 @@ def test_a_whole_search_of_one_node_by_values() -> None:
         {"method": "random"},
         {"method": "asha"},
         {"method": "asha", "reduction_factor": 2, "least_phases": 2},
-        {"method": "hyperband", "phases": 9},
+        {"method": "asynchronous_hyperband", "phases": 9},
     ],
 )
 def test_verdicts_are_the_rules(search: dict[str, Any]) -> None:
@@ -785,7 +785,7 @@ class World:
     """A search, its nodes, and a sampler that is always quick. `restart` replaces the parent."""
 
     def __init__(self, method: str = "hypertrick", **search: Any) -> None:
-        halving = method in ("hyperband", "asha")
+        halving = method in ("asynchronous_hyperband", "asha")
         self.plan = {
             "method": method,
             "trials": 5,
@@ -903,7 +903,7 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
     rng = random.Random(seed)
     for _ in range(75):
         world = World(
-            method=rng.choice(["hypertrick", "hyperband", "asha", "random"]),
+            method=rng.choice(["hypertrick", "asynchronous_hyperband", "asha", "random"]),
             retries=rng.randrange(3),
         )
         for _ in range(80):
@@ -927,7 +927,7 @@ def compare(rng: random.Random) -> None:
         for _ in range(60)
     ]
     moment = rng.randrange(40)
-    method = rng.choice(["hypertrick", "hyperband", "asha"])
+    method = rng.choice(["hypertrick", "asynchronous_hyperband", "asha"])
     worlds = World(method=method), World(method=method)
     for world in worlds:
         for number, (name, deed, metric) in enumerate(deeds):

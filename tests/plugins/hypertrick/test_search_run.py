@@ -538,9 +538,14 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         },
         {"method": "random"},
         {"method": "asha", "eviction_rate": 0.25},
-        {"method": "hyperband", "eviction_rate": 0.25, "reduction_factor": 2, "sampler": "tpe"},
+        {
+            "method": "asynchronous_hyperband",
+            "eviction_rate": 0.25,
+            "reduction_factor": 2,
+            "sampler": "tpe",
+        },
     ],
-    ids=["tpe", "import string", "random search", "asha", "hyperband"],
+    ids=["tpe", "import string", "random search", "asha", "asynchronous_hyperband"],
 )
 async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> None:
     settings = searching(trials=8, **search)

@@ -86,7 +86,7 @@ def test_every_allowed_value_arrives_and_survives(
     )
 
 
-@pytest.mark.parametrize("method", ["hyperband", "asha"])
+@pytest.mark.parametrize("method", ["asynchronous_hyperband", "asha"])
 def test_the_settings_of_other_methods_arrive(method: str) -> None:
     chosen = {"method": method, "reduction_factor": 2, "least_phases": 3}
     experiment = of(**LEAST, **chosen)
@@ -125,7 +125,7 @@ RULES: dict[str, tuple[Any, ...]] = {
     "hypertrick": (HyperTrick, tuple(range(26)), None),
     "random": (HyperTrick, (), None),
     "asha": (Halving, (0, 3, 15), 4),
-    "hyperband": (Halving, (0, 2, 8), 3),
+    "asynchronous_hyperband": (Halving, (0, 2, 8), 3),
 }
 
 
@@ -145,7 +145,7 @@ def test_the_rule_takes_all_settings_of_its_method() -> None:
     rule: Any = of(**LEAST, **own).search.rule(seed=3)  # type: ignore[union-attr]
     assert (rule.eviction_rate, rule.cohort, rule.adaptive, rule.seed) == (0.4, 16, True, 3)
     assert rule.decide_after == (0, 2, 8)
-    own = {"method": "hyperband", "reduction_factor": 2, "least_phases": 3}
+    own = {"method": "asynchronous_hyperband", "reduction_factor": 2, "least_phases": 3}
     rule = of(**LEAST, **own, phases=13).search.rule()  # type: ignore[union-attr]
     assert (rule.decide_after, rule.peers(0), rule.peers(4)) == ((2, 5, 11), 0, 1)
 
@@ -166,7 +166,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"search": {"method": "ashes"}},
-        "search.method = 'ashes': expected one of 'hypertrick', 'hyperband', 'asha', 'random'",
+        "search.method = 'ashes': expected one of 'hypertrick', 'asynchronous_hyperband', 'asha'",
     ),
     *(
         (
@@ -175,11 +175,15 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
             f"and it is {method!r}; take one of them out",
         )
         for own, needed, methods in (
-            ({"cohort": 16}, "'hypertrick'", ("hyperband", "asha")),
-            ({"eviction_rate": 0.5}, "'hypertrick'", ("hyperband", "asha")),
-            ({"decisions": "geometric"}, "'hypertrick'", ("hyperband", "asha")),
-            ({"reduction_factor": 3}, "'hyperband' or 'asha'", ("hypertrick", "random")),
-            ({"least_phases": 2}, "'hyperband' or 'asha'", ("hypertrick", "random")),
+            ({"cohort": 16}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
+            ({"eviction_rate": 0.5}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
+            ({"decisions": "geometric"}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
+            (
+                {"reduction_factor": 3},
+                "'asynchronous_hyperband' or 'asha'",
+                ("hypertrick", "random"),
+            ),
+            ({"least_phases": 2}, "'asynchronous_hyperband' or 'asha'", ("hypertrick", "random")),
         )
         for method in methods
         for key, value in own.items()
