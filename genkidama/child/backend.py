@@ -134,7 +134,10 @@ class GradientBackend(Backend, Protocol):
 
 
 class ChunkBackend(Backend, Protocol):
-    """A backend that takes θ_P before it learns: `child.exchange = "chunk"`."""
+    """A backend that takes θ_P before it learns: `child.exchange = "chunk"`.
+
+    Its `blend` keeps what has been learned since `sent`.
+    """
 
     #: Whether the exchange that is due is a pull: the next thing is learning, and not acting.
     pulls: bool

@@ -5,6 +5,8 @@ Laws of this file:
   parent: if it is cut off, it keeps training and reconnects.
 - After a reconnection it keeps its own weights and pushes them. A parent that has lost everything
   takes them.
+- With `exchange = "chunk"` it learns on if an answer is late, as a link may be cut without a sign.
+  The answer is then blended into what it has learned.
 - In a search, a child trains one trial after another. It gives back a trial that it cannot train,
   and asks for the next one.
 
@@ -47,7 +49,7 @@ from genkidama.protocol.session import Begin, BlendReply, Decision, Reset
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import available_cores, loop_factory, on_signals
-from genkidama.runtime.pacing import RestartPolicy
+from genkidama.runtime.pacing import Patience, RestartPolicy
 from genkidama.runtime.script import begin
 from genkidama.runtime.systemd import supervised
 
@@ -129,6 +131,9 @@ class Child:
         self._settings = dict(settings or {})
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
+        self._patience = Patience()
+        #: Learns on while the present exchange has no answer; None before it has waited for long.
+        self._alone: asyncio.Task[None] | None = None
         self._stopped = False
         self._failure: BaseException | None = None
         #: Whether an exchange is under way.
@@ -355,11 +360,13 @@ class Child:
         while not (self._connection.over or self._stopping.is_set()):
             await backend.due()
             self._exchanging = True
+            self._alone = None
             try:
                 await self._exchange(backend)
             finally:
                 self._exchanging = False
-                backend.release()
+                if self._alone is None:
+                    backend.release()
 
     async def _exchange(self, backend: Backend) -> None:
         """One push and its reply. Work that does not reach the parent is kept for the next.
@@ -385,19 +392,54 @@ class Child:
         if not self._connection.can_push:
             return False
         news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
-        decision = await self._connection.push(backend.snapshot(), gradient, news)
+        push = self._connection.push(backend.snapshot(), gradient, news)
+        decision = await self._patiently(push, backend)  # type: ignore[arg-type]  # if in chunks
         if decision is not None:
             self._carry_out(decision, backend)
         return decision is not None
 
     async def _pull(self, backend: ChunkBackend) -> None:
         """θ_C ← θ_P before the child learns, if there is a connection and nothing to push first."""
-        asked = time.monotonic()
-        decision = await self._connection.pull(backend.weights())
+        asked, before = time.monotonic(), backend.weights().copy()
+        decision = await self._patiently(self._connection.pull(before), backend)
         if isinstance(decision, BlendReply):
-            backend.take(decision.vector, time.monotonic() - asked)
+            if self._alone is None:
+                backend.take(decision.vector, time.monotonic() - asked)
+            elif decision.vector is not None:
+                backend.blend(before, decision.vector, 1.0)
             backend.set_progress(decision.progress)
             notify_reply(backend, decision.steps, self._session.version, decision.children)
+
+    async def _patiently(
+        self, asking: Coroutine[Any, Any, Decision | None], backend: ChunkBackend
+    ) -> Decision | None:
+        """The decision. With chunks, the child learns on by itself once it is late."""
+        if self.experiment is None or self.experiment.child.exchange != "chunk":
+            return await asking
+        began = time.monotonic()
+        late = asyncio.get_running_loop().call_later(
+            self._patience.seconds, self._go_on_alone, backend
+        )
+        try:
+            decision = await asking
+        finally:
+            late.cancel()
+            if self._alone is not None:
+                await _cancel(self._alone)
+        self._patience.waited(time.monotonic() - began)
+        return decision
+
+    def _go_on_alone(self, backend: ChunkBackend) -> None:
+        backend.release()  # at once: from here on the cores do not wait for the exchange
+        self._alone = self._in_background(self._learn_alone(backend))
+
+    async def _learn_alone(self, backend: ChunkBackend) -> None:
+        """One chunk after another; the next push has what they bring."""
+        while True:
+            await backend.due()
+            if not backend.pulls:
+                self._gather(backend)
+            backend.release()
 
     def _carry_out(self, decision: Decision, backend: Backend) -> None:
         version = self._session.version

@@ -28,6 +28,7 @@ Laws of this file:
   weights.
 - θ_P is pulled only while θ_C has nothing that the parent lacks: after a reply to a push of all of
   it, and before what is learned next. So work without a parent is pushed before it is replaced.
+- What was learned before a reply came was learned from an older θ_P, whose version its push has.
 - A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other half; `docs/protocol.md` describes the conversation.
@@ -288,7 +289,7 @@ class Session:
         self.signature: Signature | None = None
         self._join = Join(signature=[])
         self.cores = 0
-        #: The version of θ_P in the parent's last weights.
+        #: The version of θ_P from which the next push has learned: usually that of the last reply.
         self.version = 0
         #: Set when the run is over, or the trial.
         self.over: Over | None = None
@@ -391,6 +392,7 @@ class Session:
 
         Measures that are left out are mentioned only the first time.
         """
+        self._settled = False
         left_out = self._pending.add(steps, returns, measures)
         if self._named_measures:
             return LeftOut(left_out.returns)
@@ -526,7 +528,10 @@ class Session:
     def _blend(self, weights: Weights, sent: Vector | None) -> BlendReply:
         weights = self._delta.read(weights)
         check_weights(weights, self.signature)
-        self.version = weights.version
+        if self._settled or self.pushes == "experience":
+            self.version = weights.version
+        else:  # θ_C has learned more than was pushed
+            self.version = min(self.version, weights.version)
         if sent is not None or weights.vector is not None:  # a pull may bring nothing new
             self._base.set(weights.vector)
         if weights.stop:

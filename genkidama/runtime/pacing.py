@@ -1,9 +1,14 @@
-"""Restart policy, backoff, and limits on repeated messages. Pure: time and chance are arguments."""
+"""Restarts, backoff, patience, and limits on repeated messages.
+
+Pure: time and chance are arguments.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -69,6 +74,31 @@ class RestartPolicy:
         self._row.clear()
         if self._half_life == math.inf:
             self._weight = 0
+
+
+class Patience:
+    """The wait for an answer before one goes on without it: several times the usual wait.
+
+    The usual one is the median of the newest, so a single long one changes nothing.
+
+    Args:
+        least: seconds, also before the first answer.
+        times: the usual wait.
+    """
+
+    def __init__(self, least: float = 0.5, times: float = 5.0) -> None:
+        self._least = least
+        self._times = times
+        self._waits: deque[float] = deque(maxlen=9)
+
+    def waited(self, seconds: float) -> None:
+        """Notes how long an answer has taken."""
+        self._waits.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds to wait for the next answer."""
+        return max(self._least, self._times * median(self._waits) if self._waits else 0.0)
 
 
 class Backoff:

@@ -11,7 +11,8 @@ import socket
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from genkidama.child.child import Child, ExchangeLog
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
 from genkidama.protocol.vector import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
-from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
+from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, small, url
 from tests.parent.fake_child import FakeChild
 
 
@@ -522,3 +524,52 @@ def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyP
             "next": "again",
         }
     ]
+
+
+# A link that is cut without a sign.
+
+
+@asynccontextmanager
+async def cuttable(parent: Parent) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """An address that leads to the parent, and an event: while it is not set, nothing arrives."""
+    whole = asyncio.Event()
+    whole.set()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await whole.wait()
+                writer.write(data)
+        writer.close()
+
+    async def link(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(*parent.address)
+        await asyncio.gather(carry(reader, forth), carry(back, writer))
+
+    async with await asyncio.start_server(link, "127.0.0.1", 0) as server:
+        yield url(server.sockets[0].getsockname()), whole
+
+
+@pytest.mark.usefixtures("_patient")
+@pytest.mark.parametrize("rule", ["difference", "blend"])
+async def test_in_chunks_a_child_learns_on_while_its_link_is_cut(rule: str, tmp_path: Path) -> None:
+    experiment = small(
+        algorithm={"name": "ppo", "batch_size": 32, "minibatch_size": 8},
+        child={"exchange": "chunk"},
+        parent={"rule": rule},
+    )
+    async with running(experiment, tmp_path) as parent, cuttable(parent) as (address, whole):
+        child = Child(address, name="pi")
+        async with Serving(child):
+            await eventually(lambda: child.counts.exchanges >= 3)
+            whole.clear()
+            steps, version = child.counts.steps, parent.server.trial.version
+            await eventually(lambda: child.counts.steps >= steps + 8 * 32)  # and not one chunk
+            assert parent.server.trial.version <= version + 1
+            exchanges = child.counts.exchanges
+            whole.set()
+            await eventually(lambda: child.counts.exchanges >= exchanges + 3)
+    assert len(history(tmp_path, "join")) == 1
+    pushes = history(tmp_path, "exchange")
+    assert pushes[-1]["steps"] == child.counts.steps  # all of its work has been counted, and once
+    assert max(line["staleness"] for line in pushes) <= 2

@@ -337,6 +337,24 @@ def test_progress_behind_a_difference_that_is_sent_again_is_pushed_before_a_pull
     assert session.pull() == Pull()
 
 
+def test_progress_before_a_late_reply_has_the_version_that_it_was_learned_from() -> None:
+    session = differing(0)
+    session.receive(Pull(), Weights(version=5, vector=THEIRS))
+    late = session.push(OURS)
+    session.add_work(7, [], {})  # it has learned on
+    decision = answered(session, late, version=90)
+    assert isinstance(decision, BlendReply) and decision.sent is OURS
+    assert session.pull() is None
+    push = session.push(OURS + 3)
+    np.testing.assert_array_equal(push.vector, OURS + 3 - THEIRS)
+    assert (push.version, push.steps, push.kind) == (5, 7, "difference")
+    answered(session, push, version=91)
+    assert (session.version, session.pull()) == (91, Pull())
+    session.add_work(7, [], {})
+    session.receive(Pull(), Weights(version=99, vector=OURS))  # which was asked for before that
+    assert (session.version, session.pull()) == (91, None)
+
+
 def test_differences_start_from_what_was_pulled_unless_that_is_nothing_new() -> None:
     session = differing(0)
     session.receive(Pull(), Weights(version=5, vector=THEIRS))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.runtime.pacing import Backoff, Once, RestartPolicy, Throttle
+from genkidama.runtime.pacing import Backoff, Once, Patience, RestartPolicy, Throttle
 
 gaps = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=40)
 
@@ -118,3 +118,14 @@ def test_all_messages_are_counted_in_few_lines(story: list[tuple[float, str]]) -
         counts = [count for each, count in told if each == kind]
         assert sum(counts) == sum(each == kind for _, each in story)
         assert len(counts) <= now + 2
+
+
+def test_an_answer_is_late_after_five_times_the_usual_wait_and_half_a_second() -> None:
+    patience = Patience()
+    assert patience.seconds == 0.5
+    for seconds in (0.01, 0.02, 20.0):
+        patience.waited(seconds)
+    assert patience.seconds == 0.5  # a cut is not what is usual
+    for _ in range(9):
+        patience.waited(0.4)
+    assert patience.seconds == pytest.approx(2.0)
