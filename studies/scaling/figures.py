@@ -239,9 +239,7 @@ def _median_passage(group: list[Row], name: str) -> float | None:
     """The median over seeds of seconds or steps to the goal."""
     if not group:
         return None
-    found = sorted(_passages(group, name))
-    # Of an even number the later of the middle two: an infinite one must not be averaged away.
-    return _finite(float(found[len(found) // 2]))
+    return _finite(float(median(_passages(group, name))))
 
 
 def tasks(found: Iterable[Scaling]) -> str:

@@ -1,0 +1,210 @@
+"""The measured numbers of the summaries: README, the tutorial and `docs/results/README.md`.
+
+A figure is computed from the rows in `docs/results/`, or, where there are none, read on the page
+that says what its command printed; then its sentence must stand in the summary as it does here. Any
+other number with a unit is a failure, unless `SETTINGS` says what else it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from statistics import median
+from typing import Any
+
+import pytest
+
+from studies import store
+from studies.differences import interval, medians
+from tests.helpers import ROOT
+
+README, SUMMARY = "README.md", "docs/results/README.md"
+MACHINES, ROBOT = "docs/tutorial/machines.md", "docs/tutorial/robot.md"
+SCALING, GUIDE = "docs/scaling.md", "docs/raspberry-pi.md"
+EDGE, LANDER, GA3C = "docs/edge.md", "docs/results/lunarlander.md", "docs/results/ga3c.md"
+SHELF, SHARDS = "docs/results/shelf.md", "docs/results/shards.md"
+TUTORIAL = sorted(f"docs/tutorial/{page.name}" for page in ROOT.glob("docs/tutorial/*.md"))
+
+#: Figures that have no rows: where their command's print stands, what takes them from there, where
+#: else they stand, and how. Code and links are left out of both.
+PRINTED = [
+    (LANDER, r"a ratio of ([\d.]+)\.", SUMMARY, "{} of the time of Stable-Baselines3's PPO"),
+    (LANDER, r"13,675 \| a3c is ([\d.]+)×", SUMMARY, "{} times the environment steps of Stable-"),
+    (LANDER, r"54,250 \| 52,360 \| ([\d.]+)", SUMMARY, "and {} of those of the bare environment"),
+    (EDGE, r"16 children, 40 windows each \| ([\d,]+)", SUMMARY, "beside {} of commit 226ec37"),
+    (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", SUMMARY, "handles {} exchanges a second"),
+    (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", README, "handles {} exchanges a second"),
+    (LANDER, r"52,499 \| 24,268 \| ([\d.]+)", SUMMARY, "{} of the exchanges of a"),
+    (LANDER, r"1,741 \| 1,220 \| ([\d.]+)", SUMMARY, "{} with 250,000 numbers"),
+    (LANDER, r"handles (\d+)\.1 times the pushes", SUMMARY, "{} times those of Flower's gRPC"),
+    (EDGE, r"four cores, , n = 1 .*? \| (\d+) MB", SUMMARY, "A child with four cores takes {} MB"),
+    (EDGE, r"four cores, , n = 1 .*? \| (\d+) MB", README, "child with four cores takes {} MB"),
+    (EDGE, r"the same, , n = 1 .*? \| (\d+) MB", SUMMARY, "with {} (one run each, no rows)"),
+    (EDGE, r"environments of your own \| (\d+)", README, "a parent, takes {} MB;"),
+    (EDGE, r"a film of it \| (\d+)", README, "with , {};"),
+    (EDGE, r"its CPU build\) \| ([\d,]+)", README, "for your own networks, {} ("),
+    (SHELF, r"the first exchange \| ([\d.]+) min", SUMMARY, "takes {} and"),
+    (SHELF, r"the first exchange \| .*? \| ([\d.]+)", SUMMARY, "and {} minutes"),
+    (SHARDS, r"\| 2 \| 0.757 .*? \| ([\d.]+)", SUMMARY, "carries {} and"),
+    (SHARDS, r"\| 4 \| 1.473 .*? \| ([\d.]+)", SUMMARY, "and {} times the exchanges"),
+    (GA3C, r"Hogwild, t_max 5 \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Hogwild"),
+    (GA3C, r"A2C, 16 .*? \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Stable"),
+    (GA3C, r"limit of its parts.*? \| .*? \| ([\d.]+)", SUMMARY, "and {} of its parts' limit"),
+]  # fmt: skip
+
+#: Numbers that have no rows here, by what they are.
+SETTINGS = {
+    "a version": ["Python 3.11", "Stable-Baselines3 2.9.2", "genkidama_rl-0.1.0"],
+    "a setting": [
+        "gamma=0.99", "gamma-0.99", "or after five minutes", "nodes and 5 minutes each",
+        "for five minutes:", "two runs of 40 seconds each", "its 95 % stratified",
+    ],
+    "the thesis' own": ["257.2 ± 39.9"],
+    "about": ["It takes two minutes"],
+    "printed by one run, which tests/test_documents.py makes again": ["280.6 ± 40.1"],
+    "printed by one run, which tests/test_tutorial_documents.py makes again": [
+        "52.3 ± 32.8", "-3.9 over", "-4.1 ± 1.5", "143.8 over", "197.0 ± 59.8", "172.6 over",
+        "306.0 ± 149.3",
+    ],
+}  # fmt: skip
+
+#: A number with a unit, or with a point.
+MEASURED = re.compile(
+    r"(?:\d[\d.,]*|\b(?:two|three|four|five|six|seven|eight|nine|ten|sixteen))\s?(?:%|±|×|(?:s|ms|µs|"
+    r"MB|GB|KB|min|minutes?|seconds?|hours?|times|steps a second|exchanges)\b)|\d\.\d"
+)
+
+
+def of(file: str, key: str = "", **wanted: Any) -> list[Any]:
+    """The rows of a file that have what is wanted, or their values of a key.
+
+    By `reached.seconds` a run that was ended before it reached the goal has its limit.
+    """
+    rows = store.read(ROOT / f"docs/results/{file}.jsonl")
+    found = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+    assert found, (file, wanted)
+    if key == "reached.seconds":
+        return [row["reached"]["seconds"] if row["reached"] else row["limit"] for row in found]
+    return [row[key] for row in found] if key else found
+
+
+def machines(file: str, contender: str, count: int) -> list[float]:
+    """Seconds to the goal of so many machines with a tenth of a core each, undisturbed."""
+    wanted = {"contender": contender, "machines": count, "disturbance": "none", "link": "none"}
+    return of(file, "reached.seconds", share=0.1, **wanted)
+
+
+def times(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, ...]:
+    """The ratio of two medians, and the ends of its interval."""
+    ends = interval([slow, fast], lambda a, b: medians(a) / medians(b))
+    return (median(slow) / median(fast), *(ends or ()))
+
+
+def several(values: Sequence[float], form: str = "{:.1f} [{:.1f}, {:.1f}], n = {}") -> str:
+    """Their median, the ends of its interval, and their number."""
+    return form.format(median(values), *(interval([values], medians) or ()), len(values))
+
+
+@cache
+def text(page: str) -> str:
+    """A page's prose and tables on one line, without code and links."""
+    found = re.sub(r"(?ms)^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"))
+    found = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", found)
+    return " ".join(re.sub(r"`[^`]*`", "", found).replace("*", "").split())
+
+
+def lunarlander() -> Iterator[tuple[str, str]]:
+    for commit in ("226ec37", "1bf4b4c"):
+        passed = of("without-torch", "to_200", commit=commit, what="landing")
+        least, most = min(passed), max(passed)
+        yield EDGE, f"| {median(passed):.1f} s ({least:.1f}–{most:.1f}) |"
+    yield README, several(passed, "in {:.1f} s (95 % interval {:.1f} to {:.1f}, n = {})")
+    yield SUMMARY, several(passed, "after {:.1f} s [{:.1f}, {:.1f}], n = {}")
+    yield SUMMARY, f"({least:.1f} to {most:.1f})"
+    table = re.findall(r"\| 4[23]\d \| ([\d.]+) s \| [\d.]+ s \| ([\d.]+)", text(LANDER))
+    early, best = zip(*((float(one), float(two)) for one, two in table), strict=True)
+    yield SUMMARY, f"The best weights of ten longer runs reach {min(best):.0f} to {max(best):.0f}"
+    yield SUMMARY, f"had taken {min(early)} to {max(early)} s to 200 (no rows)"
+    for cell, words in {"ours": "our settings", "grid-0.9-0.0": "The thesis' settings"}.items():
+        ends = [curve[-1] for curve in of("thesis", "curve", cell=cell)]
+        yield SUMMARY, f"{words} end at {several([mean for _, mean, _ in ends])}"
+        if cell == "ours":
+            spread = [deviation for *_, deviation in ends]
+            yield SUMMARY, f"with deviations of {min(spread):.0f} to {max(spread):.0f}"
+
+
+def many_machines() -> Iterator[tuple[str, str]]:
+    one = machines("scaling", "alone", 1)
+    yield SCALING, f"| learning by itself | 1 | {median(one):.1f} | 1 |"
+    found = {count: machines("scaling", "experience", count) for count in (2, 4, 8, 16)}
+    ratios = {count: times(one, seconds) for count, seconds in found.items()}
+    for count, seconds in found.items():
+        yield SCALING, f"| experience | {count} | {median(seconds):.1f} | {ratios[count][0]:.1f} |"
+    yield GUIDE, "| 1 | " + " | ".join(f"{ratio:.1f}" for ratio, *_ in ratios.values()) + " |"
+    words = "{:.1f} times as fast as one, and sixteen {:.1f} times:"
+    yield MACHINES, words.format(ratios[8][0], ratios[16][0])
+    yield SUMMARY, "{:.1f} times [{:.1f}, {:.1f}] as fast as one, n = 10".format(*ratios[8])
+    yield SUMMARY, "and sixteen {:.1f} times [{:.1f}, {:.1f}], n = 5".format(*ratios[16])
+    one = machines("scaling-averaging", "alone-tuned", 1)
+    ratios = {n: times(one, machines("scaling-averaging", "average", n)) for n in (4, 8, 16)}
+    words = "eight learn {:.1f} times as soon as one (95 % interval from {:.1f})"
+    yield README, words.format(*ratios[8])
+    yield SUMMARY, "eight learn {:.1f} times as soon as one by itself".format(*ratios[8])
+    yield SUMMARY, "(from {1:.1f} on, n = 9 and 11)".format(*ratios[8])
+    yield SUMMARY, "sixteen {:.1f} times (from {:.1f} on, n = 8)".format(*ratios[16])
+    words = "eight are {:.1f} times as soon as one (95 % interval from {:.1f} on), four {:.1f}"
+    yield SCALING, words.format(*ratios[8][:2], ratios[4][0])
+
+
+def the_rest() -> Iterator[tuple[str, str]]:
+    (load,) = of("load", server="parent", children=1000, seconds=301.2)
+    assert (load["dropped"], load["unanswered"], load["passed"]) == (0, 0, 0)
+    yield SUMMARY, f"{load['answered']:,} pushes are answered"
+    yield SUMMARY, f"99 % of the replies come within {load['reply_ms'][1]:.1f} ms (one run)"
+    first, *_, last = (row for row in of("soak", phase="load") if row["seconds"] > 55.0)
+    yield SUMMARY, f"{last['cuts']} cuts a parent's memory grew by "
+    yield SUMMARY, f"grew by {last['megabytes'] / first['megabytes'] - 1:.1%}".replace("%", " %")
+    for method, words in {
+        "asha": "ASHA with TPE",
+        "improved": "HyperTrick improved, with TPE",
+        "asynchronous_hyperband": "Hyperband, asynchronous",
+        "random": "random search",
+        "hypertrick": "HyperTrick as published",
+    }.items():
+        scores = of("search", "evaluation", method=method)
+        yield SUMMARY, several(scores, "{:.0f} [{:.0f}, {:.0f}]") + f" ({words})"
+    for name, words in {"ours": "actors and a learner", "sb3": "Stable-Baselines3 2.9.2"}.items():
+        one, two = of("realtime", contender=name)
+        cells = [f"{one[key]}, {two[key]} ms" for key in ("p50_ms", "p99_ms")]
+        cells += [f"{one['max_ms']:.0f}, {two['max_ms']:.0f} ms"]
+        cells += [f"{one['cycles'] / 35:.1f}, {two['cycles'] / 35:.1f}"]  # after five seconds
+        yield ROBOT, " | ".join([words, *cells])
+
+
+@cache
+def figures() -> list[tuple[str, str]]:
+    """Pages, and what must stand there."""
+    found = [*lunarlander(), *many_machines(), *the_rest()]
+    for source, pattern, page, words in PRINTED:
+        (number,) = re.findall(pattern, text(source))
+        found.append((page, words.format(number)))
+    return found
+
+
+def test_every_figure_is_that_of_its_rows() -> None:
+    wrong = [f"{page} lacks: {words}" for page, words in figures() if words not in text(page)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", [README, SUMMARY, *TUTORIAL])
+def test_every_other_number_is_a_setting(page: str) -> None:
+    known = [words for where, words in figures() if where == page]
+    known += [words for kind in SETTINGS.values() for words in kind]
+    spans = [one.span() for words in known for one in re.finditer(re.escape(words), text(page))]
+    left = [
+        text(page)[max(0, one.start() - 40) : one.end() + 20]
+        for one in MEASURED.finditer(text(page))
+        if not any(start <= one.start() < end for start, end in spans)
+    ]
+    assert not left, f"{page} has figures that nothing holds:\n" + "\n".join(left)
