@@ -250,7 +250,7 @@ TASKS: dict[str, Task] = {
         "minatar.gym:BaseEnv",
         goal=8.0,
         margin=2.0,
-        scale=0.1,
+        scale=0.05,
         limit=300.0,
         average={
             **_BREAKOUT,
