@@ -48,7 +48,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from processes import PEERS, cpu_seconds, free_port, start, start_parent, stop, wait_for_port
+from processes import PEERS, cpu_seconds, free_port, keep, start, start_parent, stop, wait_for_port
 
 from genkidama.config.plugin import find, names
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
@@ -462,6 +462,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
     )
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     parser.add_argument("--serve", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -485,6 +486,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="exchange-") as name:
         for size in options.sizes:
             measurements += compare(size, options, Path(name))
+        for measurement in measurements:
+            keep(options.results, measurement.as_dict())
         for size in options.flower_sizes:
             rate = run_flower(size, options.flower_clients, options.seconds, Path(name))
             asked = size, options.flower_clients
@@ -494,6 +497,7 @@ def main() -> None:
                 if (each.server, each.parameters, each.children) == ("parent", *asked):
                     entry["multiple"] = each.median("rate") / rate
             flower.append(entry)
+            keep(options.results, {"server": "flower", **entry})
             if not options.json:
                 multiple = (
                     f"; the Parent's {entry['multiple']:.1f} times as many"

@@ -37,17 +37,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import genkidama
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
+from studies import store
+from studies.store import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 NEAR = 30.0
-Row = dict[str, Any]
 
 
 @dataclass
@@ -215,20 +215,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202, 203, 204, 205])
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.jsonl")
     options = parser.parse_args()
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    done = (
-        [json.loads(line) for line in options.results.read_text().splitlines()]
-        if options.results.exists()
-        else []
-    )
+    done = store.read(options.results)
 
     def once(what: str, seed: int, measure: Callable[[Contender, int], Row], name: str) -> None:
         if any(row["what"] == what and row["seed"] == seed for row in done):
             return
         row = {"what": what, "seed": seed, **measure(CONTENDERS[name], seed)}
         done.append(row)
-        with options.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        store.append(options.results, row)
         quiet = ("snapshots", "curve", "judged")
         said = {key: value for key, value in row.items() if key not in quiet}
         print(json.dumps(said), flush=True)

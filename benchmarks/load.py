@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 from exchange import LOAD_CORE, SERVER_CORE, Connection, random_vector, start_bare
-from processes import command, cpu_seconds, free_port, resident, start_parent, stop
+from processes import command, cpu_seconds, free_port, keep, resident, start_parent, stop
 
 _SETTINGS = """[parent]
 alpha = 0.5
@@ -173,7 +173,6 @@ def measure(children: int, options: argparse.Namespace) -> bool:
     out, ports = options.folder / f"run-{children}", (free_port(), free_port())
     bare = start_bare(ports[1], options.numbers, options.folder / "bare.log")
     parent = start_parent(experiment, out, ports[0], SERVER_CORE)
-    commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True)
     try:
         for _ in range(options.turns):
             for server, process, port in zip(
@@ -181,12 +180,8 @@ def measure(children: int, options: argparse.Namespace) -> bool:
             ):
                 row = turn(server, process.pid, port, children, options)
                 row |= {"said": said(out.with_suffix(".log"))} if server == "parent" else {}
-                row |= {"commit": commit.strip(), "machine": f"{os.cpu_count()} cores"}
-                line = json.dumps(row | {"date": time.strftime("%F %T")})
-                print(line, flush=True)
-                if options.results:
-                    with options.results.open("a") as file:
-                        print(line, file=file)
+                print(json.dumps(row), flush=True)
+                keep(options.results, row)
                 holds &= server == "bare" or not (row["dropped"] or row["unanswered"])
     finally:
         stop(parent)

@@ -34,7 +34,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import free_port, start, start_parent, stop
+from processes import free_port, keep, start, start_parent, stop
 
 EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
 
@@ -195,6 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
     )
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     if options.pid:
         found: dict[int, list[Process]] = {0: look(options.pid)}
@@ -210,15 +211,17 @@ def main() -> None:
                 if not options.json:
                     show(cores, found[cores])
     further = slope(found) if len(found) > 1 else {}
+    children = [
+        {
+            "cores": cores,
+            "pss": total(members),
+            "processes": [asdict(member) for member in members],
+        }
+        for cores, members in found.items()
+    ]
+    for child in children:
+        keep(options.results, {"experiment": options.experiment.name, **child})
     if options.json:
-        children = [
-            {
-                "cores": cores,
-                "pss": total(members),
-                "processes": [asdict(member) for member in members],
-            }
-            for cores, members in found.items()
-        ]
         print(json.dumps({"children": children, "further_core": further}))
     elif further:
         print(f"a core process: {further['core_private']:.1f} MB private")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from genkidama.errors import GenkidamaError
 from genkidama.runtime.log import fail
@@ -126,6 +126,15 @@ def cpu_seconds(pid: int) -> float:
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).parent) -> None:
+    """Appends a row about a checkout to the file, if there is one, as studies do."""
+    if path:
+        sys.path.append(str(Path(__file__).parents[1]))  # a script finds only its neighbours
+        from studies import store
+
+        store.append(path, {**store.origin(tree), **row})
 
 
 def resident(pid: int) -> float:

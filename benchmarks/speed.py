@@ -15,7 +15,7 @@ it only steps and resets. A child's steps are the steps that its parent counted,
 after a warm-up of WARM seconds. `--parts` says where the rest goes, on one core, function by
 function: with one lane and with several, and learning by hand beside torch's way.
 
-    python benchmarks/speed.py [--rounds 3] [--seconds 15] [--json FILE] [--parts]
+    python benchmarks/speed.py [--rounds 3] [--seconds 15] [--results FILE] [--parts]
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from processes import keep
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM = 4.0
@@ -229,7 +231,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     parser.add_argument("--parts", action="store_true")
     options = parser.parse_args()
     if options.parts:
@@ -248,6 +250,7 @@ def main() -> None:
         if importlib.util.find_spec("envpool"):
             row["envpool"] = child("lunarlander-envpool.toml", options.seconds)
         rows.append(row)
+        keep(options.results, row)
         print(
             f"round {number + 1}: "
             + ", ".join(f"{name} {value:,.0f}/s" for name, value in row.items()),
@@ -271,8 +274,6 @@ def main() -> None:
         results["envpool / bare (goal 1.13)"] = ratio("envpool", "bare mean")
     for name, value in results.items():
         print(f"{value:6.2f}  {name}")
-    if options.json:
-        options.json.write_text(json.dumps({"rounds": rows, "ratios": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks.processes import keep
+
 EXAMPLE = "examples/lunarlander/lunarlander.toml"
 
 PROBE = """
@@ -95,11 +97,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("checkouts", nargs="*", type=Path, default=[here])
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     found: dict[Path, list[tuple[float, float]]] = {path: [] for path in options.checkouts}
     for _ in range(options.runs):
         for path, rows in found.items():
             rows.append(measure(path.resolve()))
+            seconds, cpu = rows[-1]
+            keep(options.results, {"seconds": seconds, "cpu": cpu}, path.resolve())
     for path, rows in found.items():
         for name, values in zip(("s", "CPU-s"), zip(*rows, strict=True), strict=True):
             print(f"{path}: {median(values):.2f} {name} ({min(values):.2f} to {max(values):.2f})")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import free_port, start_parent, stop
+from benchmarks.processes import free_port, keep, start_parent, stop
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # exchange.py is a script, and finds its siblings there
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--children", type=int, default=16)
     parser.add_argument("--windows", type=int, default=40, help="of each Parent (default 40)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a window (default 0.5)")
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     numbers = np.random.default_rng(0).normal(0.0, 0.1, options.size)
     vector = memoryview(numbers.astype(exchange.DTYPE).tobytes())
@@ -74,6 +75,9 @@ def main() -> None:
             f"{statistics.median(one.rate for one in windows):>12,.0f} {rate:>6.3f} "
             f"{statistics.median(one.server_us for one in windows):>7.1f} {cost:>6.3f}  {tree}"
         )
+        rates, costs = ([getattr(one, name) for one in windows] for name in ("rate", "server_us"))
+        asked = {"children": options.children, "parameters": options.size}
+        keep(options.results, {**asked, "rates": rates, "server_us": costs}, tree)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,17 @@ import argparse
 import fcntl
 import json
 import os
+import platform
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.runtime.machine import available_cores
 
 One = TypeVar("One")
 
@@ -41,8 +46,20 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
+@cache
+def origin(tree: Path = Path(__file__).parent) -> Row:
+    """The commit of a checkout (with `-dirty`, if files differ from it), and the machine."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(asked, cwd=tree, capture_output=True, text=True)
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    machine = f"{available_cores()} cores, {names[0] if names else platform.machine()}"
+    return {"commit": found.stdout.strip(), "machine": machine}
+
+
 def append(path: Path, row: Row) -> None:
-    """Adds a line; one that was cut off before goes away."""
+    """Adds a line, with commit, machine and date; one that was cut off before goes away."""
+    row = {**origin(), "date": time.strftime("%F %T"), **row}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(0)

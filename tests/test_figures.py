@@ -24,6 +24,7 @@ MACHINES, ROBOT = "docs/tutorial/machines.md", "docs/tutorial/robot.md"
 SCALING, GUIDE = "docs/scaling.md", "docs/raspberry-pi.md"
 EDGE, LANDER, GA3C = "docs/edge.md", "docs/results/lunarlander.md", "docs/results/ga3c.md"
 SHELF, SHARDS = "docs/results/shelf.md", "docs/results/shards.md"
+STUDIES = "studies/README.md"
 TUTORIAL = sorted(f"docs/tutorial/{page.name}" for page in ROOT.glob("docs/tutorial/*.md"))
 
 #: Figures that have no rows: where their command's print stands, what takes them from there, where
@@ -51,6 +52,9 @@ PRINTED = [
     (GA3C, r"Hogwild, t_max 5 \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Hogwild"),
     (GA3C, r"A2C, 16 .*? \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Stable"),
     (GA3C, r"limit of its parts.*? \| .*? \| ([\d.]+)", SUMMARY, "and {} of its parts' limit"),
+    (GA3C, r"Hogwild, t_max 5 \| .*? \| ([\d.]+)×", STUDIES, "| {} times Hogwild's steps"),
+    (GA3C, r"limit of its parts.*? \| .*? \| ([\d.]+)", STUDIES, "{} of what its parts allow"),
+    ("docs/results/gorila.md", r"Eight make ([\d.]+) times", STUDIES, "bundles make {} times the"),
 ]  # fmt: skip
 
 #: Numbers that have no rows here, by what they are.
@@ -126,12 +130,18 @@ def lunarlander() -> Iterator[tuple[str, str]]:
     early, best = zip(*((float(one), float(two)) for one, two in table), strict=True)
     yield SUMMARY, f"The best weights of ten longer runs reach {min(best):.0f} to {max(best):.0f}"
     yield SUMMARY, f"had taken {min(early)} to {max(early)} s to 200 (no rows)"
-    for cell, words in {"ours": "our settings", "grid-0.9-0.0": "The thesis' settings"}.items():
-        ends = [curve[-1] for curve in of("thesis", "curve", cell=cell)]
-        yield SUMMARY, f"{words} end at {several([mean for _, mean, _ in ends])}"
-        if cell == "ours":
-            spread = [deviation for *_, deviation in ends]
-            yield SUMMARY, f"with deviations of {min(spread):.0f} to {max(spread):.0f}"
+    ours, thesis = (
+        [curve[-1][1:] for curve in of("thesis", "curve", cell=cell)]
+        for cell in ("ours", "grid-0.9-0.0")
+    )
+    (means, spread), (theirs, _) = zip(*ours, strict=True), zip(*thesis, strict=True)
+    yield SUMMARY, f"our settings end at {several(means)}"
+    yield SUMMARY, f"with deviations of {min(spread):.0f} to {max(spread):.0f}"
+    yield SUMMARY, f"The thesis' settings end at {several(theirs)}"
+    yield (
+        STUDIES,
+        f"settings end at {median(theirs):.1f} (it has 257.2), ours at {median(means):.1f},",
+    )
 
 
 def many_machines() -> Iterator[tuple[str, str]]:
@@ -141,15 +151,19 @@ def many_machines() -> Iterator[tuple[str, str]]:
     ratios = {count: times(one, seconds) for count, seconds in found.items()}
     for count, seconds in found.items():
         yield SCALING, f"| experience | {count} | {median(seconds):.1f} | {ratios[count][0]:.1f} |"
+    blend = machines("scaling", "blend", 8)
+    yield SCALING, f"| 8 | {median(blend):.1f} | {median(one) / median(blend):.1f} |"
     yield GUIDE, "| 1 | " + " | ".join(f"{ratio:.1f}" for ratio, *_ in ratios.values()) + " |"
     words = "{:.1f} times as fast as one, and sixteen {:.1f} times:"
     yield MACHINES, words.format(ratios[8][0], ratios[16][0])
     yield SUMMARY, "{:.1f} times [{:.1f}, {:.1f}] as fast as one, n = 10".format(*ratios[8])
     yield SUMMARY, "and sixteen {:.1f} times [{:.1f}, {:.1f}], n = 5".format(*ratios[16])
+    yield STUDIES, f"with a tenth of a core each, {ratios[8][0]:.1f} times;"
     one = machines("scaling-averaging", "alone-tuned", 1)
     ratios = {n: times(one, machines("scaling-averaging", "average", n)) for n in (4, 8, 16)}
     words = "eight learn {:.1f} times as soon as one (95 % interval from {:.1f})"
     yield README, words.format(*ratios[8])
+    yield STUDIES, f"once a chunk, {ratios[8][0]:.1f} times as soon as one"
     yield SUMMARY, "eight learn {:.1f} times as soon as one by itself".format(*ratios[8])
     yield SUMMARY, "(from {1:.1f} on, n = 9 and 11)".format(*ratios[8])
     yield SUMMARY, "sixteen {:.1f} times (from {:.1f} on, n = 8)".format(*ratios[16])
@@ -163,7 +177,9 @@ def the_rest() -> Iterator[tuple[str, str]]:
     yield SUMMARY, f"{load['answered']:,} pushes are answered"
     yield SUMMARY, f"99 % of the replies come within {load['reply_ms'][1]:.1f} ms (one run)"
     first, *_, last = (row for row in of("soak", phase="load") if row["seconds"] > 55.0)
-    yield SUMMARY, f"{last['cuts']} cuts a parent's memory grew by "
+    yield STUDIES, f"{last['megabytes'] - first['megabytes']:.1f} MB, and no descriptor, file or"
+    (left,) = of("soak", phase="left")
+    yield SUMMARY, f"an hour with {left['join']:,} joins and {left['cuts']} cuts a parent's memory"
     yield SUMMARY, f"grew by {last['megabytes'] / first['megabytes'] - 1:.1%}".replace("%", " %")
     for method, words in {
         "asha": "ASHA with TPE",
@@ -180,6 +196,8 @@ def the_rest() -> Iterator[tuple[str, str]]:
         cells += [f"{one['max_ms']:.0f}, {two['max_ms']:.0f} ms"]
         cells += [f"{one['cycles'] / 35:.1f}, {two['cycles'] / 35:.1f}"]  # after five seconds
         yield ROBOT, " | ".join([words, *cells])
+        if name == "ours":
+            yield STUDIES, f"never longer than {max(one['max_ms'], two['max_ms']):.0f} ms,"
 
 
 @cache

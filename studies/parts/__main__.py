@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import cpu_seconds, free_port, start, stop
+from benchmarks.processes import cpu_seconds, free_port, keep, start, stop
 from genkidama.child.backend import Work
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.vector import DTYPE, Signature, Vector
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=float, default=1.0, help="round trip (default 1)")
     parser.add_argument("--windows", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10.0, help="of a window (default 10)")
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     print(f"{'link':>12} {'parts':>5} {'rate':>8} {'[least–most]':>15} {'times':>6} ", end="")
     print(f"{'of the links':>12} {'cores':>6}", flush=True)
@@ -173,6 +174,9 @@ def main() -> None:
         for _ in range(options.windows):
             for count in options.parts:
                 found[count].append(window(count, megabits, options))
+                rate, busy = found[count][-1]
+                row = {"parts": count, "megabits": megabits, "rate": rate, "cores": busy}
+                keep(options.results, row)
         alone = statistics.median(rate for rate, _ in found[options.parts[0]])
         for count, figures in found.items():
             rates = [rate for rate, _ in figures]

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.processes import keep
+
 PERIOD = 0.02
 WARM_UP = 5.0
 #: Steps of an update, in both.
@@ -92,13 +94,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies.realtime", description=__doc__)
     parser.add_argument("contenders", nargs="+", choices=("ours", "sb3"))
     parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     for name in options.contenders:
         with tempfile.TemporaryDirectory() as folder:
             times = Path(folder) / "times"
             globals()[name](times, options.seconds, Path(folder))
             load = round(os.getloadavg()[0], 1)
-            print(json.dumps({"contender": name, **measured(times), "load": load}), flush=True)
+            row = {"contender": name, **measured(times), "load": load}
+            print(json.dumps(row), flush=True)
+            keep(options.results, row)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.processes import command
+from benchmarks.processes import command, keep
 from studies.scaling import ours
 from studies.scaling.machines import Machines, folder_for, sweep
 from studies.scaling.matrix import Condition, Row
@@ -76,6 +76,7 @@ def main() -> int:
     parser.add_argument("--kernels", nargs="+", default=["this", "older"])
     parser.add_argument("--children", type=int, default=6)
     parser.add_argument("--share", type=float, default=0.05, help="of a core, for each child")
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     sweep()
     with tempfile.TemporaryDirectory(prefix="cuts-") as root:
@@ -83,6 +84,7 @@ def main() -> int:
             for seconds in options.seconds:
                 row = measure(seconds, kernel, options.children, options.share, Path(root))
                 print(json.dumps(row), flush=True)
+                keep(options.results, row)
     return 0
 
 

@@ -264,11 +264,7 @@ def run(minutes: float, seed: int, results: Path) -> None:
     """One soak; its rows replace those of an earlier one."""
     sweep()
     results.unlink(missing_ok=True)
-    commit = subprocess.check_output(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True
-    )
-    kernel, date = os.uname().release, time.strftime("%F %T")
-    store.append(results, {"commit": commit.strip(), "kernel": kernel, "date": date, "seed": seed})
+    store.append(results, {"kernel": os.uname().release, "seed": seed})
     link = LINKS["ethernet"]
     with tempfile.TemporaryDirectory(prefix="soak-") as name, Network(_MACHINES, link, seed) as net:
         group = Group(f"scaling-{os.getpid()}-99", weight="usual")

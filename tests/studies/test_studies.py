@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.processes import keep
 from genkidama.errors import EnvironmentFailure
 from genkidama.protocol.vector import DTYPE
 from studies import store
@@ -61,6 +63,23 @@ def test_every_contestant_is_a_search_that_can_begin() -> None:
 def test_the_page_is_that_of_the_rows() -> None:
     rows = [row for row in store.read(ROOT / "docs/results/search.jsonl") if not row["changes"]]
     assert text(rows) == (ROOT / "docs/results/search.md").read_text()
+
+
+def test_a_row_has_its_commit_and_its_machine_and_replaces_a_line_that_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    keep(file, {"seed": 1})
+    with file.open("a") as out:
+        out.write('{"seed": 2, "se')
+    keep(file, {"seed": 3, "date": "2026-11-26"}, tmp_path)
+    keep(None, {"seed": 4})
+    one, three = store.read(file)
+    assert (one["seed"], three["seed"], three["date"]) == (1, 3, "2026-11-26")
+    assert one.keys() == three.keys() == {"commit", "machine", "date", "seed"}
+    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?" if (ROOT / ".git").exists() else "", one["commit"])
+    assert three["commit"] == ""  # no checkout
+    assert re.match(r"\d+ cores, \S", one["machine"])
 
 
 def test_cycles_are_measured_from_what_a_plant_notes(tmp_path: Path) -> None:
