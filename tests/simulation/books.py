@@ -268,22 +268,20 @@ class Books:
 
     # The children's side.
 
-    def takes(self, session: Session, decision: Decision) -> None:
-        """A session has decided by a reply."""
+    def takes(self, session: Session, decision: Decision, version: int) -> None:
+        """A session has decided by a reply with weights of this version."""
         vector = getattr(decision, "vector", None)
         took = vector is not None or getattr(decision, "sent", None) is not None
         if took and isinstance(decision, Begin | BlendReply | Reset):
             self._bases[session.name] = None if vector is None else vector.copy()
-        known = self.vectors.get(session.version)
+        known = self.vectors.get(version)
         if vector is None or known is None:
             return
         close = (
             np.array_equal(vector, known) if self.exact else np.allclose(vector, known, atol=1.0)
         )
         if not close:
-            self._break(
-                f"{session.name} takes other weights than those of version {session.version}"
-            )
+            self._break(f"{session.name} takes other weights than those of version {version}")
 
     def pushes_from(self, session: Session, weights: Vector, push: Push) -> None:
         """A session has made a push that it does not send again."""

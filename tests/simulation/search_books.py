@@ -90,7 +90,7 @@ class SearchBooks(Books):
         self._once.add(key)
         self.pushes += 1
 
-    def takes(self, session: Session, decision: Decision) -> None:
+    def takes(self, session: Session, decision: Decision, version: int) -> None:
         if isinstance(decision, Train) and session.trial is not None:
             trial = self._search.trials.get(session.trial)
             rate = decision.experiment.optimizer.learning_rate

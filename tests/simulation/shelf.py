@@ -26,6 +26,7 @@ from websockets.asyncio.server import serve
 
 from genkidama.child.backend import Work
 from genkidama.child.child import Child
+from genkidama.child.shared_memory import change
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent, acceptor
@@ -332,7 +333,7 @@ class Day:
         def received(self: Session, request: Any, reply: Any) -> Decision:
             decision = receive(self, request, reply)
             books = day._books_of(self)
-            books.takes(self, decision)
+            books.takes(self, decision, getattr(reply, "version", 0))
             if isinstance(decision, BlendReply):
                 day.answered[self.name] = day.world.now
             if self.over is not None and day.stopped is None:
@@ -669,9 +670,10 @@ class Learner:
             self._weights = weights.copy()
 
     async def due(self) -> None:
-        self.pulls = self._chunk and not self.pulls
+        pulls = self._chunk and not self.pulls
         await asyncio.sleep(min(25.0, float(self._chance.exponential(self._pace))))
-        if not self.pulls:
+        self.pulls = pulls
+        if not pulls:
             self._steps += int(self._chance.integers(0, 50))
             self._weights = self._walk(self._weights)
 
@@ -690,7 +692,10 @@ class Learner:
         return Work(steps, [float(self._chance.normal())] if steps > 25 else [], {})
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        blend(self._weights, parent, beta)
+        if np.array_equal(self._weights, sent):
+            blend(self._weights, parent, beta)
+        else:
+            self._weights += change(sent, parent, beta)
 
     def weights(self) -> Vector:
         return self._weights
