@@ -248,8 +248,8 @@ TASKS: dict[str, Task] = {
     ),
     "breakout": Task(
         "minatar.gym:BaseEnv",
-        goal=8.0,
-        margin=2.0,
+        goal=5.0,
+        margin=1.0,
         scale=0.05,
         limit=300.0,
         average={
