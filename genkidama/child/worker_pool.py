@@ -35,6 +35,7 @@ from genkidama.child.shared_memory import SharedWeights
 from genkidama.child.worker import ASK, EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
+from genkidama.protocol.diagnostics import ENDLESS_STEPS
 from genkidama.runtime.forkserver import ForkedProcess
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
@@ -49,10 +50,6 @@ _FORGIVEN_SECONDS = 120.0
 #: Seconds before the next attempt if a process could not even be started. A forkserver that was
 #: killed is only replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
-
-#: Steps of each process without the end of an episode, after which the child says so. It is more
-#: than the longest episode of Gymnasium's, also where a process plays several.
-_ENDLESS_STEPS = 100_000
 
 log = get_logger()
 
@@ -290,7 +287,7 @@ class WorkerPool:
     def _look_for_ends(self, steps: int, ended: bool) -> None:
         """Says once that no episode ends: then there is no return, and perhaps no exchange."""
         before, self._endless = self._endless, 0 if ended else self._endless + steps
-        if before < _ENDLESS_STEPS * max(1, self._count) <= self._endless:
+        if before < ENDLESS_STEPS * max(1, self._count) <= self._endless:
             exchange = ', and no exchange (child.exchange = "episode")'
             limit = "{ max_episode_steps = 1000 }"
             if self._experiment.environment.prefix:

@@ -69,6 +69,10 @@ HEALTH = (
     "resting_lanes",
 )
 
+#: Steps of a core without the end of an episode, after which child and parent say so. It is more
+#: than the longest episode of Gymnasium's, also where a core plays several.
+ENDLESS_STEPS = 100_000
+
 #: Of a process' sums: a row a figure, with the sum and its weight; float64.
 SHAPE = (len(_ROWS), 2)
 

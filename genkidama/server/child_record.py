@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from genkidama.errors import ProtocolError
 from genkidama.protocol.delta import ParentDelta, agree, unknown_base
+from genkidama.protocol.diagnostics import ENDLESS_STEPS
 from genkidama.protocol.messages import Hello, Push, Weights
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.server.trial import Snapshot, Trial
@@ -38,6 +39,8 @@ class ChildRecord:
     steps: int = 0
     #: Pushes that the rule has left out.
     left_out: int = 0
+    #: Steps since its last episode ended.
+    endless: int = field(default=0, compare=False)
     #: The return of its last episode.
     last_return: float | None = field(default=None, compare=False)
     #: The version of its software, and its cores; 0 if it did not say.
@@ -54,8 +57,12 @@ class ChildRecord:
     #: The encoding of its connection; None if all weights travel whole.
     delta: ParentDelta | None = field(default=None, compare=False, repr=False)
 
-    def count(self, push: Push, *, left_out: bool) -> None:
-        """Counts a push of this session, whether the rule has used it or left it out."""
+    def count(self, push: Push, *, left_out: bool) -> str:
+        """Counts a push of this session, whether the rule has used it or left it out.
+
+        Returns:
+            A warning, once the child has made very many steps in which no episode ended.
+        """
         self.sequence = push.sequence
         self.exchanges += 1
         self.episodes += len(push.returns)
@@ -63,6 +70,10 @@ class ChildRecord:
         self.left_out += left_out
         if push.returns:
             self.last_return = push.returns[-1]
+        before, self.endless = self.endless, 0 if push.returns else self.endless + push.steps
+        if not before < ENDLESS_STEPS * max(1, self.cores) <= self.endless:
+            return ""
+        return f"no episode has ended in {self.endless:,} steps, so there is no return"
 
     def measured(self, every: int) -> bool:
         """Counts a push with measures, and returns whether it is an n-th one, which is kept."""

@@ -45,7 +45,15 @@ from genkidama.server.child_record import (
     restore_children,
     snapshot_children,
 )
-from genkidama.server.events import Event, Joined, Left, Measures, PushesRefused, Stopped
+from genkidama.server.events import (
+    Event,
+    Joined,
+    Left,
+    Measures,
+    PushesRefused,
+    Stopped,
+    Warned,
+)
 from genkidama.server.rules.blend import Update
 from genkidama.server.trial import SingleTrialRun, Snapshot, Trial, Trials
 from genkidama.server.validation import (
@@ -346,7 +354,9 @@ class ParameterServer:
         if message.returns:
             trial.episodes += len(message.returns)
             trial.add_returns(message.returns)
-        record.count(message, left_out=bool(left_out))
+        if warning := record.count(message, left_out=bool(left_out)):
+            reason = f"{child}: {warning}; environment.wrappers can set a limit"
+            self._events.append(Warned(time=now, trial=trial.label, reason=reason))
         if left_out or not self._tally.exchanges % self._every:
             staleness = trial.version - (left_out is None) - message.version
             event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)

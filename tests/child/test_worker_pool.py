@@ -321,7 +321,7 @@ async def test_an_environment_that_ends_no_episode_is_told_once_with_the_way_out
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(crew_module, "_ENDLESS_STEPS", 50)
+    monkeypatch.setattr(crew_module, "ENDLESS_STEPS", 50)
     async with begun(2, "progress", exchange=exchange) as (pool, _):
         await eventually(lambda: pool._work.steps >= 300)
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "no episode ends" in each)
@@ -337,7 +337,7 @@ async def test_an_environment_that_ends_no_episode_is_told_once_with_the_way_out
 async def test_where_episodes_end_nothing_is_said_of_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(crew_module, "_ENDLESS_STEPS", 11)
+    monkeypatch.setattr(crew_module, "ENDLESS_STEPS", 11)
     async with begun(1, "episodes") as (pool, _):
         for _ in range(5):
             assert await turn(pool) == Work(12, [12.0])

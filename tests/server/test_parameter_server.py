@@ -472,6 +472,21 @@ def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
     assert (server.children["pi"].exchanges, server.updates) == (2, 2.0)
 
 
+def test_a_child_whose_episodes_never_end_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkidama.server.child_record.ENDLESS_STEPS", 50)
+    server = make()
+    server.handle("a", hello("a"), 0.0)
+    server.handle("a", msgspec.structs.replace(join(), cores=2), 0.0)
+    warned = []
+    for number in range(1, 13):
+        returns = (1.0,) if number == 6 else ()
+        server.handle("a", push(number, 0.0, 0.0, 0.0, steps=30, returns=returns), float(number))
+        warned += [line for line in lines(server) if line["event"] == "warning"]
+    reason = "a: no episode has ended in 120 steps, so there is no return"
+    reason += "; environment.wrappers can set a limit"
+    assert warned == [{"event": "warning", "time": at, "reason": reason} for at in (4.0, 10.0)]
+
+
 def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
     server = make(parent_max_children=2)
     enter(server, "a", "b")
