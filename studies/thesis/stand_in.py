@@ -14,6 +14,8 @@ class OldEnvironment:
 
     def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
         self._environment = environment
+        self.observation_space = environment.observation_space
+        self.action_space = environment.action_space
 
     def reset(self) -> Any:
         return self._environment.reset()[0]

@@ -93,7 +93,7 @@ def write(
         rows: of the results.
         page: whose prose is taken.
         path: where the page goes.
-        controls: runs of the thesis' own program.
+        controls: runs of the thesis' own programs.
         virtual: runs in virtual time.
 
     Returns:
@@ -118,7 +118,8 @@ def filled(page: str, found: Sequence[str]) -> str:
 def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list[str]:
     """All tables in Markdown, in the page's order."""
     cells = by_cell(rows)
-    alone = {"its program": list(controls), "`thesis.toml`": cells.get(ALONE, [])} | {
+    program: Cells = by_cell(controls)
+    alone = {"its program": program.get(ALONE, []), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
         for name, what in {
             "weights": "with its weights",
@@ -128,12 +129,13 @@ def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list
     }
     alone |= {name: virtual.get(name, []) for name in ("virtual-child", "virtual-program")}
     two = {
+        "its program": program.get(BEST, []),
         "`thesis.toml`": cells.get(BEST, []),
         "… with its weights and its faults": cells.get("why-weights-both", []),
         "… and v2": cells.get("why-program", []),
         "virtual-two": virtual.get("virtual-two", []),
     }
-    groups = _landing_groups(cells, controls, virtual)
+    groups = _landing_groups(cells, program.get(ALONE, []), virtual)
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
         _on_the_way(cells),
@@ -148,7 +150,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list
         _beside_the_thesis(BEST, two),
         _seeds(cells),
         _sizes(cells),
-        (["", ""], _further(rows, cells, controls, virtual)),
+        (["", ""], _further(rows, cells, program.get(ALONE, []), virtual)),
     ]
     return [_markdown(head, lines) for head, lines in found]
 
