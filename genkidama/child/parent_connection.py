@@ -360,6 +360,8 @@ class ParentConnection:
             try:
                 return await self._open()
             except FAILURES as error:
+                if self.session.over is not None:
+                    return self.session.over
                 self._errors.unreachable(self.session.name, error)
                 asked = min(transport.BACKOFF_SECONDS[1], transport.retry_after(error))
             except RequestRefused as refusal:
@@ -373,6 +375,7 @@ class ParentConnection:
         try:
             decision = await self._ask(connection, self.session.hello())
         except BaseException:
+            self._note_closed(connection)
             await connection.close()
             raise
         self._connection = connection

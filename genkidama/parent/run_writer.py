@@ -27,9 +27,6 @@ from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
 
-#: Seconds between two checks that the directory is still there.
-_LOOK_SECONDS = 1.0
-
 
 class RunWriter:
     """Writes down what a parent does, and restores its server if the directory holds a run.
@@ -57,7 +54,6 @@ class RunWriter:
         self._sync_error = Once()
         #: The problem in the newest warning of the history.
         self._problem = Once()
-        self._looked_at = self.now()
         self._history = History(out / HISTORY)
         try:
             _check_same_kind(server.experiment, out)
@@ -137,7 +133,7 @@ class RunWriter:
         self._take_events(last=True)
         self._progress.end(self.now(), "stopped")
         try:
-            self._look(at_once=True)
+            self._look()
             self._history.flush()
             await asyncio.to_thread(self._history.sync)
         except EnvironmentFailure as error:
@@ -171,12 +167,8 @@ class RunWriter:
     def _write_fallback(self, problem: str) -> None:
         self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
-    def _look(self, at_once: bool = False) -> None:
+    def _look(self) -> None:
         """Makes the directory again if it has gone."""
-        now = self.now()
-        if not at_once and now - self._looked_at < _LOOK_SECONDS:
-            return
-        self._looked_at = now
         if self._history.gone:
             self._history.reopen()
             write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())

@@ -86,6 +86,8 @@ def _versions(lines: list[Line], version: int, steps: int) -> Iterator[str]:
                 told = line["steps"]
             case "checkpoint":
                 saved = line["version"]
+    if now is None:  # all exchanges were before that
+        return
     if (now, told) != (version, steps):
         yield f"version {now}, {told} steps in the history; {version}, {steps} in the checkpoint"
 
@@ -96,8 +98,11 @@ def _counts(lines: list[Line], logs: list[Path]) -> Iterator[str]:
     restarts = sum(line["event"] in ("start", "resume") for line in lines) - 1
     begun = Counter(line["child"] for line in _spoken(logs, "training"))
     ended = Counter(line["child"] for line in _spoken(logs, "left"))
+    lost = {line["child"] for line in lines if line.get("reason") == "connection lost"}
     for line in _spoken(logs, "left"):
         child = line["child"]
+        if child in lost and not line["exchanges"]:
+            continue  # it was started again, and ended before it trained
         # A push after the end is answered and not counted; a restart may lose an answer, or what
         # the history had not written yet.
         if (

@@ -111,6 +111,8 @@ def resume(shelf: Shelf) -> str:
     again = "resumed" if shelf.said("resume") > before else "began anew"
     if kept and " is finished: " in process.err:
         again = "went on"  # it had come to its end, and lacked nothing
+        for partial in shelf.run.glob("checkpoints/.*.tmp"):  # whoever writes there would
+            partial.unlink()
     elif kept and again == "began anew":
         shelf.broken.append("began anew though there was a checkpoint")
     if code:

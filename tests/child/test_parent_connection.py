@@ -46,6 +46,7 @@ from tests.helpers import (
     PATIENCE,
     Answer,
     ConstantBackend,
+    FakeParent,
     Serving,
     constant,
     eventually,
@@ -295,6 +296,20 @@ async def test_the_close_code_1000_ends_a_child_whose_next_exchange_is_far_away(
     await parent.shutdown()
     async with asyncio.timeout(10):
         await task
+
+
+async def test_a_child_whose_hello_is_answered_by_the_runs_end_ends_too() -> None:
+    closing = []
+
+    def answer(_: Request) -> None:
+        closed = parent.connections[-1].close(1000, "the run is over")
+        closing.append(asyncio.ensure_future(closed))
+
+    async with FakeParent(answer) as parent:
+        async with asyncio.timeout(10):
+            await Child(parent.url, name="pi").serve()
+        await closing[0]
+    assert len(parent.connections) == 1
 
 
 async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> None:

@@ -18,7 +18,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
-from genkidama.parent import run_writer as records_module
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.extensions import Observer
 from genkidama.parent.run_writer import RunWriter
@@ -182,7 +181,6 @@ async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent_module, "HOUSEKEEPING_SECONDS", 0.02)
-    monkeypatch.setattr(records_module, "_LOOK_SECONDS", 0.02)
     out, settings = tmp_path / "run", experiment(parent={"checkpoint_seconds": 0.05})
     async with running(settings, out) as parent, FakeChild(parent.address) as child:
         await child.enter()
