@@ -196,9 +196,10 @@ class ParameterServer:
         return self._tally.updates
 
     def idle(self, child: str) -> bool:
-        """True if a child waits for a trial, or its trial has ended."""
+        """True if a child waits for a trial, or its trial has ended or is another child's."""
         record = self.children.get(child)
-        return record is None or record.trial is None or bool(record.trial.stop)
+        trial = None if record is None else record.trial
+        return trial is None or bool(trial.stop) or not self.trials.owns(child, trial)
 
     @property
     def connected(self) -> list[str]:

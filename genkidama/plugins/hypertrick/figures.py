@@ -108,6 +108,7 @@ _REPORTS: dict[str, dict[str, Any]] = {
 _CURVES: dict[str, dict[str, Any]] = {
     "stopped": {"color": GREY, "marker": "x", "linestyle": "-", "zorder": 2},
     "running": {"color": GREEN, "marker": ">", "linestyle": "-", "zorder": 4},
+    "paused": {"color": SKY, "marker": "|", "linestyle": "-", "zorder": 4},
     "failed": {"color": RED, "marker": "+", "linestyle": (0, (3, 2)), "zorder": 5},
     "completed": {"color": BLUE, "marker": "o", "linestyle": "-", "zorder": 3},
 }
@@ -130,16 +131,16 @@ def learning_curves(snapshot: StudySnapshot) -> Figure | None:
     if not reported:
         return None
     record = snapshot.settings
-    size = 5.0 if record.phases <= 10 else 3.5
+    size = 5.0 if snapshot.phases <= 10 else 3.5
     figure = Figure(figsize=(10, 8.4), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.25])
     _draw_reports(upper, snapshot, size)
     _draw_trials(lower, snapshot, size)
-    ticks = evenly(record.phases, 12)
+    ticks = evenly(snapshot.phases, 12)
     length = f" of {record.length:,g} {record.unit}"
     lower.set_xlabel(f"phase{length}, and how many trials reported after it")
     lower.set_xticks(ticks, [f"{tick}\n{len(snapshot.reports_of(tick))}" for tick in ticks])
-    lower.set_xlim(-0.6, record.phases - 0.4)
+    lower.set_xlim(-0.6, snapshot.phases - 0.4)
     for axes in (upper, lower):
         axes.set_ylabel("score")
         limit(axes, reported)
@@ -150,7 +151,7 @@ def learning_curves(snapshot: StudySnapshot) -> Figure | None:
 def _draw_reports(axes: Axes, snapshot: StudySnapshot, size: float) -> None:
     """A box a phase, and over it a mark for each report."""
     points: dict[str, list[tuple[float, float]]] = {kind: [] for kind in _REPORTS}
-    for phase in range(snapshot.settings.phases):
+    for phase in range(snapshot.phases):
         reports = [
             (trial, report)
             for trial, report in snapshot.reports_of(phase)
@@ -171,7 +172,8 @@ def _draw_reports(axes: Axes, snapshot: StudySnapshot, size: float) -> None:
 
 
 def _kind(report: PhaseRecord) -> str:
-    return "stopped" if report.verdict is Verdict.STOP else report.mode.value
+    undecided = {Verdict.STOP: "stopped", Verdict.PAUSE: "none"}
+    return undecided.get(report.verdict, report.mode.value)
 
 
 def _draw_trials(axes: Axes, snapshot: StudySnapshot, size: float) -> None:
@@ -226,7 +228,7 @@ def timeline(snapshot: StudySnapshot) -> Figure | None:
     if not rows or end <= 0:
         return None
     scale, unit = (1.0, "s") if end < 300 else (60.0, "min") if end < 10800 else (3600.0, "h")
-    last = max(2, snapshot.settings.phases) - 1
+    last = max(2, snapshot.phases) - 1
     height = min(0.42, 9.0 / len(rows)) * len(rows)
     figure = Figure(figsize=(10, 2.9 + height), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[max(1.0, height), 1.1])
@@ -252,7 +254,7 @@ def timeline(snapshot: StudySnapshot) -> Figure | None:
     upper.set_title(f"What the nodes did ({len(snapshot.trials)} trials; the numbers are theirs)")
     marks: dict[str, dict[str, Any]] = {
         f"phase {phase}": {"marker": "s", "markersize": 8, "color": _PHASES(phase / last)}
-        for phase in evenly(snapshot.settings.phases, 6)
+        for phase in evenly(snapshot.phases, 6)
     } | _ENDS
     keys = [Line2D([], [], linestyle="", label=name, **mark) for name, mark in marks.items()]
     place: dict[str, Any] = {"loc": "outside lower center", "ncols": len(keys)}

@@ -1,10 +1,21 @@
-"""Asynchronous Successive Halving: ASHA, and Hyperband's brackets of it. Pure.
+"""Successive Halving and Hyperband: as published, with waiting, and asynchronous (ASHA). Pure.
 
 Li et al., "Hyperband" (arXiv 1603.06560), and Li et al., "A System for Massively Parallel
 Hyperparameter Tuning" (arXiv 1810.05934). η is the reduction factor, r the least number of phases.
-A *rung* is a number of phases after which a trial is judged: r·η^k.
+A *rung* is a number of phases after which a trial is judged.
 
-Laws of this file:
+Laws of `SynchronousHalving`:
+- A rung is full when each of its trials has ended it or has failed. Then ⌊n/η⌋ of its n trials
+  continue, at least one: the best, of equal ones those that were begun first. The others stop.
+- Which trials continue is a function of the metrics alone, and not of the order of reports.
+- Bracket s has its rungs after R/η^s, R/η^(s−1), …, R phases (rounded down), R being all phases.
+- Hyperband's brackets have as many trials as the tables of both papers say (`bracket_sizes`).
+  Trials fill them by their numbers; then it begins anew. The last bracket may be smaller.
+- With `restart`, each rung trains its trials from scratch, as the paper of HyperTrick does. Phases
+  are counted on: with rungs after 1, 3 and 9 phases they are 1 + 3 + 9 in all.
+
+Laws of `Halving`, which is asynchronous:
+- The rungs are after r·η^k phases.
 - The verdict is the reply to the report: a trial continues if it is among the best 1/η of the
   reports of its rung so far, its own included. Of fewer than η reports the best continues.
 - So a verdict may be wrong in hindsight, and a trial that is stopped stays stopped. Hyperband's
@@ -17,15 +28,20 @@ Laws of this file:
   trial's bracket by a hash.) A bracket's rungs keep all reports, those of earlier turns too.
 - After the last phase nothing is decided.
 - NaN is worse than any number, and stops its trial at once. Optuna does not count such a report.
+
+Laws of both:
 - A report of the same trial and phase is answered again and counted once.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from itertools import accumulate
+
+import msgspec
 
 from genkidama.plugins.hypertrick.rule import (
     Decision,
@@ -37,10 +53,13 @@ from genkidama.plugins.hypertrick.rule import (
 )
 
 
-def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
-    """Trials that Hyperband begins in each bracket, ⌈(s_max+1)/(s+1)·η^s⌉ from s_max down to 0.
+def bracket_sizes(
+    phases: int, factor: int, least: int = 1, printed: bool = False
+) -> tuple[int, ...]:
+    """Trials that Hyperband begins in each bracket, from s_max down to 0.
 
-    For 27 phases and η = 3 they are 27, 12, 6 and 4.
+    Its algorithm 1 says ⌈(s_max+1)/(s+1)·η^s⌉: 27, 12, 6 and 4 for 27 phases and η = 3. The tables
+    of both papers are `printed` by ⌊(s_max+1)/(s+1)⌋·η^s: 27, 9, 6 and 4.
     """
     check_natural("phases", phases)
     check_natural("factor", factor, least=2)
@@ -48,7 +67,140 @@ def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
     highest = 0
     while least * factor ** (highest + 1) <= phases:
         highest += 1
+    if printed:
+        return tuple((highest + 1) // (s + 1) * factor**s for s in range(highest, -1, -1))
     return tuple(-((highest + 1) * factor**s // -(s + 1)) for s in range(highest, -1, -1))
+
+
+class SynchronousHalving(SearchRule):
+    """The rule of Successive Halving, as published: a rung waits for all its trials.
+
+    `factor` is η, at least 2. `least` is r, the least number of phases before the first rung. With
+    `brackets` it runs Hyperband's brackets, otherwise one with all trials. With `restart` trials
+    that continue begin from scratch.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        phases: int,
+        factor: int,
+        least: int = 1,
+        brackets: bool = False,
+        restart: bool = False,
+    ) -> None:
+        super().__init__(workers, phases)
+        sizes = bracket_sizes(phases, factor, least, printed=True)
+        self.factor = factor
+        #: By bracket, the end of its trials in a turn.
+        self._ends = tuple(accumulate(sizes)) if brackets else (sys.maxsize,)
+        #: By bracket, the phases that are done at the end of each rung.
+        self._rungs: list[tuple[int, ...]] = []
+        for highest in range(len(sizes) - 1, len(sizes) - 1 - len(self._ends), -1):
+            budgets = [phases // factor**s for s in range(highest, -1, -1)]
+            self._rungs.append(tuple(accumulate(budgets) if restart else budgets))
+        self._restart = restart
+        self.decide_after = tuple(end - 1 for end in self._rungs[0][:-1])
+        #: By trial and rung, the report with which the trial has ended the rung, or failed in it.
+        self._ended: dict[tuple[int, int], Decision] = {}
+        #: Trials whose rung may be full.
+        self._reported: set[int] = set()
+
+    def length(self, trial: int) -> int:
+        return self._rungs[self._bracket(trial)][-1]
+
+    def began(self, trial: int, phase: int) -> int:
+        ends = (0, *self._rungs[self._bracket(trial)])
+        return ends[bisect_right(ends, phase) - 1] if self._restart else 0
+
+    def settle(self) -> list[Decision]:
+        groups = {self._group(trial) for trial in self._reported | self.left_out}
+        self._reported.clear()
+        return [decision for group in sorted(groups) for decision in self._settle(group)]
+
+    @property
+    def expected_completion_rate(self) -> float:
+        total = 0
+        for group in {self._group(trial) for trial in range(self.workers)}:
+            count, done = len(self._members(group)), 0
+            for end in self._rungs[group[1]]:
+                total += count * (end - done)
+                done = end
+                count = self._places(count)
+        return total / (self.workers * self.phases)
+
+    def _bracket(self, trial: int) -> int:
+        return bisect_right(self._ends, trial % self._ends[-1])
+
+    def _group(self, trial: int) -> tuple[int, int]:
+        """The turn and the bracket of a trial."""
+        return trial // self._ends[-1], self._bracket(trial)
+
+    def _members(self, group: tuple[int, int]) -> list[int]:
+        """The trials of a bracket."""
+        turn, bracket = group
+        first = turn * self._ends[-1]
+        begin, end = (0, *self._ends)[bracket : bracket + 2]
+        numbers = range(first + begin, min(first + end, self.numbers))
+        return [trial for trial in numbers if trial not in self.left_out]
+
+    def _judge(self, trial: int, phase: int, metric: float) -> Decision:
+        """The decision; its order and worse count the reports that have ended the same rung."""
+        members = self._members(self._group(trial))
+        rung = self._rung(trial, phase)
+        reports = [
+            _key(self._ended[member, rung].metric)
+            for member in members
+            if (member, rung) in self._ended
+        ]
+        worse = sum(key < _key(metric) for key in reports)
+        mode, verdict = Mode.NONE, Verdict.CONTINUE
+        if math.isnan(metric):
+            mode, verdict = Mode.FAILURE, Verdict.STOP
+        elif phase + 1 in self._rungs[self._bracket(trial)][:-1]:
+            mode, verdict = Mode.SELECTION, Verdict.PAUSE
+        return Decision(trial, phase, metric, len(reports) + 1, worse, mode, verdict)
+
+    def _count(self, decision: Decision) -> None:
+        trial, phase = decision.trial, decision.phase
+        self.numbers = max(self.numbers, trial + 1)
+        ends = self._rungs[self._bracket(trial)]
+        if decision.verdict is Verdict.STOP or phase + 1 in ends[:-1]:
+            self._ended[trial, self._rung(trial, phase)] = decision
+            self._reported.add(trial)
+
+    def _rung(self, trial: int, phase: int) -> int:
+        """The rung that a phase belongs to."""
+        return bisect_right(self._rungs[self._bracket(trial)], phase)
+
+    def _settle(self, group: tuple[int, int]) -> list[Decision]:
+        """Decides on the paused trials of the rungs of a bracket that are full."""
+        settled: list[Decision] = []
+        members = self._members(group)
+        for rung in range(len(self._rungs[group[1]]) - 1):
+            if any((trial, rung) not in self._ended for trial in members):
+                break
+            reports = [self._ended[trial, rung] for trial in members]
+            paused = [report for report in reports if report.verdict is Verdict.PAUSE]
+            paused.sort(key=lambda report: (-report.metric, report.trial))
+            # After a restart with more trials some may have been chosen before.
+            before = sum(report.verdict is Verdict.CONTINUE for report in reports)
+            places = self._places(len(members)) - before
+            for place, report in enumerate(paused):
+                verdict = Verdict.CONTINUE if place < places else Verdict.STOP
+                decision = msgspec.structs.replace(report, verdict=verdict)
+                self._ended[report.trial, rung] = decision
+                self._decisions[report.trial, report.phase] = decision
+                settled.append(decision)
+            members = [
+                trial for trial in members if self._ended[trial, rung].verdict is Verdict.CONTINUE
+            ]
+        return settled
+
+    def _places(self, trials: int) -> int:
+        """The number of trials, of this many in a rung, that continue."""
+        return max(1, trials // self.factor)
 
 
 class Halving(SearchRule):

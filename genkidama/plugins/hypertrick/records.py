@@ -35,13 +35,15 @@ from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
 #: The names of the methods in a report.
 TITLES = {
     "hypertrick": "HyperTrick",
+    "successive_halving": "Successive Halving",
+    "hyperband": "Hyperband",
     "asynchronous_hyperband": "Hyperband, asynchronous",
     "asha": "ASHA, stopping variant",
     "random": "random search",
 }
 
-#: The state of a trial. A waiting trial has no node at the moment.
-State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed"]
+#: The state of a trial. A waiting trial has no node at the moment, a paused one waits for others.
+State: TypeAlias = Literal["waiting", "running", "paused", "completed", "stopped", "failed"]
 
 #: The state, in an Optuna study, of a trial that has ended. All others are RUNNING there as soon as
 #: their settings are drawn. A trial that is WAITING there is only enqueued (`enqueue_trial`).
@@ -113,11 +115,13 @@ class TrialRecord:
 
 
 def state_after(phases: list[PhaseRecord], count: int) -> State | None:
-    """The state in which these reports leave a trial of `count` phases; None while it continues."""
+    """The state in which these reports leave a trial of `count` phases; None if it continues."""
     if phases and phases[-1].mode is Mode.FAILURE:
         return "failed"
     if phases and phases[-1].verdict is Verdict.STOP:
         return "stopped"
+    if phases and phases[-1].verdict is Verdict.PAUSE:
+        return "paused"
     return "completed" if len(phases) >= count else None
 
 
@@ -148,6 +152,11 @@ class StudySnapshot:
     settings: SearchSettings
     space: dict[str, Dimension]
     trials: tuple[TrialRecord, ...]
+
+    @cached_property
+    def phases(self) -> int:
+        """The phases of the longest trial; with `search.restart` more than `search.phases`."""
+        return max([self.settings.phases, *(len(trial.phases) for trial in self.trials)])
 
     def of_state(self, *states: State) -> list[TrialRecord]:
         """The trials in one of these states, by number."""

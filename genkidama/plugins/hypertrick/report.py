@@ -115,7 +115,8 @@ def text(
 
 def _overview(snapshot: StudySnapshot) -> str:
     settings = snapshot.settings
-    states: tuple[State, ...] = ("completed", "stopped", "failed", "running")
+    states: list[State] = ["completed", "stopped", "failed", "running"]
+    states += ["paused"] if snapshot.of_state("paused") else []
     counts: dict[str, int] = {state: len(snapshot.of_state(state)) for state in states}
     begun = f"{sum(counts.values())} of {settings.trials} started"
     nodes = plural(len(snapshot.timeline), "node")
@@ -156,12 +157,15 @@ def _headline(settings: SearchSettings) -> str:
         options.append(f"reduction factor {settings.eta}")
         if settings.least_phases > 1:
             options.append(f"at least {settings.least_phases} phases")
+        options += ["each rung from scratch"] if settings.restart else []
     title = TITLES[settings.method]
     return f"{title} ({', '.join(options)})" if options else title
 
 
 def _expectation(settings: SearchSettings, expected: float) -> str:
     """The expected completion rate, and its reason."""
+    if settings.waits:
+        return f"expected {percent(expected)}, as 1/{settings.eta} of each rung continue"
     if settings.eta:
         return f"expected {percent(expected)}, if about 1/{settings.eta} continue at each decision"
     root = math.sqrt(settings.eviction_rate)
@@ -275,7 +279,7 @@ def _importances(result: Importances | None) -> str:
 
 def _phases(snapshot: StudySnapshot) -> str:
     rows = []
-    for phase in range(snapshot.settings.phases):
+    for phase in range(snapshot.phases):
         reports = [report for _, report in snapshot.reports_of(phase)]
         scores = [report.score for report in reports if not math.isnan(report.score)]
         kinds = Counter((report.mode, report.verdict) for report in reports)
@@ -285,18 +289,19 @@ def _phases(snapshot: StudySnapshot) -> str:
             kinds[Mode.SELECTION, Verdict.CONTINUE],
             kinds[Mode.SELECTION, Verdict.STOP],
             kinds[Mode.FAILURE, Verdict.STOP],
-            kinds[Mode.NONE, Verdict.CONTINUE],
+            kinds[Mode.NONE, Verdict.CONTINUE] + kinds[Mode.SELECTION, Verdict.PAUSE],
         ]
         median, best = (show(float(f(scores))) if scores else "–" for f in (np.median, np.max))
         rows.append([str(phase), *map(str, numbers), median, best])
     head = "phase reports early selected stopped failed undecided median best"
     lines = table(head.split(), rows)
     if snapshot.settings.method != "random":
+        others = "all of its rung" if snapshot.settings.waits else "the reports before it"
         early = "Early: passed in data collection, whatever the score. "
         lines += wrapped(
             ("" if snapshot.settings.eta else early)
-            + "Selected: compared with the reports before it, and good enough. "
-            "Undecided: nothing is decided after that phase."
+            + f"Selected: compared with {others}, and good enough. "
+            "Undecided: nothing is decided after that phase, or not yet."
         )
     return section("Phase by phase", lines)
 

@@ -161,6 +161,8 @@ class Verdict(StrEnum):
 
     CONTINUE = "continue"
     STOP = "stop"
+    #: Waits, without a node, for the other trials of its rung.
+    PAUSE = "pause"
 
 
 class Mode(StrEnum):
@@ -201,6 +203,10 @@ class SearchRule(ABC):
         check_natural("phases", phases)
         self.workers = workers
         self.phases = phases
+        #: Trials have numbers below this one.
+        self.numbers = workers
+        #: Numbers of which no trial will report, so that none may wait for it.
+        self.left_out: set[int] = set()
         self._decisions: dict[tuple[int, int], Decision] = {}
 
     def report(self, trial: int, phase: int, metric: float) -> Verdict:
@@ -223,9 +229,9 @@ class SearchRule(ABC):
                 f"trial {trial}, phase {phase}: metric = {metric!r}: "
                 "expected a number; NaN for a trial that failed"
             )
-        if not is_whole(phase) or not 0 <= phase < self.phases:
+        if not is_whole(phase) or not 0 <= phase < self.length(trial):
             raise ConfigurationError(
-                f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}"
+                f"trial {trial}: phase = {phase!r}: expected 0 to {self.length(trial) - 1}"
             )
         metric = float(metric)
         if (earlier := self._decisions.get((trial, phase))) is not None:
@@ -244,6 +250,19 @@ class SearchRule(ABC):
     def decisions(self) -> list[Decision]:
         """All decisions, oldest first."""
         return list(self._decisions.values())
+
+    def settle(self) -> list[Decision]:
+        """The decisions on paused trials that can be made by now, those that continue first, and of
+        these the best."""
+        return []
+
+    def length(self, trial: int) -> int:
+        """Phases of a trial that is never stopped."""
+        return self.phases
+
+    def began(self, trial: int, phase: int) -> int:
+        """The phase with which the training began that a phase belongs to."""
+        return 0
 
     @property
     @abstractmethod

@@ -10,6 +10,8 @@ Laws of this file:
   trial's owner count.
 - A node that vanishes may return to its trial; after `search.return_seconds` another one gets it.
 - A trial under way without a node comes before one that has not begun.
+- A trial that waits for others at a rung is paused: it has no node. Its node gets another trial, or
+  asks again soon. When the rung is full the trial waits for a node, or ends.
 - A node that fails gives its trial back. A trial that has failed on 1 + `search.retries` nodes, or
   whose weights have become NaN, counts as the worst of its phase and ends.
 """
@@ -28,7 +30,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
-from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from genkidama.plugins.hypertrick.rule import Mode, SearchRule, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
 from genkidama.protocol.vector import Vector
 from genkidama.server.averaging import Averaging
@@ -63,6 +65,8 @@ class SearchTrial(Trial):
     began: float = 0.0
     #: When its owner was last heard.
     heard: float | None = None
+    #: Whether the next node trains it from scratch.
+    anew: bool = False
 
     @property
     def ended(self) -> bool:
@@ -84,6 +88,14 @@ class SearchTrial(Trial):
             self.seconds += now - self.heard
         self.heard = now
 
+    def begin_anew(self) -> None:
+        """Forgets what it has learned."""
+        self.vector = self.signature = None
+        self.steps = self.episodes = 0
+        self.seconds = self._sum = 0.0
+        self.returns.clear()
+        self.anew = False
+
     def trained(self, unit: str) -> float:
         """Its training so far, in steps, episodes or seconds."""
         return {"steps": self.steps, "episodes": self.episodes}.get(unit, self.seconds)
@@ -95,8 +107,10 @@ def _last_report(trial: SearchTrial) -> int:
 
 # The service.
 
-#: A node that gets no trial asks again after this time while a configuration is being sampled.
-_SAMPLING_SECONDS = 0.2
+#: A node that gets no trial asks again after this time while a configuration is being sampled or
+#: trials are paused; later if so many wait that they would ask more than 50 times a second.
+_SOON_SECONDS = 0.2
+_MOST_ASK = 50
 
 #: It asks again after this time if other nodes have all trials, of which one may be given back.
 _BUSY_SECONDS = 2.0
@@ -123,7 +137,7 @@ class Search:
         self.space = parse_space(settings.space)
         self.rule: Rule = Replace()
         #: Decides after each phase.
-        self.search_rule = settings.rule(seed=experiment.seed)
+        self.search_rule: SearchRule = settings.rule(seed=experiment.seed)
         #: A trial of no node, by which nodes learn that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = ProgressCounter()
@@ -160,6 +174,8 @@ class Search:
 
     def offer(self, number: int, params: dict[str, Any], now: float) -> None:
         """A new configuration: dotted settings and their values."""
+        # Another program may have added trials to the study.
+        self.search_rule.left_out.update(set(range(number)) - self.trials.keys())
         trial = self._add(number, params)
         trial.began = self.seconds(now)
         if trial.stop:
@@ -176,6 +192,9 @@ class Search:
         """
         number = self.owned.get(child)
         if training is not None and training != number and self._is_free(training):
+            if self.trials[training].anew:
+                self.idle.add(child)  # it has the weights of before, and must forget them first
+                return None
             if number is not None:
                 self._requeue(self.trials[number])
             if training in self.waiting:
@@ -192,12 +211,15 @@ class Search:
         if self._began is None:
             self._began = now
         trial.heard = None
-        if trial.owner != child:
+        if self.owned.get(child) != number:
             self._release(trial)
             self.owned[child] = number
             trial.owner = child
             trial.state = "running"
+            trial.stop = ""
             trial.began = self.seconds(now)
+            if trial.anew:
+                trial.begin_anew()
             if trial.vector is None and training != trial.number:
                 # Nothing is left of what it had learned.
                 trial.steps = 0
@@ -221,7 +243,10 @@ class Search:
     @property
     def wait(self) -> float:
         """Seconds after which a node that got no trial should ask again."""
-        return _SAMPLING_SECONDS if len(self.trials) < self.settings.trials else _BUSY_SECONDS
+        paused = any(trial.state == "paused" for trial in self.trials.values())
+        if paused or len(self.trials) < self.settings.trials:
+            return max(_SOON_SECONDS, len(self.idle) / _MOST_ASK)
+        return _BUSY_SECONDS
 
     def vanished(self, child: str, now: float) -> None:
         """The node's connection is gone; its trial waits for its return."""
@@ -337,7 +362,7 @@ class Search:
 
     def __str__(self) -> str:
         counts = Counter(trial.state for trial in self.trials.values())
-        states: list[State] = ["completed", "stopped", "failed", "running"]
+        states: list[State] = ["completed", "stopped", "failed", "running", "paused"]
         return ", ".join(f"{counts[s]} {s}" for s in states if counts[s]) or "none begun"
 
     def take_changed(self) -> list[SearchTrial]:
@@ -358,14 +383,21 @@ class Search:
             trial.steps = phases[-1].steps
             trial.episodes = phases[-1].episodes
             if self.settings.unit == "seconds":
-                trial.seconds = len(phases) * self.settings.length
+                began = self.search_rule.began(number, len(phases) - 1)
+                trial.seconds = (len(phases) - began) * self.settings.length
             trial.owner = phases[-1].node
-        if not trial.ended and (end := state_after(phases, self.settings.phases)):
+        if not trial.ended and (end := state_after(phases, self.search_rule.length(number))):
             # All was written but this.
             trial.state = end
             self._changed[number] = trial
+        if trial.ended and not phases:
+            self.search_rule.left_out.add(number)
         if trial.ended:
             trial.stop = f"it has {trial.state}"
+        elif trial.state == "paused":
+            trial.stop = _PAUSED
+        else:
+            trial.anew = self._begins_anew(trial)
         return trial
 
     def restored(self, now: float) -> None:
@@ -377,12 +409,12 @@ class Search:
         self._before = max((record.end for record, _ in records), default=0.0)
         for trial in self.trials.values():
             trial.began = self._before
-            if trial.stop and not trial.ended:
+            if trial.stop and not (trial.ended or trial.state == "paused"):
                 self._fail(trial, trial.stop, now)
         # A node is with the trial for which it has reported last.
-        begun = [trial for trial in self.trials.values() if not trial.ended]
+        begun = [t for t in self.trials.values() if not (t.ended or t.state == "paused")]
         for trial in sorted(begun, key=_last_report, reverse=True):
-            if trial.owner and trial.owner not in self.owned:
+            if trial.owner and trial.owner not in self.owned and not trial.anew:
                 self.owned[trial.owner] = trial.index
                 self.absent[trial.index] = now
                 trial.state = "running"
@@ -390,11 +422,13 @@ class Search:
                 self._requeue(trial)
         order = sorted(self.waiting, key=lambda number: (not self.trials[number].phases, number))
         self.waiting = deque(order)
+        self._settle(now)
 
     # Inside.
 
     def _add(self, number: int, params: dict[str, Any]) -> SearchTrial:
         """A trial; one whose settings do not go together says so in `stop`."""
+        self.search_rule.numbers = max(self.search_rule.numbers, number + 1)
         trial = self.trials[number] = SearchTrial(window=self._window, number=number, params=params)
         try:
             trial.experiment = self.plain.with_settings(params, source=f"trial {number}").to_dict()
@@ -405,9 +439,10 @@ class Search:
     def _advance(self, trial: SearchTrial, now: float) -> None:
         """Ends the phases that a push has completed."""
         length = self.settings.length
+        began = self.search_rule.began(trial.index, len(trial.phases))
         while (
-            not trial.ended
-            and trial.trained(self.settings.unit) >= (len(trial.phases) + 1) * length
+            trial.state == "running"
+            and trial.trained(self.settings.unit) >= (len(trial.phases) + 1 - began) * length
         ):
             metric = trial.mean_return
             if metric is None:
@@ -445,8 +480,34 @@ class Search:
         elif decision.verdict is Verdict.STOP:
             place = f"is too low among {plural(decision.order, 'report')}"
             self._end(trial, "stopped", f"{metric:.1f} after phase {phase} {place}", now)
-        elif phase == self.settings.phases - 1:
+        elif phase == self.search_rule.length(trial.index) - 1:
             self._end(trial, "completed", "all phases are done", now)
+        elif decision.verdict is Verdict.PAUSE:
+            trial.state = "paused"
+            trial.stop = _PAUSED
+            self._release(trial)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """Does what the rule decides on paused trials."""
+        chosen = []
+        for decision in self.search_rule.settle():
+            trial = self.trials[decision.trial]
+            trial.phases[-1] = msgspec.structs.replace(trial.phases[-1], verdict=decision.verdict)
+            self._changed[trial.index] = trial
+            if decision.verdict is Verdict.STOP:
+                trial.stop = ""
+                reason = f"{decision.metric:.1f} is not among the best of its rung"
+                self._end(trial, "stopped", reason, now)
+            else:
+                trial.state = "waiting"
+                trial.anew = self._begins_anew(trial)
+                chosen.append(trial.index)
+        self.waiting.extendleft(reversed(chosen))
+
+    def _begins_anew(self, trial: SearchTrial) -> bool:
+        """True if the phase that comes next is to be trained from scratch."""
+        return 0 < len(trial.phases) == self.search_rule.began(trial.index, len(trial.phases))
 
     def _fail(self, trial: SearchTrial, reason: str, now: float) -> None:
         trial.stop = reason
@@ -458,6 +519,9 @@ class Search:
         self._release(trial)
         self.events.append(TrialEnded(time=now, trial=trial.index, state=state, reason=trial.stop))
 
+
+#: What a node is told whose trial is paused.
+_PAUSED = "it waits for the other trials of its rung"
 
 _NO_EPISODE = (
     "phase {} of trial {} ended without a single episode, which counts as the worst; "

@@ -19,7 +19,7 @@ import msgspec
 
 from genkidama.config.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
 from genkidama.plugins.hypertrick.rule import HyperTrick, SearchRule, geometric_phases
 
 if TYPE_CHECKING:
@@ -31,9 +31,12 @@ class SearchSettings(Section, frozen=True):
 
     optional = True
 
-    method: Literal["hypertrick", "asynchronous_hyperband", "asha", "random"] = "hypertrick"
-    """`"hypertrick"`, `"asynchronous_hyperband"` and `"asha"` (its stopping variant) stop the
-    trials that do worse, each by its rule; `"random"` lets every trial run to its end."""
+    method: Literal[
+        "hypertrick", "successive_halving", "hyperband", "asynchronous_hyperband", "asha", "random"
+    ] = "hypertrick"
+    """Rule by which trials stop: `"hypertrick"`, `"asynchronous_hyperband"` or `"asha"` (its
+    stopping variant) without waiting, `"successive_halving"` or `"hyperband"` with waiting at each
+    rung; `"random"` lets every trial run to its end."""
     trials: Natural = 16
     """W₀: trials to start in all."""
     phases: Natural = 10
@@ -58,9 +61,13 @@ class SearchSettings(Section, frozen=True):
     adaptive: bool = False
     """Stop more trials when fewer than expected were stopped so far."""
     reduction_factor: Annotated[int, Meta(ge=2)] | None = None
-    """η of Hyperband and ASHA: one trial of η continues; if absent, 3 and 4, respectively."""
+    """η of Successive Halving, Hyperband and ASHA: one trial of η continues; if absent, it is 3,
+    and 4 for ASHA."""
     least_phases: Natural = 1
-    """r of Hyperband and ASHA: phases of a trial before its first decision."""
+    """r of Successive Halving, Hyperband and ASHA: phases of a trial before its first decision."""
+    restart: bool = False
+    """Successive Halving and Hyperband, with waiting: each rung trains its trials from scratch,
+    instead of going on from their weights."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
     """The source of new trials' settings: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
     of Optuna's."""
@@ -100,9 +107,14 @@ class SearchSettings(Section, frozen=True):
         )
 
     @property
+    def waits(self) -> bool:
+        """True if trials wait for each other at the rungs."""
+        return self.method in _SYNCHRONOUS
+
+    @property
     def eta(self) -> int | None:
-        """η of Hyperband and ASHA; None of another method."""
-        default = {"asynchronous_hyperband": 3, "asha": 4}.get(self.method)
+        """η of Successive Halving, Hyperband and ASHA; None of another method."""
+        default = 4 if self.method == "asha" else 3 if self.method in _HALVING else None
         return default and (self.reduction_factor or default)
 
     def rule(self, trials: int = 0, seed: int = 0) -> SearchRule:
@@ -111,6 +123,15 @@ class SearchSettings(Section, frozen=True):
         The seed is of the hash that orders equal metrics.
         """
         trials = trials or self.trials
+        if self.waits:
+            return SynchronousHalving(
+                workers=trials,
+                phases=self.phases,
+                factor=self.eta or 0,
+                least=self.least_phases,
+                brackets=self.method == "hyperband",
+                restart=self.restart,
+            )
         if self.eta:
             return Halving(
                 workers=trials,
@@ -130,13 +151,17 @@ class SearchSettings(Section, frozen=True):
         )
 
 
+_SYNCHRONOUS = ("successive_halving", "hyperband")
+_HALVING = (*_SYNCHRONOUS, "asynchronous_hyperband", "asha")
+
 #: The methods that have a setting; all have the others. Random search ignores HyperTrick's, so that
 #: the method alone can be changed.
 _METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("eviction_rate", "decisions", "factor", "cohort", "adaptive"), ("hypertrick", "random")
     ),
-    **dict.fromkeys(("reduction_factor", "least_phases"), ("asynchronous_hyperband", "asha")),
+    **dict.fromkeys(("reduction_factor", "least_phases"), _HALVING),
+    "restart": _SYNCHRONOUS,
 }
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.
@@ -153,6 +178,11 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             f"{source}: parent.average = {average}: a search keeps no running mean; set it to 0"
         )
     _check_method(search, source)
+    if search.restart and experiment.parent.start:
+        raise ConfigurationError(
+            f"{source}: search.restart = true: trials begin from scratch, and not from "
+            f"parent.start = {experiment.parent.start!r}; take one of them out"
+        )
     lengths = {
         key: value
         for key in ("phase_steps", "phase_episodes", "phase_seconds")

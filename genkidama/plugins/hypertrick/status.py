@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.hypertrick.records import TITLES, best_trial
+from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.server.events import (
     Event,
     Exchange,
@@ -24,7 +25,9 @@ from genkidama.server.events import (
 _MOST_TRIALS = 300
 
 #: States of trials in the document, by those of events, in the order in which they are counted.
-_STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed", "running": "running"}
+_STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed"} | {
+    state: state for state in ("running", "paused")
+}
 
 
 class SearchStatus:
@@ -82,7 +85,8 @@ class SearchStatus:
 
     def share(self, elapsed: float) -> float:
         """The share of the search that is done after `elapsed` seconds, in [0, 1]."""
-        ended = len(self._states) >= self.settings.trials and "running" not in self._states.values()
+        under_way = {"running", "paused"}.intersection(self._states.values())
+        ended = len(self._states) >= self.settings.trials and not under_way
         share = 1.0 if ended else self.reports / self._expected
         if self.settings.seconds:
             share = max(share, elapsed / self.settings.seconds)
@@ -145,7 +149,10 @@ class SearchStatus:
         if phases and phases[-1]["to"] is None:
             phases[-1]["to"] = seconds
             phases[-1]["score"] = metric
-        self._open(trial, event.node, seconds)
+        if event.verdict == Verdict.PAUSE:
+            self._states[event.trial] = trial["state"] = "paused"
+        else:
+            self._open(trial, event.node, seconds)
 
     def _end(self, event: TrialEnded, seconds: float) -> None:
         self._states[event.trial] = event.state

@@ -40,7 +40,7 @@ from genkidama.plugins.hypertrick.records import (
     StudySnapshot,
     TrialRecord,
 )
-from genkidama.plugins.hypertrick.rule import Mode
+from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
 from genkidama.runs.run import STUDY
@@ -409,6 +409,8 @@ def _trial(
     state: State = names.get(trial.state.name, "running")
     if state == "stopped" and phases and phases[-1].mode is Mode.FAILURE:
         state = "failed"
+    if state == "running" and phases and phases[-1].verdict is Verdict.PAUSE:
+        state = "paused"
     return TrialRecord(
         number=trial.number,
         state=state,

@@ -178,7 +178,7 @@ class TrialStore(RunStore):
         waiting = self._copies.get(trial.index)
         snapshot = trial.as_run()
         record = self._server.children.get(trial.owner)
-        if record is not None:
+        if record is not None and not trial.stop:
             snapshot.sessions = {trial.owner: (record.session, record.sequence)}
         self._copies[trial.index] = (
             trial.signature,

@@ -179,6 +179,9 @@ def make_study(
         if decision.verdict is Verdict.CONTINUE and phase + 1 < phases:
             heapq.heappush(events, (now + duration(node, trial), node, trial, record, now))
             continue
+        if decision.verdict is Verdict.PAUSE:  # its search is looked at before the rung is full
+            begin(node, now)
+            continue
         if decision.mode is Mode.FAILURE:
             trial.set_user_attr(
                 "reason",

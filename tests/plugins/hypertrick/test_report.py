@@ -83,6 +83,14 @@ def test_the_text_of_a_real_search(tmp_path: Path) -> None:
             {"method": "asha", "phases": 9},
             "search: ASHA, stopping variant (reduction factor 4), 24 trials of at",
         ),
+        (
+            {"method": "hyperband", "phases": 9, "until": -1.0, "settings": {"restart": True}},
+            "search: Hyperband (reduction factor 3, each rung from scratch)",
+        ),
+        (
+            {"method": "successive_halving", "phases": 9, "nodes": 9, "trials": 9, "until": 200},
+            "0 completed, 0 stopped, 0 failed, 0 running, 9 paused",
+        ),
         ({"method": "asha", "phases": 9}, "if about 1/4 continue at each decision"),
         (
             {

@@ -779,13 +779,15 @@ def test_the_time_before_a_restart_counts() -> None:
 # Whatever happens.
 
 NAMES = "abc"
+WAITING = ["successive_halving", "hyperband"]
+HALVING = [*WAITING, "asynchronous_hyperband", "asha"]
 
 
 class World:
     """A search, its nodes, and a sampler that is always quick. `restart` replaces the parent."""
 
     def __init__(self, method: str = "hypertrick", **search: Any) -> None:
-        halving = method in ("asynchronous_hyperband", "asha")
+        halving = method in HALVING
         self.plan = {
             "method": method,
             "trials": 5,
@@ -827,6 +829,12 @@ class World:
             node.leave(self.now, failed=deed == "fail")
         else:
             reply = node.say(self.now, value=NAN if deed == "nan" else metric, returns=(metric,))
+            if isinstance(reply, Refusal) and self.plan["method"] in WAITING:
+                # The reply that would have told it of a pause was lost, and another has its trial.
+                assert reply.code == "trial"
+                node.sequence -= 1
+                self._enter(node)
+                return
             assert isinstance(reply, Weights), reply
             if deed == "lost":
                 node.sequence -= 1
@@ -856,13 +864,21 @@ class World:
         search = searching(self.server)
         assert len(search.trials) <= search.settings.trials
         places = [*search.waiting, *search.owned.values()]
-        alive = [number for number, trial in search.trials.items() if not trial.ended]
+        alive = [
+            number
+            for number, trial in search.trials.items()
+            if not (trial.ended or trial.state == "paused")
+        ]
         assert sorted(places) == sorted(alive)  # none is lost, none is in two places
         assert set(search.absent) <= set(search.owned.values())
         trained = [
             r.trial.number
-            for r in self.server.children.values()
-            if r.connected and r.trial is not None and not r.trial.stop
+            for name, r in self.server.children.items()
+            if r.connected
+            and r.trial is not None
+            and not r.trial.stop
+            # Whoever has paused a trial may not have asked for another one yet.
+            and search.owned.get(name) == r.trial.number
         ]
         assert len(trained) == len(set(trained))
         for trial in search.trials.values():
@@ -876,7 +892,9 @@ class World:
         for _, number, record in records:
             assert number is not None
             metric = math.nan if record.metric is None else record.metric
-            assert rule.report(number, record.phase, metric).value == record.verdict
+            rule.report(number, record.phase, metric)
+            rule.settle()
+        assert rule.decisions == [record.decision(number) for _, number, record in records]
 
     def finish(self) -> None:
         """Whoever is there now is lost, and one new node does the rest."""
@@ -903,8 +921,9 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
     rng = random.Random(seed)
     for _ in range(75):
         world = World(
-            method=rng.choice(["hypertrick", "asynchronous_hyperband", "asha", "random"]),
+            method=(method := rng.choice(["hypertrick", "random", *HALVING])),
             retries=rng.randrange(3),
+            restart=method in WAITING and rng.random() < 0.5,
         )
         for _ in range(80):
             if world.server.stop:
@@ -1068,3 +1087,118 @@ def test_a_node_keeps_the_trial_that_the_study_believes_to_be_anothers() -> None
     b2.trial = 0
     assert b2.enter(1001.0) == 0
     assert Node(new, "a").enter(1002.0) == 1
+
+
+# Trials that wait for each other.
+
+
+def test_nodes_wait_at_a_rung_and_the_best_go_on_by_values() -> None:
+    server = make(method="successive_halving", reduction_factor=2, window=1, trials=4, phases=2)
+    search = searching(server)
+    offer(server, 4)
+    a, b = Node(server, "a"), Node(server, "b")
+    for node, metric, now in ((a, 1.0, 1.0), (b, 4.0, 2.0), (a, 2.0, 3.0)):
+        node.enter(now)
+        said = node.push(metric, now, value=metric)
+        assert (said.next, said.stop) == (True, "it waits for the other trials of its rung")
+    assert str(search) == "3 paused"
+    assert (b.enter(3.0), a.hello(3.0).wait) == (3, 0.2)  # it asks soon, and loses nothing
+    assert server.connected == ["a", "b"] and not search.owned.get("a")
+    assert a.hello(60.0).wait == 0.2  # as long as it takes
+    b.push(3.0, 61.0, value=3.0)
+    assert [trial.state for trial in search.trials.values()] == [
+        *("stopped", "waiting", "stopped", "waiting"),
+    ]
+    # The better one comes first, and goes on from its weights, on another node.
+    assert a.enter(62.0) == 1
+    assert a.version == 1 and search.trials[1].vector is not None
+    assert list(search.trials[1].vector) == list(vector(4.0, 4.0, 4.0))
+    assert (b.enter(62.0), search.trials[3].steps) == (3, 10)
+    for node in (a, b):
+        node.push(5.0, 63.0)
+    assert server.stop == "all trials are done: 2 completed, 2 stopped"
+    ends = events(server, "report", "trial_end")
+    assert [end["verdict"] for end in ends if end["event"] == "report"] == [
+        *["pause"] * 4,
+        *["continue"] * 2,
+    ]
+    assert [(end["trial"], end["state"]) for end in ends if end["event"] == "trial_end"] == [
+        *((2, "stopped"), (0, "stopped"), (1, "completed"), (3, "completed")),
+    ]
+    assert [record.verdict.value for record in search.trials[0].phases] == ["stop"]
+
+
+def test_a_rung_goes_on_when_its_last_node_dies() -> None:
+    plan: dict[str, Any] = {"method": "successive_halving", "trials": 2, "phases": 3}
+    server = make(window=1, **plan)
+    offer(server, 2)
+    a, b = Node(server, "a"), Node(server, "b")
+    a.enter(), b.enter()
+    a.push(1.0, 1.0)
+    b.vanish(2.0)
+    assert a.hello(3.0).wait and a.hello(31.0).wait  # it may come back
+    assert a.enter(32.0) == 1
+    # Nor does it hang if nobody can train that trial.
+    for now in (33.0, 34.0):
+        a.leave(now, failed=True, reason="no such environment")
+        a.enter(now)
+    search = searching(server)
+    assert [trial.state for trial in search.trials.values()] == ["running", "failed"]
+    assert a.trial == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_with_restarts_a_rung_begins_from_scratch(lost: bool) -> None:
+    plan: dict[str, Any] = {"method": "hyperband", "trials": 3, "phases": 3, "restart": True}
+    server = make(window=1, **plan)
+    offer(server, 3)
+    a = Node(server, "a")
+    for metric in (1.0, 3.0, 2.0):
+        a.enter(1.0)
+        a.push(metric, 2.0, value=metric)
+    search = searching(server)
+    best = search.trials[1]
+    assert (best.state, best.steps, best.vector is None) == ("waiting", 10, False)
+    if lost:  # the node whose reply got lost has the old weights, and is told to forget them
+        a.trial = 1
+        assert a.hello(3.0).wait and a.trial is None
+    assert a.enter(4.0) == 1
+    assert (best.vector, best.steps, best.mean_return) == (None, 0, None)
+    for phase in range(3):
+        assert search.progress(best, 4.0) == phase / 3
+        a.push(float(phase), 5.0, value=7.0)
+    assert (best.state, [record.steps for record in best.phases]) == ("completed", [10, 10, 20, 30])
+    assert server.stop
+
+
+def test_after_a_restart_of_the_parent_a_rung_is_settled_and_begins_from_scratch() -> None:
+    plan: dict[str, Any] = {"method": "hyperband", "trials": 3, "phases": 3, "restart": True}
+    old = make(window=1, **plan)
+    offer(old, 3)
+    a = Node(old, "a")
+    for metric in (1.0, 3.0, 2.0):
+        a.enter(1.0)
+        a.push(metric, 2.0, value=metric)
+    # The parent was killed before the study had heard what the last report decided.
+    for trial in searching(old).trials.values():
+        trial.phases[-1] = msgspec.structs.replace(trial.phases[-1], verdict=Verdict.PAUSE)
+        trial.state = "paused"
+    new = make(window=1, **plan)
+    restore(searching(old), new)
+    search = searching(new)
+    assert [trial.state for trial in search.trials.values()] == ["stopped", "waiting", "stopped"]
+    a.server, a.session, a.trial = new, "s2", None
+    assert a.enter(5.0) == 1 and search.trials[1].vector is None and a.version == 1
+
+
+def test_nobody_waits_for_a_trial_that_another_program_has_added_to_the_study() -> None:
+    plan: dict[str, Any] = {"method": "successive_halving", "reduction_factor": 2}
+    server = make(window=1, trials=2, phases=2, **plan)
+    search = searching(server)
+    offer(server)
+    search.offer(2, {"optimizer.learning_rate": 1e-4, "algorithm.gamma": 0.99}, 0.0)
+    a = Node(server)
+    for metric in (1.0, 2.0):
+        a.enter(1.0)
+        a.push(metric, 2.0)
+    assert [trial.state for trial in search.trials.values()] == ["stopped", "waiting"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
 from genkidama.plugins.hypertrick.rule import HyperTrick
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
 from tests.helpers import ROOT
@@ -36,6 +36,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     # Other values are for other methods: `test_the_settings_of_other_methods_arrive`.
     "reduction_factor": st.none(),
     "least_phases": st.just(1),
+    "restart": st.just(False),
     "trials": naturals,
     "phases": st.integers(1, 1000),
     "eviction_rate": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
@@ -86,7 +87,10 @@ def test_every_allowed_value_arrives_and_survives(
     )
 
 
-@pytest.mark.parametrize("method", ["asynchronous_hyperband", "asha"])
+HALVING = ("successive_halving", "hyperband", "asynchronous_hyperband", "asha")
+
+
+@pytest.mark.parametrize("method", HALVING)
 def test_the_settings_of_other_methods_arrive(method: str) -> None:
     chosen = {"method": method, "reduction_factor": 2, "least_phases": 3}
     experiment = of(**LEAST, **chosen)
@@ -126,6 +130,8 @@ RULES: dict[str, tuple[Any, ...]] = {
     "random": (HyperTrick, (), None),
     "asha": (Halving, (0, 3, 15), 4),
     "asynchronous_hyperband": (Halving, (0, 2, 8), 3),
+    "successive_halving": (SynchronousHalving, (0, 2, 8), 3),
+    "hyperband": (SynchronousHalving, (0, 2, 8), 3),
 }
 
 
@@ -148,8 +154,12 @@ def test_the_rule_takes_all_settings_of_its_method() -> None:
     own = {"method": "asynchronous_hyperband", "reduction_factor": 2, "least_phases": 3}
     rule = of(**LEAST, **own, phases=13).search.rule()  # type: ignore[union-attr]
     assert (rule.decide_after, rule.peers(0), rule.peers(4)) == ((2, 5, 11), 0, 1)
+    own = {"method": "hyperband", "restart": True, "least_phases": 3}
+    rule = of(**LEAST, **own, phases=27).search.rule()  # type: ignore[union-attr]
+    assert [rule.length(trial) for trial in (0, 9, 12)] == [3 + 9 + 27, 9 + 27, 27]
 
 
+ANY_HALVING = " or ".join(map(repr, HALVING))
 ONE_LENGTH = "give exactly one of phase_steps, phase_episodes and phase_seconds"
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
@@ -166,7 +176,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"search": {"method": "ashes"}},
-        "search.method = 'ashes': expected one of 'hypertrick', 'asynchronous_hyperband', 'asha'",
+        "search.method = 'ashes': expected one of 'hypertrick', 'successive_halving', "
+        "'hyperband', 'asynchronous_hyperband', 'asha'",
     ),
     *(
         (
@@ -175,18 +186,26 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
             f"and it is {method!r}; take one of them out",
         )
         for own, needed, methods in (
-            ({"cohort": 16}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
-            ({"eviction_rate": 0.5}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
-            ({"decisions": "geometric"}, "'hypertrick'", ("asynchronous_hyperband", "asha")),
+            ({"cohort": 16}, "'hypertrick'", HALVING),
+            ({"eviction_rate": 0.5}, "'hypertrick'", HALVING),
+            ({"decisions": "geometric"}, "'hypertrick'", HALVING),
             (
                 {"reduction_factor": 3},
-                "'asynchronous_hyperband' or 'asha'",
+                ANY_HALVING,
                 ("hypertrick", "random"),
             ),
-            ({"least_phases": 2}, "'asynchronous_hyperband' or 'asha'", ("hypertrick", "random")),
+            ({"least_phases": 2}, ANY_HALVING, ("hypertrick", "random")),
         )
         for method in methods
         for key, value in own.items()
+    ),
+    (
+        {"search": {"method": "asha", "restart": True}},
+        "search.restart = True: search.method = 'successive_halving' or 'hyperband' is needed",
+    ),
+    (
+        {"search": {"method": "hyperband", "restart": True}, "parent": {"start": "runs/a"}},
+        "search.restart = true: trials begin from scratch, and not from parent.start = 'runs/a'",
     ),
     (
         {"search": {"method": "asha", "least_phases": 11}},

@@ -8,7 +8,7 @@ import pytest
 
 from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs.status import RunStatus, line
-from genkidama.server.events import Event, Joined, Left, Resumed, Stopped, TrialEnded
+from genkidama.server.events import Event, Joined, Left, PhaseReported, Resumed, Stopped, TrialEnded
 from tests.helpers import small
 from tests.stories import PLAN, as_json, assigned, exchange, join, leave, measures, report
 
@@ -32,6 +32,20 @@ def said(seconds: float, trial: int, phase: int, node: str, metric: float | None
     event = report(seconds, trial, metric)
     event.phase, event.node, event.end = phase, node, seconds
     return event
+
+
+def test_a_paused_trial_has_no_node() -> None:
+    status = searched(assigned(0, 1, "n"), method="hyperband")
+    waits = said(4, 1, 0, "n", 5.0)
+    assert isinstance(waits, PhaseReported)
+    waits.verdict = "pause"
+    status.take([waits])
+    search = as_json(status.snapshot(10))["search"]
+    assert (search["states"], search["method"]) == ({"paused": 1}, "Hyperband")
+    assert search["trials"][0]["phases"] == [{"node": "n", "from": 0.0, "to": 4.0, "score": 5.0}]
+    status.take([assigned(7, 1, "m"), said(9, 1, 1, "m", 8.0), ended(9, 1, "completed")])
+    search = as_json(status.snapshot(10))["search"]
+    assert [phase["from"] for phase in search["trials"][0]["phases"]] == [0.0, 7.0]
 
 
 def test_trials_with_their_phases_nodes_and_scores() -> None:
