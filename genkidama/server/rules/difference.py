@@ -1,9 +1,8 @@
 """Steps along what children have learned: θ_P ← θ_P + α(θ_C − θ_base). Pure.
 
 θ_base is the θ_P from which the child started, so a push never undoes what others have learned
-meanwhile. Sources: Douillard et al. 2023, "DiLoCo" (Nesterov momentum over differences); Liu et al.
-2024, "Asynchronous Local-SGD Training for Language Modeling" (delayed Nesterov); Nguyen et al. 2022
-(buffered).
+meanwhile. Sources: Douillard et al. 2023, "DiLoCo" (Nesterov momentum over differences); Nguyen et
+al. 2022 (buffered).
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from genkidama.config.decoding import Meta, Natural, NotNegative, convert
+from genkidama.config.decoding import Meta, NotNegative, convert
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Vector, length
 from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
 from genkidama.server.rules.trust_region import (
     StepOptions,
-    TrustRegion,
     add_scaled,
     blend_statistics,
     shortening,
@@ -27,7 +25,6 @@ from genkidama.server.rules.trust_region import (
 from genkidama.server.rules.weighted import Buffer, PushWeights
 
 _VELOCITY = "velocity"
-_DELAYED, _WAITED = "delayed", "steps_waited"
 _LENGTH = "length_begun"
 
 
@@ -38,8 +35,6 @@ class DifferenceOptions(StepOptions, frozen=True):
     """μ."""
     nesterov: bool = False
     """Use Nesterov's momentum."""
-    delay: Natural = 1
-    """`nesterov`: N, steps from one with momentum to the next; each difference counts 1/N."""
     max_difference: NotNegative = 10.0
     """A longer difference is cut to this multiple of the length of θ_P when the run began, or of √n
     for n numbers if that is more; 0 means no limit. Each shard of a parent bounds its own part."""
@@ -49,9 +44,7 @@ class Difference(Rule):
     """v ← μv + Δ, then θ_P ← θ_P + α_n·v or, with Nesterov, θ_P + α_n(Δ + μv).
 
     Δ is the weighted sum of the differences that make a step, divided by their number. α_n is α
-    times the factor for n children. With `delay` = N the momentum takes part in each N-th step
-    only: v ← μv + ΣΔ/N and θ_P ← θ_P + α_n(Δ/N + μv) then, θ_P ← θ_P + α_nΔ/N before. The options
-    are those of `DifferenceOptions`.
+    times the factor for n children. The options are those of `DifferenceOptions`.
     """
 
     takes = "difference"
@@ -63,23 +56,14 @@ class Difference(Rule):
             raise ConfigurationError(
                 "parent.rule_options: nesterov = True: needs a momentum above 0"
             )
-        if checked.delay > 1 and not checked.nesterov:
-            raise ConfigurationError(
-                f"parent.rule_options: delay = {checked.delay}: needs nesterov = true"
-            )
         self._weigh = PushWeights(checked)
         self._buffer = Buffer(checked)
-        self._pace = TrustRegion(checked)
         self._velocity: Vector | None = None
-        #: The sum of the differences that the momentum has not taken in yet, and their steps.
-        self._delayed: Vector | None = None
-        self._waited = 0
         #: How long θ_P was at the first difference; 0 before it.
         self._length = 0.0
-        #: Upper bounds for the Euclidean norms of the last step, of the velocity, of the delayed.
+        #: Upper bounds for the Euclidean norms of the last step and of the velocity.
         self._moved = 0.0
         self._fastest = 0.0
-        self._waiting = 0.0
 
     def apply(self, parent: Vector, push: Update) -> None:
         size = len(parent) - push.statistics
@@ -92,15 +76,15 @@ class Difference(Rule):
         alpha = self._alpha if push.alpha is None else push.alpha
         if batch is None or not alpha:
             return
-        factor = batch.factor / batch.count / self._options.delay
-        rate = alpha * self._pace.factor(push)
+        factor = batch.factor / batch.count
+        rate = alpha * self._options.factor(push)
         change = batch.total
-        bound = batch.length / batch.count / self._options.delay
+        bound = batch.length / batch.count
         if self._options.momentum:
             change, bound = self._accelerated(change, factor, bound)
             factor = 1.0
         self._moved = rate * bound
-        longest = self._pace.longest(push)
+        longest = self._options.longest(push)
         if longest < math.inf:
             long = rate * factor * length(change)
             rate *= min(1.0, longest / long) if long else 1.0
@@ -117,21 +101,9 @@ class Difference(Rule):
         fresh: Vector = change * factor
         if self._velocity is None:
             self._velocity = np.zeros_like(fresh)
-        if self._options.delay > 1:
-            self._delayed = fresh.copy() if self._delayed is None else self._delayed + fresh
-            self._waited += 1
-            self._waiting += bound
-            if self._waited < self._options.delay:
-                return fresh, bound
-            taken, added = self._delayed, self._waiting
-            self._delayed = None
-            self._waited = 0
-            self._waiting = 0.0
-        else:
-            taken, added = fresh, bound
         self._velocity *= momentum
-        self._velocity += taken
-        self._fastest = momentum * self._fastest + added
+        self._velocity += fresh
+        self._fastest = momentum * self._fastest + bound
         if not self._options.nesterov:
             return self._velocity, self._fastest
         return fresh + self._velocity * momentum, bound + momentum * self._fastest
@@ -140,21 +112,14 @@ class Difference(Rule):
         own: RuleState = {_LENGTH: np.array([self._length])} if self._length else {}
         if self._velocity is not None:
             own[_VELOCITY] = self._velocity
-        if self._delayed is not None:
-            own[_DELAYED] = self._delayed
-            own[_WAITED] = np.array([float(self._waited)])
-        return {**own, **self._weigh.state(), **self._buffer.state(), **self._pace.state()}
+        return {**own, **self._weigh.state(), **self._buffer.state()}
 
     def restore(self, state: RuleState) -> None:
         self._velocity = state.get(_VELOCITY)
         self._fastest = 0.0 if self._velocity is None else length(self._velocity)
-        self._delayed = state.get(_DELAYED)
-        self._waiting = 0.0 if self._delayed is None else length(self._delayed)
-        self._waited = int(state[_WAITED][0]) if _WAITED in state else 0
         self._length = float(state[_LENGTH][0]) if _LENGTH in state else 0.0
         self._weigh.restore(state)
         self._buffer.restore(state)
-        self._pace.restore(state)
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         if not self._alpha:

@@ -21,7 +21,6 @@ from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.trust_region import (
     BLOCK,
     StepOptions,
-    TrustRegion,
     blend_statistics,
     shortening,
 )
@@ -236,7 +235,6 @@ class Gradient(Rule):
         self._options = checked = convert(options, GradientOptions, "parent.rule_options")
         self._weigh = PushWeights(checked)
         self._buffer = Buffer(checked)
-        self._pace = TrustRegion(checked)
         self._steps = NumpyOptimizer(self._settings)
         #: Of absolute losses: their number, and their running mean and variance.
         self._losses = np.zeros(3)
@@ -258,9 +256,9 @@ class Gradient(Rule):
         batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
         if batch is None:
             return None
-        rate = learning_rate(self._settings, push.progress) * self._pace.factor(push)
+        rate = learning_rate(self._settings, push.progress) * self._options.factor(push)
         mean = batch.factor / batch.count
-        longest = self._pace.longest(push)
+        longest = self._options.longest(push)
         self._steps.apply(parent[:size], batch.total, rate, mean, longest)
         self._moved = self._steps.bound(size, rate, batch.length / batch.count)
         return None
@@ -288,12 +286,12 @@ class Gradient(Rule):
 
     def state(self) -> RuleState:
         own: RuleState = {_LOSSES: self._losses} if self._losses[0] else {}
-        parts = (self._weigh, self._buffer, self._pace, self._steps)
+        parts = (self._weigh, self._buffer, self._steps)
         for part in parts:
             own.update(part.state())
         return own
 
     def restore(self, state: RuleState) -> None:
         self._losses = state.get(_LOSSES, np.zeros(3))
-        for part in (self._weigh, self._buffer, self._pace, self._steps):
+        for part in (self._weigh, self._buffer, self._steps):
             part.restore(state)

@@ -2,7 +2,7 @@
 
 n children make n steps in the time of one. Their steps are nearly uncorrelated, so they add up to
 √n steps of one child. A rate divided by √n keeps the pace of one child. Averaged
-gradients are less noisy, and allow a larger rate (Goyal et al. 2017, with a gradual warm-up).
+gradients are less noisy, and allow a larger rate (Goyal et al. 2017).
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-import numpy as np
-
-from genkidama.config.decoding import Count, Meta, NotNegative
+from genkidama.config.decoding import Meta, NotNegative
 from genkidama.protocol.vector import Vector, length
-from genkidama.server.rules.blend import RuleState, Update
+from genkidama.server.rules.blend import Update
 from genkidama.server.rules.weighted import WeightedOptions
-
-_STEPS = "steps_made"
 
 #: A child that shortens its gradient to a limit may be beyond it by a rounding error.
 _ROUNDING = 1.0001
@@ -35,41 +31,17 @@ class StepOptions(WeightedOptions, frozen=True):
     children_power: Power = 0.0
     """The rate is multiplied by n to this power while n children take part: 0.5 is √n, 1 is n, −0.5
     is 1/√n."""
-    warm_up: Count = 0
-    """Steps over which that factor goes from 1 to its full size."""
     max_step: NotNegative = 0.0
     """Longest step of θ_P by its Euclidean norm, divided by √n while n children take part; 0 means
     no limit."""
 
-
-class TrustRegion:
-    """Factor of the rate, and longest step."""
-
-    def __init__(self, options: StepOptions) -> None:
-        self._power = options.children_power
-        self._warm_up = options.warm_up
-        self._max_step = options.max_step
-        self._made = 0
-
     def factor(self, push: Update) -> float:
-        """The factor of the rate of the next step. To be called once a step."""
-        if not self._power:
-            return 1.0
-        self._made += 1
-        full = float(max(1, push.children) ** self._power)
-        share = min(1.0, self._made / self._warm_up) if self._warm_up else 1.0
-        return 1.0 + (full - 1.0) * share
+        """The factor of the rate of a step with this push."""
+        return float(max(1, push.children) ** self.children_power)
 
     def longest(self, push: Update) -> float:
         """The longest step allowed, by its Euclidean norm; infinite if there is no limit."""
-        return self._max_step / math.sqrt(max(1, push.children)) if self._max_step else math.inf
-
-    def state(self) -> RuleState:
-        return {_STEPS: np.array([float(self._made)])} if self._made else {}
-
-    def restore(self, state: RuleState) -> None:
-        """Restores its array from a rule's state."""
-        self._made = int(state[_STEPS][0]) if _STEPS in state else 0
+        return self.max_step / math.sqrt(max(1, push.children)) if self.max_step else math.inf
 
 
 def shortening(push: Update, size: int, longest: float) -> float:

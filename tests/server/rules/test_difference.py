@@ -17,8 +17,8 @@ from tests.server.rules import check_rule, contribution
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"momentum": 0.9, "nesterov": True, "staleness": "polynomial"},
-    {"momentum": 0.5, "nesterov": True, "delay": 3, "by": "speed"},
-    {"momentum": 0.5, "buffer": 2, "children_power": -0.5, "warm_up": 3},
+    {"momentum": 0.5, "nesterov": True, "by": "speed"},
+    {"momentum": 0.5, "buffer": 2, "children_power": -0.5},
     {"max_step": 0.5, "buffer": "children", "milliseconds": 300, "by": "steps"},
 ]
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -80,12 +80,6 @@ def test_nesterov_looks_ahead_as_torch_does() -> None:
         assert found == parameter.item()
 
 
-def test_delayed_nesterov_takes_its_momentum_in_every_nth_step_only() -> None:
-    rule = free(1.0, momentum=0.5, nesterov=True, delay=2)
-    # θ gains Δ/2 each time; v = 1 after the second step and adds 0.5, then 0.5·1 + 2 = 2.5.
-    assert steps(rule, 1, 1, 4, 0) == [0.5, 0.5 + 0.5 + 0.5, 3.5, 3.5 + 1.25]
-
-
 def test_a_buffer_takes_the_mean() -> None:
     rule = free(1.0, buffer=2)
     assert steps(rule, 1, 3) == [0.0, 2.0]
@@ -123,7 +117,6 @@ def test_statistics_are_the_childs_own() -> None:
     [
         ({"momentum": 1.0}, "parent.rule_options: momentum = 1.0: expected float < 1.0"),
         ({"nesterov": True}, "parent.rule_options: nesterov = True: needs a momentum above 0"),
-        ({"delay": 2, "momentum": 0.5}, "parent.rule_options: delay = 2: needs nesterov = true"),
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(options: dict[str, Any], line: str) -> None:

@@ -19,7 +19,7 @@ OPTIONS: list[tuple[Optimizer, dict[str, Any]]] = [
     (Optimizer(name="sgd", momentum=0.999, learning_rate=1e9), {}),
     (
         Optimizer(name="sgd", momentum=0.9, learning_rate=1e-3),
-        {"children_power": 0.5, "warm_up": 3, "max_step": 1.0},
+        {"children_power": 0.5, "max_step": 1.0},
     ),
 ]
 

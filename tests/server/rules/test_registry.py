@@ -76,7 +76,7 @@ def test_what_children_push_follows_from_the_rule(
             {"parent": {"rule": "gradient", "rule_options": {"optimizer": "sgd"}}},
             "parent.rule_options: optimizer = 'sgd': no such setting; known here: buffer, by, "
             "children_power, max_staleness, max_step, milliseconds, outlier_sigmas, staleness, "
-            "staleness_decay, staleness_grace, warm_up",
+            "staleness_decay, staleness_grace",
         ),
         (
             {"parent": {"rule": "difference"}, "search": SEARCH},

@@ -8,14 +8,10 @@ import pytest
 
 from genkidama.protocol.vector import DTYPE, length
 from genkidama.server.rules.difference import DifferenceOptions
-from genkidama.server.rules.trust_region import BLOCK, TrustRegion, add_scaled, blend_statistics
-from tests.server.rules import contribution, copied
+from genkidama.server.rules.trust_region import BLOCK, add_scaled, blend_statistics
+from tests.server.rules import contribution
 
 ONE = np.ones(1, DTYPE)
-
-
-def factors(pace: TrustRegion, *children: int) -> list[float]:
-    return [pace.factor(contribution(ONE, children=n)) for n in children]
 
 
 @pytest.mark.parametrize(
@@ -23,23 +19,16 @@ def factors(pace: TrustRegion, *children: int) -> list[float]:
     [(0.0, [1, 1, 1]), (0.5, [1, 2, 3]), (1.0, [1, 4, 9]), (-0.5, [1, 1 / 2, 1 / 3])],
 )
 def test_the_factor_follows_the_number_of_children(power: float, expected: list[float]) -> None:
-    pace = TrustRegion(DifferenceOptions(children_power=power))
-    assert factors(pace, 1, 4, 9) == pytest.approx(expected)
-    assert factors(pace, 0) == [1.0]
-
-
-def test_it_warms_up_over_so_many_steps_and_goes_on_after_a_restart() -> None:
-    options = DifferenceOptions(children_power=1.0, warm_up=4)
-    pace, later = TrustRegion(options), TrustRegion(options)
-    assert factors(pace, 9, 9) == [3.0, 5.0]
-    later.restore(copied(pace.state()))
-    assert factors(later, 9, 9, 9) == [7.0, 9.0, 9.0]
+    options = DifferenceOptions(children_power=power)
+    found = [options.factor(contribution(ONE, children=n)) for n in (1, 4, 9)]
+    assert found == pytest.approx(expected)
+    assert options.factor(contribution(ONE, children=0)) == 1.0
 
 
 def test_the_longest_step_is_shorter_with_more_children() -> None:
     push = contribution(ONE, children=4)
-    assert TrustRegion(DifferenceOptions(max_step=3.0)).longest(push) == 1.5
-    assert TrustRegion(DifferenceOptions()).longest(push) == math.inf
+    assert DifferenceOptions(max_step=3.0).longest(push) == 1.5
+    assert DifferenceOptions().longest(push) == math.inf
 
 
 def test_a_norm_of_large_numbers_is_finite() -> None:
