@@ -72,9 +72,6 @@ from studies.scaling.machines import ROOT, Machines, folder_for, sweep
 from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, TASKS, Condition, Row
 from studies.scaling.ours import Ours, experiment_of
 
-#: Seconds between snapshots, by the number of machines.
-_EVERY = 8.0
-
 
 def measure(condition: Condition, options: argparse.Namespace) -> Row:
     """One row: the run, and its snapshots judged."""
@@ -82,7 +79,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
     root = Path(tempfile.mkdtemp(prefix="scaling-"))
     folder = folder_for(root, condition)
     task = TASKS[condition.task]
-    goal, every = task.goal + task.margin, _EVERY / condition.machines
+    goal, every = task.goal + task.margin, task.every / condition.machines
     limit = options.limit or task.limit
     alone = DISTURBANCES[condition.disturbance].alone
     if alone:

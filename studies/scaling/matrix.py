@@ -217,6 +217,8 @@ class Task:
     limit: float
     #: Of returns, against LunarLander's.
     scale: float = 1.0
+    #: Seconds between two snapshots, times the number of machines.
+    every: float = 8.0
     #: Of a core, for each machine, unless told otherwise.
     share: float = 0.1
     #: What differs from `averaging.toml` for those that average, by dotted keys.
@@ -250,7 +252,8 @@ TASKS: dict[str, Task] = {
         "minatar.gym:BaseEnv",
         goal=5.0,
         margin=1.0,
-        scale=0.05,
+        scale=0.035,
+        every=24.0,
         limit=300.0,
         average={
             **_BREAKOUT,
