@@ -257,6 +257,10 @@ class PhaseReported(Event, kw_only=True):
     """Episodes of the trial so far."""
     report: int
     """The running number of this report in the search."""
+    source: int | UnsetType = UNSET
+    """The trial whose weights and settings it goes on with."""
+    params: dict[str, Any] | UnsetType = UNSET
+    """These settings, perturbed."""
 
 
 class TrialEnded(Event, kw_only=True):

@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
@@ -39,6 +40,7 @@ TITLES = {
     "hyperband": "Hyperband",
     "asynchronous_hyperband": "Hyperband, asynchronous",
     "asha": "ASHA, stopping variant",
+    "pbt": "Population Based Training",
     "random": "random search",
 }
 
@@ -77,6 +79,10 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes of the trial so far."""
     report: int = 0
     """The running number of this report in the search."""
+    source: int | UnsetType = UNSET
+    """The trial whose weights and settings it goes on with."""
+    params: dict[str, Any] | UnsetType = UNSET
+    """These settings, perturbed."""
 
     @property
     def score(self) -> float:
@@ -86,7 +92,9 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     def decision(self, trial: int) -> Decision:
         """The rule's decision, given the trial's number."""
         metric = math.nan if self.metric is None else self.metric
-        return Decision(trial, self.phase, metric, self.order, self.worse, self.mode, self.verdict)
+        source = None if self.source is UNSET else self.source
+        given = (self.order, self.worse, self.mode, self.verdict, source)
+        return Decision(trial, self.phase, metric, *given)
 
 
 @dataclass(frozen=True)

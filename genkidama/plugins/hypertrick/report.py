@@ -135,7 +135,7 @@ def _overview(snapshot: StudySnapshot) -> str:
         "that the ended trials would have run if none had been stopped",
         indent=12,
     )
-    if settings.method != "random":
+    if settings.method not in ("random", "pbt"):
         lines.append(" " * 12 + _expectation(settings, snapshot.expected_completion_rate))
     length = f" of {settings.length:,g} {settings.unit}"
     return section(
@@ -153,6 +153,8 @@ def _headline(settings: SearchSettings) -> str:
         if settings.cohort:
             options.append(f"a cohort of {settings.cohort} collects data")
         options += ["adaptive"] if settings.adaptive else []
+    elif settings.method == "pbt":
+        options.append(f"truncation {settings.truncation:g}")
     elif settings.eta:
         options.append(f"reduction factor {settings.eta}")
         if settings.least_phases > 1:
@@ -279,6 +281,7 @@ def _importances(result: Importances | None) -> str:
 
 def _phases(snapshot: StudySnapshot) -> str:
     rows = []
+    copies = snapshot.settings.method == "pbt"
     for phase in range(snapshot.phases):
         reports = [report for _, report in snapshot.reports_of(phase)]
         scores = [report.score for report in reports if not math.isnan(report.score)]
@@ -287,15 +290,21 @@ def _phases(snapshot: StudySnapshot) -> str:
             len(reports),
             kinds[Mode.COLLECTION, Verdict.CONTINUE],
             kinds[Mode.SELECTION, Verdict.CONTINUE],
-            kinds[Mode.SELECTION, Verdict.STOP],
+            kinds[Mode.SELECTION, Verdict.COPY if copies else Verdict.STOP],
             kinds[Mode.FAILURE, Verdict.STOP],
             kinds[Mode.NONE, Verdict.CONTINUE] + kinds[Mode.SELECTION, Verdict.PAUSE],
         ]
         median, best = (show(float(f(scores))) if scores else "–" for f in (np.median, np.max))
         rows.append([str(phase), *map(str, numbers), median, best])
-    head = "phase reports early selected stopped failed undecided median best"
+    ends = "copied" if copies else "stopped"
+    head = f"phase reports early selected {ends} failed undecided median best"
     lines = table(head.split(), rows)
-    if snapshot.settings.method != "random":
+    if copies:
+        lines += wrapped(
+            "Copied: among the worst of the population; it went on with the weights of one of the "
+            "best, and with its settings, perturbed."
+        )
+    elif snapshot.settings.method != "random":
         others = "all of its rung" if snapshot.settings.waits else "the reports before it"
         early = "Early: passed in data collection, whatever the score. "
         lines += wrapped(

@@ -163,6 +163,8 @@ class Verdict(StrEnum):
     STOP = "stop"
     #: Waits, without a node, for the other trials of its rung.
     PAUSE = "pause"
+    #: Goes on with the weights of another one, and with its settings, perturbed.
+    COPY = "copy"
 
 
 class Mode(StrEnum):
@@ -178,7 +180,7 @@ class Mode(StrEnum):
     FAILURE = "failure"
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     """A report and the decision on it."""
 
     trial: int
@@ -190,6 +192,8 @@ class Decision(msgspec.Struct, frozen=True):
     worse: int
     mode: Mode
     verdict: Verdict
+    #: The trial that is copied.
+    source: int | None = None
 
 
 class SearchRule(ABC):
@@ -197,6 +201,8 @@ class SearchRule(ABC):
 
     #: The phases, from 0, after which anything is decided, ascending.
     decide_after: tuple[int, ...]
+    #: Whether trials learn side by side: if there are more than nodes, they take turns.
+    takes_turns = False
 
     def __init__(self, workers: int, phases: int) -> None:
         check_natural("workers", workers)

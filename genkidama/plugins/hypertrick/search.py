@@ -12,6 +12,8 @@ Laws of this file:
 - A trial under way without a node comes before one that has not begun.
 - A trial that waits for others at a rung is paused: it has no node. Its node gets another trial, or
   asks again soon. When the rung is full the trial waits for a node, or ends.
+- A trial that copies another one goes through a node's hello, too, which brings its settings. If
+  trials take turns, one that has ended a phase makes room for those that are behind.
 - A node that fails gives its trial back. A trial that has failed on 1 + `search.retries` nodes, or
   whose weights have become NaN, counts as the worst of its phase and ends.
 """
@@ -20,7 +22,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import msgspec
@@ -29,6 +33,7 @@ from msgspec import UNSET, UnsetType
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError
+from genkidama.plugins.hypertrick.pbt import explore
 from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
 from genkidama.plugins.hypertrick.rule import Mode, SearchRule, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
@@ -67,6 +72,8 @@ class SearchTrial(Trial):
     heard: float | None = None
     #: Whether the next node trains it from scratch.
     anew: bool = False
+    #: Whether it has copied another trial since its last node trained it.
+    copied: bool = False
 
     @property
     def ended(self) -> bool:
@@ -108,7 +115,7 @@ def _last_report(trial: SearchTrial) -> int:
 # The service.
 
 #: A node that gets no trial asks again after this time while a configuration is being sampled or
-#: trials are paused; later if so many wait that they would ask more than 50 times a second.
+#: a trial has no node; later if so many wait that they would ask more than 50 times a second.
 _SOON_SECONDS = 0.2
 _MOST_ASK = 50
 
@@ -158,6 +165,7 @@ class Search:
         #: The experiment of a trial before its own settings.
         self.plain = msgspec.structs.replace(experiment, search=None)
         self._window = experiment.stop.window
+        self._seed = experiment.seed
         self._changed: dict[int, SearchTrial] = {}
         self._before = 0.0
         self._began: float | None = None
@@ -169,6 +177,8 @@ class Search:
         """The number of configurations to offer: one for each node that waits, at least one."""
         waiting = (self.trials[number] for number in self.waiting)
         untried = sum(not (trial.phases or trial.failed_on) for trial in waiting)
+        if self.search_rule.takes_turns:
+            return self.settings.trials - len(self.trials)
         missing = max(1, len(self.idle)) - untried
         return max(0, min(self.settings.trials - len(self.trials), missing))
 
@@ -192,8 +202,8 @@ class Search:
         """
         number = self.owned.get(child)
         if training is not None and training != number and self._is_free(training):
-            if self.trials[training].anew:
-                self.idle.add(child)  # it has the weights of before, and must forget them first
+            if self.trials[training].anew or self.trials[training].copied:
+                self.idle.add(child)  # it has what the trial was before, and must forget it first
                 return None
             if number is not None:
                 self._requeue(self.trials[number])
@@ -217,6 +227,7 @@ class Search:
             trial.owner = child
             trial.state = "running"
             trial.stop = ""
+            trial.copied = False
             trial.began = self.seconds(now)
             if trial.anew:
                 trial.begin_anew()
@@ -243,8 +254,8 @@ class Search:
     @property
     def wait(self) -> float:
         """Seconds after which a node that got no trial should ask again."""
-        paused = any(trial.state == "paused" for trial in self.trials.values())
-        if paused or len(self.trials) < self.settings.trials:
+        soon = any(trial.state in ("paused", "waiting") for trial in self.trials.values())
+        if soon or len(self.trials) < self.settings.trials:
             return max(_SOON_SECONDS, len(self.idle) / _MOST_ASK)
         return _BUSY_SECONDS
 
@@ -283,12 +294,18 @@ class Search:
             if now - since >= self.settings.return_seconds:
                 return number
         others = (each for each in self.waiting if child not in self.trials[each].failed_on)
-        chosen = next(others, None)
+        chosen = min(others, key=self._turn, default=None)
+        if chosen is not None and self._turn(chosen) and len(self.trials) < self.settings.trials:
+            return None  # it is the turn of one that is still being sampled
         if chosen is None and self.waiting and not self.owned and not self.wanted:
             chosen = self.waiting[0]  # it has failed on this node, and there is no other
         if chosen is not None:
             self.waiting.remove(chosen)
         return chosen
+
+    def _turn(self, number: int) -> int:
+        """Orders trials that take turns: those first that are behind."""
+        return len(self.trials[number].phases) if self.search_rule.takes_turns else 0
 
     def _requeue(self, trial: SearchTrial) -> None:
         """Takes the trial from its node; it waits, before the new ones if it has begun."""
@@ -398,6 +415,7 @@ class Search:
             trial.stop = _PAUSED
         else:
             trial.anew = self._begins_anew(trial)
+            trial.copied = bool(phases) and phases[-1].verdict is Verdict.COPY
         return trial
 
     def restored(self, now: float) -> None:
@@ -414,7 +432,8 @@ class Search:
         # A node is with the trial for which it has reported last.
         begun = [t for t in self.trials.values() if not (t.ended or t.state == "paused")]
         for trial in sorted(begun, key=_last_report, reverse=True):
-            if trial.owner and trial.owner not in self.owned and not trial.anew:
+            kept = not (trial.anew or trial.copied)
+            if trial.owner and trial.owner not in self.owned and kept:
                 self.owned[trial.owner] = trial.index
                 self.absent[trial.index] = now
                 trial.state = "running"
@@ -454,6 +473,9 @@ class Search:
         phase = len(trial.phases)
         end = self.seconds(now)
         decision = self.search_rule.decide(trial.index, phase, metric)
+        copies = decision.source is not None
+        if decision.source is not None:
+            self._copy(trial, self.trials[decision.source])
         record = PhaseRecord(
             phase=phase,
             node=trial.owner,
@@ -467,6 +489,8 @@ class Search:
             steps=trial.steps,
             episodes=trial.episodes,
             report=self.reports,
+            source=UNSET if decision.source is None else decision.source,
+            params=trial.params if copies else UNSET,
         )
         self.reports += 1
         trial.phases.append(record)
@@ -486,7 +510,35 @@ class Search:
             trial.state = "paused"
             trial.stop = _PAUSED
             self._release(trial)
+        elif copies or self._is_ahead(trial):
+            trial.state = "waiting"
+            trial.stop = f"it goes on as trial {decision.source}" if copies else "others are behind"
+            self._release(trial)
+            self.waiting.append(trial.index)
         self._settle(now)
+
+    def _copy(self, trial: SearchTrial, source: SearchTrial) -> None:
+        """Gives a trial the weights of another one, and its settings, perturbed."""
+        chance = Random(f"{self._seed}:{trial.number}:{len(trial.phases)}")  # noqa: S311
+        for _ in range(_MOST_DRAWS):
+            trial.params = explore(self.space, source.params, chance)
+            with suppress(ConfigurationError):  # some settings do not go together
+                trial.experiment = self.plain.with_settings(trial.params).to_dict()
+                break
+        else:
+            trial.params, trial.experiment = source.params, source.experiment
+        trial.signature = source.signature
+        trial.vector = None if source.vector is None else source.vector.copy()
+        trial.returns.clear()
+        trial._sum = 0.0
+        trial.add_returns([*source.returns])
+        trial.copied = True
+
+    def _is_ahead(self, trial: SearchTrial) -> bool:
+        """True if trials take turns, and it is another one's."""
+        behind = (len(self.trials[number].phases) < len(trial.phases) for number in self.waiting)
+        left = len(self.trials) < self.settings.trials
+        return self.search_rule.takes_turns and (left or any(behind))
 
     def _settle(self, now: float) -> None:
         """Does what the rule decides on paused trials."""
@@ -519,6 +571,9 @@ class Search:
         self._release(trial)
         self.events.append(TrialEnded(time=now, trial=trial.index, state=state, reason=trial.stop))
 
+
+#: Draws of a copy's settings that do not go together, before it keeps those of the original.
+_MOST_DRAWS = 10
 
 #: What a node is told whose trial is paused.
 _PAUSED = "it waits for the other trials of its rung"

@@ -20,6 +20,7 @@ import msgspec
 from genkidama.config.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
+from genkidama.plugins.hypertrick.pbt import PopulationBasedTraining
 from genkidama.plugins.hypertrick.rule import HyperTrick, SearchRule, geometric_phases
 
 if TYPE_CHECKING:
@@ -32,11 +33,18 @@ class SearchSettings(Section, frozen=True):
     optional = True
 
     method: Literal[
-        "hypertrick", "successive_halving", "hyperband", "asynchronous_hyperband", "asha", "random"
+        "hypertrick",
+        "successive_halving",
+        "hyperband",
+        "asynchronous_hyperband",
+        "asha",
+        "pbt",
+        "random",
     ] = "hypertrick"
     """Rule by which trials stop: `"hypertrick"`, `"asynchronous_hyperband"` or `"asha"` (its
     stopping variant) without waiting, `"successive_halving"` or `"hyperband"` with waiting at each
-    rung; `"random"` lets every trial run to its end."""
+    rung. `"pbt"`, Population Based Training, stops none, but lets bad ones copy good ones;
+    `"random"` lets every trial run to its end."""
     trials: Natural = 16
     """W₀: trials to start in all."""
     phases: Natural = 10
@@ -68,6 +76,8 @@ class SearchSettings(Section, frozen=True):
     restart: bool = False
     """Successive Halving and Hyperband, with waiting: each rung trains its trials from scratch,
     instead of going on from their weights."""
+    truncation: Annotated[float, Meta(gt=0.0, le=0.5)] = 0.2
+    """Population Based Training: the share of the trials that copy, and that are copied."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
     """The source of new trials' settings: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
     of Optuna's."""
@@ -132,6 +142,10 @@ class SearchSettings(Section, frozen=True):
                 brackets=self.method == "hyperband",
                 restart=self.restart,
             )
+        if self.method == "pbt":
+            return PopulationBasedTraining(
+                workers=trials, phases=self.phases, truncation=self.truncation, seed=seed
+            )
         if self.eta:
             return Halving(
                 workers=trials,
@@ -162,7 +176,11 @@ _METHODS_OF: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("reduction_factor", "least_phases"), _HALVING),
     "restart": _SYNCHRONOUS,
+    "truncation": ("pbt",),
 }
+
+#: Settings on which the shape of the weights depends.
+_SHAPES = ("network.", "environment.", "algorithm.name")
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
@@ -207,6 +225,11 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
         if key.partition(".")[0] in _NOT_SEARCHABLE:
             raise ConfigurationError(
                 f"{prefix}: {key}: belongs to the whole run and cannot differ between trials"
+            )
+        if search.method == "pbt" and key.startswith(_SHAPES):
+            raise ConfigurationError(
+                f"{prefix}: {key}: with search.method = 'pbt' trials copy each other's weights, "
+                "which this may not fit; take it out"
             )
         for value in dimension.extremes:
             try:

@@ -133,6 +133,7 @@ class SearchStatus:
             },
         )
         trial["state"] = "running"
+        trial["settings"] = event.params
         _close(trial, seconds)
         self._open(trial, event.child, seconds)
 

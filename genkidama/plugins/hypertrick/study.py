@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from genkidama._version import __version__, pip_install
 from genkidama.config.decoding import convert
@@ -411,10 +412,13 @@ def _trial(
         state = "failed"
     if state == "running" and phases and phases[-1].verdict is Verdict.PAUSE:
         state = "paused"
+    params = {key: _value(space.get(key), label) for key, label in trial.params.items()}
+    for record in phases:
+        params = params if record.params is UNSET else record.params
     return TrialRecord(
         number=trial.number,
         state=state,
-        params={key: _value(space.get(key), label) for key, label in trial.params.items()},
+        params=params,
         phases=phases,
         reason=str(about.get("reason", "")),
         checkpoint=str(about.get("checkpoint", "")),

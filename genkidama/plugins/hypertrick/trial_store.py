@@ -255,7 +255,7 @@ class TrialStore(RunStore):
         folder = self._folder(number)
         folder.prepare()
         settings = folder.path.parent / EXPERIMENT
-        if not settings.exists():
+        if phase_end or not settings.exists():  # it may have copied another trial's
             write_atomically(settings, Experiment.from_dict(snapshot.experiment).to_toml().encode())
         folder.save_latest(signature, vector, snapshot)
         self._saved[number] = snapshot.version

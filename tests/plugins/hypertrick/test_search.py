@@ -787,13 +787,14 @@ class World:
     """A search, its nodes, and a sampler that is always quick. `restart` replaces the parent."""
 
     def __init__(self, method: str = "hypertrick", **search: Any) -> None:
-        halving = method in HALVING
+        halving, pbt = method in HALVING, method == "pbt"
         self.plan = {
             "method": method,
             "trials": 5,
             "phases": 3,
             "return_seconds": 10.0,
-            **({"reduction_factor": 2} if halving else {"eviction_rate": 0.5}),
+            **({"reduction_factor": 2} if halving else {} if pbt else {"eviction_rate": 0.5}),
+            **({"truncation": 0.5} if pbt else {}),
             **search,
         }
         self.server = make(window=1, **self.plan)
@@ -829,8 +830,8 @@ class World:
             node.leave(self.now, failed=deed == "fail")
         else:
             reply = node.say(self.now, value=NAN if deed == "nan" else metric, returns=(metric,))
-            if isinstance(reply, Refusal) and self.plan["method"] in WAITING:
-                # The reply that would have told it of a pause was lost, and another has its trial.
+            if isinstance(reply, Refusal) and self.plan["method"] in [*WAITING, "pbt"]:
+                # The reply that would have told it so was lost, and another one has its trial.
                 assert reply.code == "trial"
                 node.sequence -= 1
                 self._enter(node)
@@ -883,7 +884,8 @@ class World:
         assert len(trained) == len(set(trained))
         for trial in search.trials.values():
             assert [record.phase for record in trial.phases] == list(range(len(trial.phases)))
-            assert all(record.verdict == "continue" for record in trial.phases[:-1])
+            going_on = {Verdict.CONTINUE, Verdict.COPY}
+            assert {record.verdict for record in trial.phases[:-1]} <= going_on
         records = sorted(
             (r.report, trial.number, r) for trial in search.trials.values() for r in trial.phases
         )
@@ -921,7 +923,7 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
     rng = random.Random(seed)
     for _ in range(75):
         world = World(
-            method=(method := rng.choice(["hypertrick", "random", *HALVING])),
+            method=(method := rng.choice(["hypertrick", "random", "pbt", *HALVING])),
             retries=rng.randrange(3),
             restart=method in WAITING and rng.random() < 0.5,
         )
@@ -1202,3 +1204,73 @@ def test_nobody_waits_for_a_trial_that_another_program_has_added_to_the_study() 
         a.enter(1.0)
         a.push(metric, 2.0)
     assert [trial.state for trial in search.trials.values()] == ["stopped", "waiting"]
+
+
+# Trials that copy each other.
+
+
+def test_a_bad_trial_copies_a_good_one_by_values() -> None:
+    server = make(method="pbt", truncation=0.5, window=2, trials=2, phases=3)
+    search = searching(server)
+    offer(server, searching(server).wanted)
+    a, b = Node(server, "a"), Node(server, "b")
+    a.enter(), b.enter()
+    assert not a.push(5.0, 1.0, value=5.0).stop
+    said = b.push(1.0, 2.0, value=1.0)
+    assert (said.stop, said.next) == ("it goes on as trial 0", True)
+    good, bad = search.trials[0], search.trials[1]
+    assert bad.vector is not good.vector
+    assert list(bad.vector) == list(good.vector) == list(vector(5.0, 5.0, 5.0))  # type: ignore[arg-type]
+    assert good.params == {"optimizer.learning_rate": 1e-4, "algorithm.gamma": 0.99}
+    assert bad.params["optimizer.learning_rate"] in (8e-5, 1.2e-4)
+    assert bad.params["algorithm.gamma"] in (0.9, 0.99)
+    assert (bad.mean_return, bad.steps) == (5.0, 10)
+    record = bad.phases[0]
+    assert (record.verdict, record.source, record.params) == (Verdict.COPY, 0, bad.params)
+    # Nobody waits: the same node goes on, with the new settings.
+    welcome = b.hello(3.0)
+    assert (welcome.trial, welcome.wait) == (1, 0.0)
+    rate = welcome.experiment["optimizer"]["learning_rate"]
+    assert rate == bad.params["optimizer.learning_rate"]
+    assert b.join(3.0).vector is not None
+    b.push(7.0, 4.0, value=7.0)
+    assert bad.phases[1].metric == 6.0  # the mean of two: what it has copied, and its own
+    assert list(good.vector) == list(vector(5.0, 5.0, 5.0))  # type: ignore[arg-type]
+    for node, now in ((a, 5.0), (a, 6.0), (b, 7.0)):
+        node.enter(now)
+        node.push(6.0, now)
+    assert server.stop == "all trials are done: 2 completed"
+
+
+def test_a_node_that_does_not_know_of_a_copy_forgets_what_it_had() -> None:
+    server = make(method="pbt", truncation=0.5, window=1, trials=2)
+    offer(server, 2)
+    a, b = Node(server, "a"), Node(server, "b")
+    a.enter(), b.enter()
+    a.push(5.0, 1.0)
+    b.say(2.0, returns=(1.0,))  # the reply is lost, and with it the connection
+    b.vanish(2.0)
+    assert (b.hello(3.0).wait, b.trial) == (0.2, None)
+    assert b.enter(4.0) == 1
+    # After a restart of the parent neither side knows more.
+    new = make(method="pbt", truncation=0.5, window=1, trials=2)
+    restore(searching(server), new)
+    assert searching(new).trials[1].params == searching(server).trials[1].params
+    b.server, b.session = new, "s2"
+    assert b.hello(5.0).wait and b.enter(6.0) == 1
+
+
+def test_trials_of_a_population_take_turns_if_nodes_are_few() -> None:
+    server = make(method="pbt", window=1, trials=5, phases=3)
+    search = searching(server)
+    assert search.wanted == 5  # all of them at once
+    offer(server, 5)
+    nodes = [Node(server, "a"), Node(server, "b")]
+    for now in range(15):
+        node = nodes[now % 2]
+        if node.trial is None:
+            node.enter(now)
+        node.push(5.0, now)
+        done = [len(trial.phases) for trial in search.trials.values()]
+        assert max(done) - min(done) <= 1
+    assert server.stop

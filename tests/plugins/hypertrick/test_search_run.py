@@ -47,6 +47,9 @@ SPACE: dict[str, Any] = {
     "network.hidden": [[8], [8, 8]],
 }
 
+#: Weights of one trial fit another's.
+SAME_SHAPE = {"optimizer.learning_rate": SPACE["optimizer.learning_rate"]}
+
 #: What a node needs for an exchange, in seconds; others take the quickest time.
 SPEEDS = {"slow": 0.01, "slower": 0.03, "slowest": 1.0}
 QUICK = 0.001
@@ -60,7 +63,8 @@ class ScoringBackend(ConstantBackend):
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         super().__init__(experiment, cores, name)
-        self.score = experiment.network.options["score"]
+        rate = experiment.optimizer.learning_rate
+        self.score = experiment.network.options.get("score", rate)
         self.seconds = experiment.network.options.get("seconds", SPEEDS.get(name, QUICK))
         if name.startswith("broken"):
             self.failure = EnvironmentFailure(f"{name}: no memory")
@@ -190,7 +194,9 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
             assert run.experiment.network.options.get("score") == trial.params.get(
                 "network.options.score"
             )
-            assert run.experiment.optimizer.learning_rate == trial.params["optimizer.learning_rate"]
+            copies = [record["params"] for record in phases if "params" in record]
+            params = [trial.params, *copies][-1]
+            assert run.experiment.optimizer.learning_rate == params["optimizer.learning_rate"]
             if phases[0]["metric"] is not None:
                 assert run.best is not None
                 checkpoints.load(run.best)
@@ -543,6 +549,7 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         {"method": "successive_halving", "eviction_rate": 0.25, "reduction_factor": 2},
         {"method": "hyperband", "eviction_rate": 0.25, "restart": True},
         {"method": "asha", "eviction_rate": 0.25},
+        {"method": "pbt", "eviction_rate": 0.25, "space": SAME_SHAPE, "trials": 5},
         {
             "method": "asynchronous_hyperband",
             "eviction_rate": 0.25,
@@ -552,20 +559,22 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     ],
     ids=[
         *("tpe", "import string", "random search", "successive halving", "hyperband"),
-        *("asha", "asynchronous hyperband"),
+        *("asha", "pbt", "asynchronous hyperband"),
     ],
 )
 async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> None:
-    settings = searching(trials=8, **search)
+    settings = searching(**{"trials": 8, **search})
     async with running(settings, tmp_path / "run") as parent:
         await over(
             parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b"))
         )
     trials = trials_of(tmp_path / "run")
     check(tmp_path / "run", trials, settings)
-    assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == 8
+    assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == len(trials)
     completed = {trial.state for trial in trials} == {TrialState.COMPLETE}
-    assert completed == (search.get("method") == "random")
+    assert completed == (search.get("method") in ("random", "pbt"))
+    copied = {record["verdict"] for t in trials for record in t.user_attrs["phases"]}
+    assert ("copy" in copied) == (search.get("method") == "pbt")
 
 
 class MoodySampler(optuna.samplers.RandomSampler):

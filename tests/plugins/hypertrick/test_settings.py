@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
+from genkidama.plugins.hypertrick.pbt import PopulationBasedTraining
 from genkidama.plugins.hypertrick.rule import HyperTrick
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
 from tests.helpers import ROOT
@@ -37,6 +38,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "reduction_factor": st.none(),
     "least_phases": st.just(1),
     "restart": st.just(False),
+    "truncation": st.just(0.2),
     "trials": naturals,
     "phases": st.integers(1, 1000),
     "eviction_rate": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
@@ -128,6 +130,7 @@ def test_decisions_by_values() -> None:
 RULES: dict[str, tuple[Any, ...]] = {
     "hypertrick": (HyperTrick, tuple(range(26)), None),
     "random": (HyperTrick, (), None),
+    "pbt": (PopulationBasedTraining, tuple(range(26)), None),
     "asha": (Halving, (0, 3, 15), 4),
     "asynchronous_hyperband": (Halving, (0, 2, 8), 3),
     "successive_halving": (SynchronousHalving, (0, 2, 8), 3),
@@ -202,6 +205,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (
         {"search": {"method": "asha", "restart": True}},
         "search.restart = True: search.method = 'successive_halving' or 'hyperband' is needed",
+    ),
+    (
+        {"search": {"method": "asha", "truncation": 0.3}},
+        "search.truncation = 0.3: search.method = 'pbt' is needed for this",
+    ),
+    (
+        {"search": {"method": "pbt", "space": {"network.hidden": [[8], [16]]}}},
+        "search.space: network.hidden: with search.method = 'pbt' trials copy each other's weights",
     ),
     (
         {"search": {"method": "hyperband", "restart": True}, "parent": {"start": "runs/a"}},
