@@ -29,9 +29,9 @@ Links: `ethernet` 100 Mbit/s and a round trip of 1 ms, `wifi` 20 Mbit/s, 20 ms, 
 lost each way, `internet` 5 Mbit/s, 80 ms. Disturbances: `slow10` and `slow100`, machine 0 gets a
 tenth or a hundredth of its share; `cuts`, each minute a random half of the machines is cut off for
 20 seconds; `late`, the second half joins after `--late` seconds; `alone`, the second half is cut
-off once, from second `--alone` on and for a minute. Such a run has no goal and ends 45 s later; its
-row has `means`, the training mean of each second, and the report says for how long it was more than
-20 below its best after the return.
+off once, from second `--alone` on and for a minute. Such a run has no goal and ends 45 s later. Its
+row has `means`, each second's mean of the last 100 episodes of the machines that were not cut off,
+and the report says for how long it was more than 20 below its value at the others' return.
 
 Tasks (`--tasks`), for `average`, `average-half` and `experience`: beside `lunarlander` there are
 `cartpole`, `breakout` (MinAtar's, a convolution) and `continuous` (LunarLanderContinuous-v3), each

@@ -34,26 +34,40 @@ def traffic(counts: Sequence[tuple[float, int, int]]) -> Row:
     return {"sent": sent, "received": received}
 
 
-def each_second(means: Iterable[tuple[float, float | None]]) -> list[tuple[int, float]]:
-    """The last mean return of each second that has one."""
-    return list({int(s): round(mean, 1) for s, mean in means if mean is not None}.items())
+def returns_of(children: Iterable[str], exchanges: Iterable[Row]) -> list[tuple[float, float]]:
+    """When these children have pushed an episode, and its return, or the mean of those of a push.
+
+    Args:
+        children: their names.
+        exchanges: lines of a history, whose mean return is of all episodes from the beginning on.
+    """
+    children = set(children)
+    found: list[tuple[float, float]] = []
+    count, total = 0, 0.0
+    for line in exchanges:
+        new, sum_of_all = line["episodes"], line["episodes"] * (line["mean_return"] or 0.0)
+        if line["child"] in children and new > count:
+            found += [(line["time"], (sum_of_all - total) / (new - count))] * (new - count)
+        count, total = new, sum_of_all
+    return found
 
 
 def longest_fall(means: Iterable[tuple[float, float]], since: float, by: float = 20.0) -> float:
-    """Seconds for which the mean return was lower by more than `by` than it had been: the longest.
+    """The longest time for which the mean return was lower by more than `by` than at one moment.
 
     Args:
-        means: seconds and the mean return, ascending.
-        since: the second from which on falls count; the best mean may be older.
+        means: seconds and the mean return in each, ascending.
+        since: that moment.
         by: points.
     """
-    best, longest = float("-inf"), 0.0
+    before, longest = float("-inf"), 0.0
     begin: float | None = None
     for second, mean in means:
-        best = max(best, mean)
-        if mean >= best - by:
+        if second <= since:
+            before = mean
+        elif mean >= before - by:
             begin = None
-        elif second >= since:
+        else:
             begin = second if begin is None else begin
             longest = max(longest, second - begin + 1.0)
     return longest
@@ -264,15 +278,15 @@ def falls(rows: Iterable[Row]) -> str:
     """A Markdown table of the runs in which half of the machines were alone; "" without any."""
     lines = [
         f"| {row['contender']}, {Condition.of(row).task} | {row['machines']} | {row['seed']} "
-        f"| {max(mean for second, mean in row['means'] if second < row['alone'][1]):.0f} "
-        f"| {min(mean for second, mean in row['means'] if second >= row['alone'][1]):.0f} "
+        f"| {[mean for second, mean in row['means'] if second <= row['alone'][1]][-1]:.0f} "
+        f"| {min(mean for second, mean in row['means'] if second > row['alone'][1]):.0f} "
         f"| {longest_fall(row['means'], row['alone'][1]):g} |"
         for row in rows
         if row.get("means")
     ]
     head = (
-        "\n| alone | machines | seed | best mean before the return | least after it "
-        "| seconds more than 20 below the best |\n|" + "---|" * 6
+        "\n| half alone for a minute | machines | seed | mean of the others at the return "
+        "| least after it | seconds more than 20 below |\n|" + "---|" * 6
     )
     return "\n".join([head, *lines, ""]) if lines else ""
 

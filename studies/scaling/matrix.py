@@ -380,8 +380,10 @@ def settings_of(condition: Condition) -> tuple[str, dict[str, Any]]:
         settings["environment.id"] = task.environment
     if contender.together:
         settings["child.cores"] = math.ceil(condition.machines * condition.share)
-    if DISTURBANCES[condition.disturbance].alone and (steps := settings.get("stop.steps")):
-        settings["stop.steps"] = 3 * steps  # nothing but the time ends it
+    if DISTURBANCES[condition.disturbance].alone:
+        settings["stop.window"] = 1_000_000  # the mean of all episodes tells the sum of each push
+        if "stop.steps" in settings:
+            settings["stop.steps"] *= 3  # nothing but the time ends it
     return file, settings
 
 

@@ -22,7 +22,7 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies.scaling.figures import each_second, staleness, traffic
+from studies.scaling.figures import returns_of, staleness, traffic, training_means
 from studies.scaling.machines import ROOT, Machines
 from studies.scaling.matrix import DISTURBANCES, TASKS, Condition, Row, settings_of
 
@@ -122,10 +122,14 @@ class Ours:
         self._read()
         last: Row = self._exchanges[-1] if self._exchanges else {}
         if DISTURBANCES[condition.disturbance].alone:
-            means = [
-                (line["time"] - self.begin, line.get("mean_return")) for line in self._exchanges
+            others = returns_of(map(_name, range(condition.machines // 2)), self._exchanges)
+            moments = range(1, int(seconds) + 1)
+            means = training_means(others, [self.begin + moment for moment in moments])
+            row["means"] = [
+                (moment, round(mean, 1))
+                for moment, mean in zip(moments, means, strict=True)
+                if mean is not None
             ]
-            row["means"] = each_second(means)
         return {
             **row,
             **{key: last.get(key) for key in ("steps", "episodes", "version")},

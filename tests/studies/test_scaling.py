@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
-from studies.scaling.figures import longest_fall, scaling, traffic
+from studies.scaling.figures import longest_fall, returns_of, scaling, traffic
 from studies.scaling.matrix import TASKS, Condition, plan
 from studies.scaling.ours import experiment_of
 from studies.scaling.relay import Way
@@ -51,21 +51,33 @@ def test_every_task_has_an_experiment(contender: str, task: str) -> None:
     assert (experiment.parent.encoding == "float16") == (contender == "average-half")
 
 
-def test_falls_count_from_the_return_on_and_against_the_best_before() -> None:
+def test_falls_count_from_the_return_on_and_against_the_mean_then() -> None:
     means = [
         (0, 10.0),
-        (1, 100.0),
+        (1, 120.0),
         (2, 70.0),
-        (3, 79.0),
-        (4, 80.0),
-        (5, 79.0),
-        (7, 60.0),
-        (8, 81.0),
+        (3, 100.0),
+        (4, 79.0),
+        (5, 80.0),
+        (6, 79.0),
+        (8, 59.0),
     ]
-    assert longest_fall(means, since=0.0) == 3.0
     assert longest_fall(means, since=3.0) == 3.0
-    assert longest_fall(means, since=7.0) == 1.0
-    assert longest_fall(means, since=8.0) == 0.0
+    assert longest_fall(means, since=3.5) == 3.0
+    assert longest_fall(means, since=5.0) == 1.0
+    assert longest_fall(means, since=9.0) == 0.0
+
+
+def test_the_returns_of_some_children_follow_from_the_mean_of_all() -> None:
+    lines = [
+        {"time": 1.0, "child": "a", "episodes": 0, "mean_return": None},
+        {"time": 2.0, "child": "a", "episodes": 1, "mean_return": 4.0},
+        {"time": 3.0, "child": "b", "episodes": 3, "mean_return": 2.0},
+        {"time": 4.0, "child": "a", "episodes": 3, "mean_return": 2.0},
+        {"time": 5.0, "child": "a", "episodes": 5, "mean_return": 3.2},
+    ]
+    assert returns_of(["a"], lines) == [(2.0, 4.0), (5.0, 5.0), (5.0, 5.0)]
+    assert returns_of(["b"], lines) == [(3.0, 1.0), (3.0, 1.0)]
 
 
 def test_bytes_a_second_are_those_between_the_first_count_and_the_last() -> None:
