@@ -186,7 +186,9 @@ def test_of_differences_nothing_is_lost_or_counted_twice_whatever_the_line_loses
         assert base.tobytes() == theirs.parent.tobytes()
         assert server.trial.vector is not None
         unsaid = ours - base
-        assert server.exchanges == session.version == push.sequence
+        assert server.exchanges == push.sequence >= session.version
+        # After a difference that was sent again it has learned more from its old base.
+        assert session.version == push.sequence or fate != "answered"
         assert np.abs(server.trial.vector + unsaid - learned)[:-5].max() < 1e-4
 
 
