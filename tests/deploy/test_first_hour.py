@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +45,7 @@ DIAL = {
 }
 TRAIN_DIAL = code_block("docs/tutorial/environment.md", "bash", "dial.toml").strip()
 
-PEERS = ("stable-baselines3==2.9.2", "gymnasium[box2d]==1.4.0", "torch==2.13.0")
+PEERS = ("rl_zoo3==2.9.2", "moviepy", "gymnasium[box2d]==1.4.0", "torch==2.13.0")
 
 #: Steps of the peer: a part of what it needs, as docs/results/lunarlander.md has it.
 PEER_STEPS = 100_000
@@ -140,6 +140,16 @@ def _descendants(pid: int) -> list[int]:
         if parent == pid:
             found += [child, *_descendants(child)]
     return found
+
+
+def table(name: str, steps: Iterable[tuple[str, tuple[int, float]]]) -> list[str]:
+    """The lines and minutes of each step, and of all together."""
+    rows = list(steps)
+    count, seconds = (sum(one[place] for _, one in rows) for place in (0, 1))
+    return [f"{name:<26}{'typed lines':>12}{'minutes':>9}"] + [
+        f"{step:<26}{lines:>12}{passed / 60:>9.1f}"
+        for step, (lines, passed) in [*rows, ("together", (count, seconds))]
+    ]
 
 
 #: Wheels for the systems' Python.
@@ -270,52 +280,53 @@ def test_the_first_hour(systems: tuple[System, System], figures: list[str]) -> N
     assert joined, history.read_text()[-2000:]
 
     own = sum(text.count("\n") for text in DIAL.values())
-    figures += [f"{'step':<26}{'typed lines':>12}{'minutes':>9}"]
-    steps = [
-        *first.steps.items(),
-        *((f"{step} (there)", one) for step, one in second.steps.items()),
-    ]
-    figures += [f"{step:<26}{count:>12}{seconds / 60:>9.1f}" for step, (count, seconds) in steps]
-    count, seconds = (sum(one[place] for _, one in steps) for place in (0, 1))
+    there = [(f"{step} (there)", one) for step, one in second.steps.items()]
     figures += [
-        f"{'together':<26}{count:>12}{seconds / 60:>9.1f}",
+        *table("Genkidama", [*first.steps.items(), *there]),
         f"own environment: {own} lines of file; {first.megabytes('.venv'):.0f} MB installed",
         f"100 episodes: {evaluation['mean']:.1f} ± {evaluation['std']:.1f}",
     ]
 
 
-#: As Stable-Baselines3's README has it, for the lander.
-PEER = f"""
-import gymnasium as gym
-from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
-
-env = gym.make("LunarLander-v3")
-model = PPO("MlpPolicy", env, verbose=1)
-model.learn(total_timesteps={PEER_STEPS})
-print("mean, std:", *evaluate_policy(model, env, n_eval_episodes=100))
-"""
+#: Of the same environment, its registration and its settings in the zoo.
+PEER_DIAL = {
+    "dial.py": DIAL["dial.py"]
+    + """
+import gymnasium
+gymnasium.register("Dial-v0", entry_point="dial:Dial")
+""",
+    "dial.yml": "Dial-v0:\n  n_timesteps: !!float 1e5\n  policy: MlpPolicy\n",
+}
 
 
-def test_the_same_with_stable_baselines3(
+def test_the_same_with_stable_baselines3_and_its_zoo(
     systems: tuple[System, System], peers: Path, figures: list[str]
 ) -> None:
+    """As the pages of the zoo have it. There is nothing for a second machine."""
     _, machine = systems
     shutil.copytree(peers, machine.root / "srv/wheels", dirs_exist_ok=True)
     shutil.rmtree(machine.home / ".venv", ignore_errors=True)
     machine.steps.clear()
-    machine.type("install", *ENVIRONMENT, "pip install stable-baselines3 'gymnasium[box2d]'")
-    (machine.home / "land.py").write_text(PEER.lstrip())
-    said = machine.type("train and evaluate", "python land.py")
-    mean = re.search(r"mean, std: (\S+) (\S+)", said)
-    assert mean is not None
-    figures += [f"{'Stable-Baselines3':<26}{'typed lines':>12}{'minutes':>9}"]
+    run = "--algo ppo --env LunarLander-v3"
+    machine.type("install", *ENVIRONMENT, "pip install rl_zoo3 'gymnasium[box2d]'")
+    said = machine.type(
+        "train and evaluate",
+        f"python -m rl_zoo3.train {run} -n {PEER_STEPS}",
+        f"python -m rl_zoo3.enjoy {run} -f logs -n 30000 --no-render",
+    )
+    mean, deviation = re.findall(r"Mean reward: (\S+) \+/- (\S+)", said)[-1]
+    episodes = said.count("Episode Reward:")
+    machine.type(
+        "film", "pip install moviepy", f"python -m rl_zoo3.record_video {run} -f logs -n 1000"
+    )
+    assert list((machine.home / "logs").rglob("*.mp4"))
+    for name, text in PEER_DIAL.items():
+        (machine.home / name).write_text(text)
+    dial = "--algo ppo --env Dial-v0 --gym-packages dial --conf-file dial.yml"
+    machine.type("own environment", f"python -m rl_zoo3.train {dial}")
+    own = sum(text.count("\n") for text in PEER_DIAL.values())
     figures += [
-        f"{step:<26}{count:>12}{seconds / 60:>9.1f}"
-        for step, (count, seconds) in machine.steps.items()
-    ]
-    figures += [
-        f"its file has {PEER.strip().count(chr(10)) + 1} lines; "
-        f"{machine.megabytes('.venv'):.0f} MB installed",
-        f"100 episodes after {PEER_STEPS:,} steps: {float(mean[1]):.1f} ± {float(mean[2]):.1f}",
+        *table("Stable-Baselines3's zoo", machine.steps.items()),
+        f"own environment: {own} lines of file; {machine.megabytes('.venv'):.0f} MB installed",
+        f"{episodes} episodes after {PEER_STEPS:,} steps: {mean} ± {deviation}",
     ]
