@@ -87,7 +87,9 @@ def _figures(findings: StudySnapshot) -> Row:
         "nodes": len(findings.timeline),
         "occupancy": findings.occupancy,
         "completion_rate": findings.completion_rate,
-        "best_at": [(round(step.time, 1), round(step.score, 1)) for step in findings.improvements],
+        "best_at": [
+            (round(step.phases[-1].end, 1), round(step.score, 1)) for step in findings.improvements
+        ],
     }
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from studies.parts import __main__ as parts
 from studies.realtime.__main__ import WARM_UP, measured
 from studies.realtime.plant import Plant
 from studies.scaling.matrix import Condition, Row
+from studies.search import work
 from studies.search.contestants import CONTESTANTS, plan
 from studies.search.document import text
 from studies.search.measure import _experiment
@@ -58,6 +60,34 @@ def test_every_contestant_is_a_search_that_can_begin() -> None:
         assert experiment.search.sampler == one.sampler
     alike = {one.sampler for one in plan(list(CONTESTANTS), [1, 2, 3], "tpe")}
     assert alike == {"tpe"}
+
+
+def test_all_methods_are_expected_to_do_the_same_work_and_the_page_has_their_rows() -> None:
+    rows: list[store.Row] = []
+    for method, (label, settings) in work.METHODS.items():
+        one = work.Wanted(method, 2, 1, 100)
+        search = work.experiment(one).search
+        assert search is not None
+        expected = work.expected_work(settings, search.trials)
+        assert expected == pytest.approx(work.WORK, rel=0.03), label
+        figures = ["seconds", "occupancy", "time_to_best", "score", "observed"]
+        rows.append(
+            {
+                **dict.fromkeys(figures, 0.5),
+                **asdict(one),
+                "phases": 140,
+                "expected": expected,
+                "again": [1.0, 2.0, 3.0],
+                "importances": {"optimizer.learning_rate": 0.7, "algorithm.gamma": 0.3},
+                "params": {"optimizer.learning_rate": 0.1, "algorithm.gamma": 0.9},
+                "tried": [[0.001 * trial, 0.9, 100.0 * trial] for trial in range(10)],
+            }
+        )
+        assert one.is_of(rows[-1])
+        assert f"| 2 | {label} | 1 | 140 of {expected:.0f} |" in work.text(rows)
+    assert "No row yet." in work.text([]) and "What matters" not in work.text(rows)
+    shares, fit = work.forest_importances([[x, 0.9, 100.0 * x] for x in np.linspace(0, 1, 60)], 5)
+    assert shares == [1.0, 0.0] and fit > 0.5
 
 
 def test_the_page_is_that_of_the_rows() -> None:

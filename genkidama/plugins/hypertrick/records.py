@@ -196,6 +196,13 @@ class StudySnapshot:
         return next((trial for trial in self.trials if trial.number == number), None)
 
     @cached_property
+    def observed(self) -> tuple[TrialRecord, PhaseRecord] | None:
+        """The best of all reports, with its trial: the configuration that algorithm 1 of
+        HyperTrick's paper returns."""
+        reports = [(t, p) for t in self.trials for p in t.phases if not math.isnan(p.score)]
+        return max(reports, key=lambda pair: (pair[1].score, -pair[1].report), default=None)
+
+    @cached_property
     def improvements(self) -> list[TrialRecord]:
         """Completed trials with a better score than all before them, oldest first."""
         steps: list[TrialRecord] = []

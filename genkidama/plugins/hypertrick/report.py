@@ -196,12 +196,12 @@ def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
         *(f"    {key} = {_toml(value)}" for key, value in best.params.items()),
         "",
     ]
-    ahead = snapshot.ranking[0]
-    if ahead.score > best.score:
+    if snapshot.observed is not None and snapshot.observed[1].score > best.score:
+        ahead, record = snapshot.observed
         lines += [
             *wrapped(
-                f"Trial {ahead.number} ({ahead.state}) scored more, {show(ahead.score)}, "
-                "and has not run all phases."
+                f"The best observed is trial {ahead.number} ({ahead.state}) with "
+                f"{show(record.score)} after phase {record.phase}."
             ),
             "",
         ]

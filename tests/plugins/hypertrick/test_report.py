@@ -33,7 +33,7 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         "Occupancy   86.0 % of the nodes' time, of each from its first phase to the",
         "            newest report",
         "Trial 0 ran all 2 phases and scored 4 in the last one.",
-        "Trial 3 (running) scored more, 5, and has not run all phases.",
+        "The best observed is trial 3 (running) with 5 after phase 0.",
         "    x.y = 0.5",
         "Evaluate    genkidama evaluate 'runs/a b/trials/0000'",
         "Train on    genkidama train --resume 'runs/a b/trials/0000' --children 1",
