@@ -124,6 +124,11 @@ def lunarlander() -> Iterator[tuple[str, str]]:
         passed = of("without-torch", "to_200", commit=commit, what="landing")
         least, most = min(passed), max(passed)
         yield EDGE, f"| {median(passed):.1f} s ({least:.1f}–{most:.1f}) |"
+        learned = of("without-torch", "steps_to", commit=commit, what="a3c 700k")
+        steps = [one.get("100", math.inf) for one in learned]
+        words = {"226ec37": "with torch ({} of 13)", "1bf4b4c": "steps in the median (all {})"}
+        count = words[commit].format(sum(map(math.isfinite, steps)))
+        yield EDGE, f"{round(median(steps), -3):,.0f} {count}"
     yield README, several(passed, "in {:.1f} s (95 % interval {:.1f} to {:.1f}, n = {})")
     yield SUMMARY, several(passed, "after {:.1f} s [{:.1f}, {:.1f}], n = {}")
     yield SUMMARY, f"({least:.1f} to {most:.1f})"
@@ -230,6 +235,11 @@ def figures() -> list[tuple[str, str]]:
 def test_every_figure_is_that_of_its_rows() -> None:
     wrong = [f"{page} lacks: {words}" for page, words in figures() if words not in text(page)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_setting_stands_somewhere() -> None:
+    everything = "".join(map(text, [README, SUMMARY, *TUTORIAL]))
+    assert not [each for kind in SETTINGS.values() for each in kind if each not in everything]
 
 
 @pytest.mark.parametrize("page", [README, SUMMARY, *TUTORIAL])
