@@ -61,6 +61,7 @@ def test_one_acts_one_learns_and_gradients_make_the_steps(tmp_path: Path) -> Non
     experiment = corridor(
         parent={"rule": "gradient"},
         child={"exchange": "update", "roles": ["act", "learn"]},
+        algorithm={"outlier_sigmas": 6.0},
         stop={"mean_return": 0.7},
     )
     (tmp_path / "corridor.toml").write_text(experiment.to_toml())

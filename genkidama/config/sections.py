@@ -184,6 +184,9 @@ class Algorithm(Section, frozen=True):
     """Bring each batch's advantages to mean 0 and standard deviation 1."""
     max_gradient_norm: NotNegative = 0.0
     """Longest gradient, by its Euclidean norm; 0 means no limit."""
+    outlier_sigmas: NotNegative = 0.0
+    """Each core leaves a gradient out whose absolute loss is this many standard deviations above
+    the running mean of its own; 0 means no limit."""
     vtrace: bool = False
     """`a3c` with `ga3c` or `"chunk"`: corrects by V-trace for the updates between acting and
     learning."""

@@ -113,10 +113,13 @@ def updates(
 ) -> Iterator[Loss | None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
-    `limit` is the gradient's longest Euclidean norm; 0 means none.
+    `limit` is the gradient's longest Euclidean norm; 0 means none. A gradient whose loss is an
+    outlier (`algorithm.outlier_sigmas`) is left out.
     """
-    gradient = model.gradient
+    gradient, losses = model.gradient, model.losses
     for loss in gradients:
+        if losses.sigmas and loss is not None and losses.is_outlier(loss()):
+            continue
         norm = clip_gradient(gradient, limit) if limit else None
         if diagnostics is not None and diagnostics.updated():
             diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)

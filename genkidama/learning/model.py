@@ -33,6 +33,7 @@ from genkidama.learning.perceptron import (
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import describe_error
+from genkidama.server.rules.outliers import LossStatistics
 
 Array = npt.NDArray[Any]
 
@@ -125,6 +126,8 @@ class Model:
         self.signature = Signature.of(entries)
         self.vector = self._zeros(self.signature.size) if vector is None else vector
         self.gradient = self._zeros(self.trainable) if gradient is None else gradient
+        #: Of the updates that are learned with this model.
+        self.losses = LossStatistics(experiment.algorithm.outlier_sigmas)
         self._attach(initial=vector is None)
 
     # Where a model of tensors differs.

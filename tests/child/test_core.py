@@ -617,6 +617,19 @@ def test_a_gradient_for_the_parent_is_left_where_it_is_and_told(
         assert np.isfinite(losses).all() == bool(parent)
 
 
+def test_a_gradient_that_is_an_outlier_of_its_core_is_not_told() -> None:
+    settings = updating({"name": "a3c", "batch_size": 10, "outlier_sigmas": 2.0})
+    with single(settings) as (core, memory, line):
+        for _ in range(20):
+            core.model.losses.is_outlier(0.0)
+        before = memory.weights.tobytes()
+        for expected in ([], [UPDATE]):
+            assert core.learn(core.collector.collect()) == 1
+            assert [kind for kind, _, _ in records(line) if kind == UPDATE] == expected
+            core.model.losses.numbers[:] = 0.0
+        assert memory.weights.tobytes() == before
+
+
 def test_after_each_update_the_core_has_the_childs_weights_whatever_pull_steps_says() -> None:
     settings = updating({"name": "a3c", "batch_size": 10, "pull_steps": 1000})
     with single(settings) as (core, memory, _):

@@ -97,6 +97,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.reduction": st.sampled_from(["mean", "sum"]),
     "algorithm.normalize_advantages": st.booleans(),
     "algorithm.max_gradient_norm": not_negative,
+    "algorithm.outlier_sigmas": not_negative,
     "algorithm.vtrace": st.just(False),
     "algorithm.vtrace_rho": positive,
     "algorithm.vtrace_c": positive,

@@ -369,6 +369,27 @@ def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers
     assert times == 3 and not ours.gradient.any()
 
 
+def test_a_learner_leaves_a_gradient_out_whose_loss_is_far_above_its_own_earlier_ones() -> None:
+    ours = model(outlier_sigmas=2.0)
+    stepped: list[float] = []
+
+    class Noting:
+        def step(self, gradient: np.ndarray, rate: float) -> None:
+            stepped.append(float(gradient[0]))
+
+    # Their mean is 3 and their deviation 1, whatever their signs.
+    losses = [2.0, 4.0, -2.0, -4.0] * 5 + [5.1, -5.3, math.nan, 4.0]
+
+    def gradients() -> Iterator[Any]:
+        for loss in losses:
+            ours.gradient[:] = loss
+            yield lambda loss=loss: loss
+
+    found = list(updates(gradients(), ours, Noting(), 1.0, 0.0))
+    assert len(found) == len(losses) - 2 and ours.losses.outliers == 2
+    np.testing.assert_allclose(stepped, [*losses[:20], math.nan, 4.0])
+
+
 def test_a_name_imports_no_other_learner() -> None:
     code = (
         "import sys\n"

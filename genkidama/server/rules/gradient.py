@@ -18,6 +18,7 @@ from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector, length
 from genkidama.server.rules.blend import Rule, RuleState, Update
+from genkidama.server.rules.outliers import LossStatistics
 from genkidama.server.rules.trust_region import (
     BLOCK,
     StepOptions,
@@ -194,12 +195,6 @@ class NumpyOptimizer:
 #: Reasons to leave a gradient out.
 STALE, OUTLIER = "stale", "outlier"
 
-#: Losses before the first that can be an outlier.
-_FIRST_LOSSES = 20
-
-#: Share of the newest loss in the running mean.
-_NEW = 0.01
-
 _LOSSES = "losses"
 
 
@@ -236,8 +231,7 @@ class Gradient(Rule):
         self._weigh = PushWeights(checked)
         self._buffer = Buffer(checked)
         self._steps = NumpyOptimizer(self._settings)
-        #: Of absolute losses: their number, and their running mean and variance.
-        self._losses = np.zeros(3)
+        self._losses = LossStatistics(checked.outlier_sigmas)
         self._moved = 0.0
 
     def moved(self) -> float:
@@ -248,7 +242,7 @@ class Gradient(Rule):
         limit = self._options.max_staleness
         if limit is not None and push.staleness > limit:
             return STALE
-        if self._is_outlier(push.loss):
+        if push.loss is not None and self._losses.is_outlier(push.loss):
             return OUTLIER
         size = len(parent) - push.statistics
         blend_statistics(parent, push)
@@ -263,35 +257,15 @@ class Gradient(Rule):
         self._moved = self._steps.bound(size, rate, batch.length / batch.count)
         return None
 
-    def _is_outlier(self, loss: float | None) -> bool:
-        """True if the loss is far above the others; it then counts as one at the border.
-
-        So a loss that has grown for good becomes usual after a while.
-        """
-        sigmas = self._options.outlier_sigmas
-        if not sigmas or loss is None:
-            return False
-        count, mean, variance = self._losses.tolist()
-        border = mean + sigmas * math.sqrt(variance)
-        far = count >= _FIRST_LOSSES and abs(loss) > border
-        value = border if far else abs(loss)
-        new = max(_NEW, 1.0 / (count + 1.0))
-        apart = value - mean
-        self._losses[:] = (
-            count + 1.0,
-            mean + new * apart,
-            (1.0 - new) * (variance + new * apart * apart),
-        )
-        return far
-
     def state(self) -> RuleState:
-        own: RuleState = {_LOSSES: self._losses} if self._losses[0] else {}
+        numbers = self._losses.numbers
+        own: RuleState = {_LOSSES: numbers} if numbers[0] else {}
         parts = (self._weigh, self._buffer, self._steps)
         for part in parts:
             own.update(part.state())
         return own
 
     def restore(self, state: RuleState) -> None:
-        self._losses = state.get(_LOSSES, np.zeros(3))
+        self._losses.numbers = state.get(_LOSSES, np.zeros(3))
         for part in (self._weigh, self._buffer, self._steps):
             part.restore(state)
