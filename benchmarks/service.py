@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 from exchange import LOAD_CORE, SERVER_CORE, Window
-from processes import cpu_seconds, free_port, start_parent, stop
+from processes import cpu_seconds, free_port, keep, start_parent, stop
 from websockets.asyncio.client import ClientConnection, connect
 
 from genkidama.protocol.messages import (
@@ -157,6 +157,7 @@ async def measure(count: int, options: argparse.Namespace, directory: Path) -> N
                 result = await window(nodes[kind], parents[kind].pid, options.seconds, vector)
                 if turn:  # the first turn warms caches up
                     found.append(result)
+                    keep(options.results, {"nodes": count, "run": kind, **vars(result)})
         answered = sum(node.pushes for node in nodes["search"])
         study = directory / f"search-{count}" / "study.db"
         behind, began = answered - reports(study), time.perf_counter()
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
     limit = max(options.nodes) * 3 + 100
     resource.setrlimit(

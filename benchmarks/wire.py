@@ -47,7 +47,7 @@ from typing import Any
 import numpy as np
 import psutil
 from link import Air, Place, link
-from processes import cpu_seconds, free_port, start, stop
+from processes import cpu_seconds, free_port, keep, start, stop
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import Request, decode_reply, encode
@@ -106,7 +106,7 @@ def play(url: str, size: int, seconds: float, pid: int) -> dict[str, float]:
             heard = socket.recv()
             assert isinstance(heard, bytes)
             bytes_said += len(said) + len(heard)
-            return session.hear(request, decode_reply(heard))
+            return session.receive(request, decode_reply(heard))
 
         def exchange(step: np.ndarray) -> None:
             nonlocal weights
@@ -150,7 +150,9 @@ def measure_exchanges(options: argparse.Namespace, places: dict[str, Place], fol
                 command = [sys.executable, __file__, "play", url, str(size)]
                 command += [str(options.seconds), str(process.pid)]
                 said = _until_it_listens([*enter(child), *command])
-            found[over, encoding].append(json.loads(said))
+            found[over, encoding].append(figures := json.loads(said))
+            row = {"numbers": size, "over": over, "encoding": encoding, **figures}
+            keep(options.results, row)
         for (over, encoding), figures in found.items():
             median = {
                 name: statistics.median(figure[name] for figure in figures) for name in figures[0]
@@ -200,9 +202,11 @@ def measure_training(options: argparse.Namespace, places: dict[str, Place], fold
                 command += ["--name", "pi", "--cores", "1"]
                 process = start([*enter(child), *command], out.parent / "child.log")
                 try:
-                    found[over, encoding].append(
-                        _rates(out / "history.jsonl", options.seconds, process.pid)
-                    )
+                    rates = _rates(out / "history.jsonl", options.seconds, process.pid)
+                    found[over, encoding].append(rates)
+                    exchanges, steps = rates
+                    row = {"over": over, "encoding": encoding, "exchanges": exchanges}
+                    keep(options.results, {**row, "steps": steps})
                 finally:
                     stop(process)
     for (over, encoding), figures in sorted(found.items(), key=lambda entry: entry[0][::-1]):
@@ -268,6 +272,7 @@ def measure_learning(options: argparse.Namespace, folder: Path) -> None:
             command += ["--set", f"{key}={value}"]
         subprocess.run(command, check=True, capture_output=True)
         last = _exchanges(out / "history.jsonl")[-1]
+        keep(options.results, {"seed": seed, "encoding": encoding, "steps": last["steps"]})
         print(
             f"{seed:>4} {encoding:>8} {last['steps']:>12,} {last['update']:>7.0f} "
             f"{last['mean_return']:>6.1f}",
@@ -288,6 +293,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--megabits", type=float, default=20.0)
     parser.add_argument("--milliseconds", type=float, default=20.0, help="round trip")
     parser.add_argument("--loss", type=float, default=0.01)
+    parser.add_argument("--results", type=Path, help="file to which rows are appended")
     parser.add_argument("--no-link", action="store_true", help="loopback alone")
     return parser.parse_args(arguments)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runtime.machine import available_cores
 
 One = TypeVar("One")
 
@@ -53,7 +52,7 @@ def origin(tree: Path = Path(__file__).parent) -> Row:
     found = subprocess.run(asked, cwd=tree, capture_output=True, text=True)
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    machine = f"{available_cores()} cores, {names[0] if names else platform.machine()}"
+    machine = f"{os.cpu_count()} cores, {names[0] if names else platform.machine()}"
     return {"commit": found.stdout.strip(), "machine": machine}
 
 
