@@ -8,10 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from genkidama.config.experiment import Experiment
+from genkidama.runs.run import Run
 from tests.helpers import command, history, merged, starting, until
 
 SETTINGS: dict[str, Any] = {
@@ -82,6 +84,32 @@ def test_one_acts_one_learns_and_gradients_make_the_steps(tmp_path: Path) -> Non
     others = [path for path in run.rglob("*") if path.is_file() and path.name != "valkey.conf"]
     assert not [path for path in others if password[0].encode() in path.read_bytes()]
     assert not [process for process in psutil.process_iter() if _is_engine_of(process, run)]
+
+
+@pytest.mark.parametrize("roles", [["bundle"], ["act", "learn"]], ids=str)
+def test_a_parent_in_two_parts_has_a_global_replay_too(tmp_path: Path, roles: list[str]) -> None:
+    """Gorila's whole architecture: gradients to a sharded parameter server, and one replay."""
+    experiment = corridor(
+        parent={"rule": "gradient"},
+        child={"exchange": "update", "roles": roles},
+        optimizer={"name": "adagrad"},
+        algorithm={"target_versions": 20, "target_updates": 0, "outlier_sigmas": 6.0},
+        stop={"mean_return": 0.7},
+    )
+    (tmp_path / "corridor.toml").write_text(experiment.to_toml())
+    ended = command(tmp_path, *train(2, "--shards", 2), seconds=90)
+    assert ended.code == 0, ended.err
+    run = tmp_path / "run"
+    parts = run, run / "parts" / "2-of-2"
+    assert history(run, "exchange")[-1]["mean_return"] >= 0.7
+    # Each part applies its slice of every gradient, and hears of the work of all.
+    for part in parts:
+        lines = history(part, "exchange")
+        assert len({line["child"] for line in lines}) == 2 and not history(part, "refused")
+        versions = {line["version"] for line in lines} - {0}
+        assert versions == set(range(1, lines[-1]["version"] + 1))
+    assert [(part / "replay/valkey.conf").exists() for part in parts] == [True, False]
+    assert np.isfinite(Run(run).load(best=False).vector).all()
 
 
 def _is_engine_of(process: psutil.Process, run: Path) -> bool:

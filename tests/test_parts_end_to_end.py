@@ -94,10 +94,6 @@ def test_real_children_survive_it_too_and_what_they_learn_is_evaluated(tmp_path:
             "parent.rule = 'experience' in 2 parts: one learner has the whole network",
         ),
         (
-            {"algorithm": {"name": "dqn"}, "replay": {"url": "embedded", "steps": 2000}},
-            "small: a replay for all children (replay.url) in 2 parts: one parent sees to",
-        ),
-        (
             {"search": {"phase_steps": 9, "space": {"algorithm.gamma": [0.9, 0.99]}}},
             "small: a [search] in 2 parts: each trial has one parent",
         ),

@@ -382,10 +382,11 @@ class Session:
 
     # Events.
 
-    def rename_like(self, other: Session) -> None:
-        """Takes the name that another shard of the parent has given to this child."""
+    def appear_like(self, other: Session) -> None:
+        """Takes the name and the role that another shard of the parent has given to this child."""
         self.name = other.name
         self._number = other._number
+        self._role = other._role
 
     def add_work(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
         """Adds work since the last call to the next push; see `PendingWork.add`.

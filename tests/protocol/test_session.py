@@ -866,3 +866,13 @@ def test_whatever_a_backend_says_fits_into_a_push(
     assert all(map(math.isfinite, work.returns))
     push = Push(version=0, sequence=1, returns=work.returns, measures=work.measures)
     assert decode_request(encode(push)) == push
+
+
+def test_a_child_says_to_other_shards_which_name_and_role_the_first_gave_it() -> None:
+    first, second = new(numbered=True), new(numbered=True)
+    first.receive(first.hello(), Refusal(code="name", reason="taken"))
+    changes = {"algorithm.name": "dqn", "replay.steps": 5000, "replay.url": "embedded"}
+    acting = EXPERIMENT.with_settings({**changes, "child.roles": ["act"]})
+    first.receive(first.hello(), welcome(acting))
+    second.appear_like(first)
+    assert (second.hello().name, second.hello().role) == ("pi-2", "act")

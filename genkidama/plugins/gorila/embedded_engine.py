@@ -1,7 +1,8 @@
 """The replay of all children: an engine beside the parent, or a check of the user's engine.
 
 Laws of this file:
-- The parent's own engine lives as long as the parent. It is started again whenever it dies, and it
+- The parent's own engine lives as long as the parent; of a sharded parent, it is the first shard's,
+  whose welcome tells the children its address. It is started again whenever it dies, and it
   ends with the parent, however that ends.
 - It listens where the parent does, and asks for a password. Children get that of a user with the
   few rights that a ring needs, on the keys of rings; only the parent has the password of all
@@ -66,8 +67,9 @@ log = get_logger()
 
 
 def companion(parent: Parent) -> EmbeddedEngine | None:
-    """The engine of a replay that all children share."""
-    return EmbeddedEngine(parent) if parent.experiment.shares_replay else None
+    """The engine of a replay that all children share; the first shard sees to it."""
+    shares = parent.experiment.shares_replay and parent.part.is_first
+    return EmbeddedEngine(parent) if shares else None
 
 
 class EmbeddedEngine(OwnedProcess, Companion):

@@ -40,9 +40,10 @@ from genkidama.protocol.vector import Signature, Vector
 
 T = TypeVar("T")
 
-#: Settings in which the shards of a parent may differ.
+#: Settings in which the shards of a parent may differ. Replay and role are the first shard's.
 _FILES = ("parent.tokens_file", "parent.certificate_file", "parent.key_file")
-_OWN = ("name", "parent.listen", *_FILES)
+_FIRST = ("replay.url", "replay.name", "child.roles")
+_OWN = ("name", "parent.listen", *_FILES, *_FIRST)
 
 
 class ShardedConnection:
@@ -112,7 +113,7 @@ class ShardedConnection:
             return decision
         others = self._shards[1:]
         for shard in others:
-            shard.session.rename_like(self.session)
+            shard.session.appear_like(self.session)
         await gather_all(_named(shard, shard.begin()) for shard in others)
         for shard in others:
             theirs = shard.session.experiment

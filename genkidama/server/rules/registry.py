@@ -60,11 +60,6 @@ def check_parts(experiment: Experiment, count: int) -> None:
             f"{experiment.name}: a [search] in {count} parts: each trial has one parent; "
             "leave --shard and --shards out"
         )
-    if count > 1 and experiment.shares_replay:
-        raise ConfigurationError(
-            f"{experiment.name}: a replay for all children (replay.url) in {count} parts: "
-            "one parent sees to the engine; leave --shard and --shards out"
-        )
     if count > 1 and experiment.pushes == "experience":
         raise ConfigurationError(
             f"parent.rule = {experiment.parent.rule!r} in {count} parts: one learner has the whole "
