@@ -1274,3 +1274,15 @@ def test_trials_of_a_population_take_turns_if_nodes_are_few() -> None:
         done = [len(trial.phases) for trial in search.trials.values()]
         assert max(done) - min(done) <= 1
     assert server.stop
+
+
+def test_a_node_whose_paused_trial_has_gone_on_elsewhere_may_ask_on_its_connection() -> None:
+    server = make(method="successive_halving", reduction_factor=2, window=1, trials=2)
+    offer(server, 2)
+    a, b = Node(server, "a"), Node(server, "b")
+    a.enter(), b.enter()
+    a.push(5.0, 1.0)
+    b.push(1.0, 2.0)
+    assert b.enter(3.0) == 0 and server.idle("a")
+    assert not server.idle("b")
+    assert a.hello(4.0).wait and a.trial is None
