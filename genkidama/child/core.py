@@ -401,7 +401,8 @@ class SingleCore:
     def _epsilon(self) -> float:
         """ε of the next batch."""
         part = self.index / max(1, len(self.memory.semaphore) - 1)
-        return exploration(self.algorithm, float(self.memory.progress[0]), part)
+        progress, version = self.memory.progress.tolist()
+        return exploration(self.algorithm, progress, version, part)
 
     def pull(self) -> None:
         """θ_L ← θ_O."""

@@ -322,7 +322,7 @@ class CoreOrchestrator(PooledBackend):
     def take_work(self) -> Work:
         work = self._pool.take_work()
         memory = self.memory
-        work.measures = self._diagnostics.figures(memory.diagnostics, float(memory.progress[0]))
+        work.measures = self._diagnostics.figures(memory.diagnostics, *memory.progress.tolist())
         if "learning_rate" in work.measures:
             follows = following(self.experiment, float(memory.averaging[2]))
             work.measures["learning_rate"] *= follows.rate

@@ -333,7 +333,7 @@ class DiagnosticsReader:
         self._began = math.inf
         self._next = 0.0
 
-    def figures(self, sums: Array, progress: float) -> dict[str, float]:
+    def figures(self, sums: Array, progress: float, version: float = 0.0) -> dict[str, float]:
         """The diagnostics since the last ones; empty if these are too new, or nothing was noted.
 
         The sums have a row for each process, float64 (processes, *SHAPE).
@@ -350,6 +350,6 @@ class DiagnosticsReader:
             figures["learning_rate"] = learning_rate(self._optimizer, progress)
         algorithm = self._algorithm
         if algorithm.epsilon or algorithm.final_epsilon:
-            shares = [exploration(algorithm, progress, part) for part in self._parts]
+            shares = [exploration(algorithm, progress, version, part) for part in self._parts]
             figures["epsilon"] = sum(shares) / len(shares) if shares else algorithm.epsilon
         return figures

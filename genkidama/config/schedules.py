@@ -37,11 +37,14 @@ def learning_rate(settings: Optimizer, progress: float) -> float:
     )
 
 
-def exploration(settings: Algorithm, progress: float, part: float) -> float:
-    """ε when so much of the run is done; `part` is the core's place among its child's, 0 to 1."""
-    epsilon = SCHEDULES[settings.epsilon_schedule](
-        settings.epsilon, settings.final_epsilon, progress / settings.epsilon_fraction
-    )
+def exploration(settings: Algorithm, progress: float, version: float, part: float) -> float:
+    """ε when so much of the run is done, at this version of θ_P.
+
+    `part` is the core's place among its child's, 0 to 1.
+    """
+    versions = settings.epsilon_versions
+    done = version / versions if versions else progress / settings.epsilon_fraction
+    epsilon = SCHEDULES[settings.epsilon_schedule](settings.epsilon, settings.final_epsilon, done)
     result: float = epsilon ** (1.0 + settings.epsilon_spread * part)
     return result
 

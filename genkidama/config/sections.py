@@ -165,6 +165,8 @@ class Algorithm(Section, frozen=True):
     """That probability at the end, with a schedule."""
     epsilon_fraction: Share = 1.0
     """The share of the run after which that is reached and stays."""
+    epsilon_versions: Count = 0
+    """The parent's versions after which it is, instead; 0 means by the share."""
     epsilon_spread: NotNegative = 0.0
     """Core i of a child's C cores uses ε^(1 + this·i/(C−1)); 0 means ε for all."""
     value_coefficient: NotNegative = 0.5

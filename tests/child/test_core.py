@@ -617,6 +617,14 @@ def test_a_gradient_for_the_parent_is_left_where_it_is_and_told(
         assert np.isfinite(losses).all() == bool(parent)
 
 
+def test_a_core_explores_by_the_parents_versions_if_told() -> None:
+    course = {"epsilon": 1.0, "epsilon_schedule": "linear", "epsilon_versions": 100}
+    with single(experiment("Corridor", algorithm=course)) as (core, memory, _):
+        for version, epsilon in ((0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)):
+            memory.progress[:] = 0.9, version
+            assert core._epsilon() == epsilon
+
+
 def test_a_gradient_that_is_an_outlier_of_its_core_is_not_told() -> None:
     settings = updating({"name": "a3c", "batch_size": 10, "outlier_sigmas": 2.0})
     with single(settings) as (core, memory, line):

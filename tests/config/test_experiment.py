@@ -88,6 +88,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.epsilon_schedule": st.sampled_from(["constant", "linear"]),
     "algorithm.final_epsilon": fractions,
     "algorithm.epsilon_fraction": st.floats(0.01, 1.0),
+    "algorithm.epsilon_versions": st.integers(0, 10**6),
     "algorithm.epsilon_spread": not_negative,
     "algorithm.value_coefficient": not_negative,
     "algorithm.entropy_coefficient": not_negative,

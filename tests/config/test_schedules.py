@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import typing
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,8 +83,11 @@ def test_exploration_is_annealed_and_may_differ_from_core_to_core(
         epsilon_fraction=0.2,
         epsilon_spread=2.0,
     )
-    assert exploration(settings, progress, part) == pytest.approx(value)
-    assert exploration(Algorithm(epsilon=0.3), progress, part) == 0.3
+    assert exploration(settings, progress, 7.0, part) == pytest.approx(value)
+    assert exploration(Algorithm(epsilon=0.3), progress, 7.0, part) == 0.3
+    # By versions, whatever the run's progress is.
+    counted = msgspec.structs.replace(settings, epsilon_versions=1000)
+    assert exploration(counted, 0.9, 5000.0 * progress, part) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
