@@ -2,8 +2,7 @@
 
 Claims: on two CPU cores with the document's Atari network and 16 agents, GA3C makes at least 0.8 of
 the predictions a second that its parts allow. It makes at least 1.2 times the steps of the Hogwild
-backend with the same network. The dynamic adjustment begins at a bad setting and ends within 10 %
-of the best fixed one.
+backend with the same network. On a GPU, larger networks gain more over the CPU of the same machine.
 
     speed    In each round: the environment alone, GA3C, the forward and backward passes alone at
              the batches that GA3C reached, Hogwild. Ratios compare neighbours in
@@ -11,26 +10,24 @@ of the best fixed one.
              training. Their limit is cores ÷ (environment step + forward pass at the prediction
              batch reached + forward and backward pass at the training batch). The optimizer's time
              is printed beside it.
-    agents   TPS and PPS against the number of agents, and of environments an agent: for a GPU, or
-             to choose a setting.
-    dynamic  The best of a small grid of fixed settings, and the dynamic adjustment from N_A = 32,
-             N_P = N_T = 1.
+    agents   TPS and PPS against the number of agents, and of environments an agent, to choose a
+             setting.
+    gpu      The source's table: PPS and TPS by width and N_A, with the dynamic adjustment and
+             without, beside the CPU of the same machine; `gpu --help` has its options.
 
-This script drives the backends as a child does, but exchanges with nobody. `--width 4` makes each
-layer four times as wide. `--device cuda` uses a GPU; Hogwild and the environment stay on the CPU.
+`--width 4` makes each layer four times as wide. Each setting of N_P, N_T and N_A, and the dynamic
+adjustment from bad starts, are in `studies.ga3c.sweep`.
 
     python -m studies.ga3c speed [--rounds 3] [--seconds 20] [--width 1] [--training-batch 80]
                                     [--json FILE]
-    python -m studies.ga3c agents --agents 16 32 64 --width 1 4 16 --device cuda
-    python -m studies.ga3c dynamic [--windows 40] [--window 3]
+    python -m studies.ga3c agents --agents 16 32 --environments 1 2
+    python -m studies.ga3c gpu
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import math
 import os
 import subprocess
 import sys
@@ -40,96 +37,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
-
-from genkidama.child.backend import Backend, make_backend
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.ga3c.backend import GA3C
 from genkidama.runtime.machine import end_with_parent
-
-ROOT = Path(__file__).resolve().parents[2]
-
-#: Seconds before anything is counted.
-WARM = 6.0
-
-
-def experiment(options: argparse.Namespace, **changes: Any) -> Experiment:
-    """The example with the document's settings, at this width, without the dynamic adjustment."""
-    wide = options.wide
-    settings = Experiment.load(ROOT / f"examples/atari/{options.example}.toml").with_settings(
-        {
-            "network.convolutions": [[16 * wide, 8, 4], [32 * wide, 4, 2]],
-            "network.hidden": [256 * wide],
-            "ga3c.dynamic": False,
-            "ga3c.predictors": 1,
-            "ga3c.trainers": 1,
-            "ga3c.device": options.device,
-            "child.exchange_seconds": 1.0,
-        }
-    )
-    return settings.with_settings({key.replace("__", "."): value for key, value in changes.items()})
-
-
-# Backends.
-
-
-async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
-    """Trains for a while. Returns steps and measures a second, from the end of the warm-up on."""
-    try:
-        await backend.startup()
-        await backend.begin(None)
-        began, windows, reports = 0.0, [], []
-        warm, before = time.perf_counter() + WARM, {}
-        while True:
-            await backend.due()
-            work = backend.take_work()
-            backend.release()
-            now = time.perf_counter()
-            if began:
-                windows.append(work.measures)
-                if work.steps:
-                    reports.append((now, work.steps))
-                if now - began >= seconds:
-                    break
-            elif now >= warm:
-                began, before = now, cpu_seconds(backend)
-        # Steps are reported some hundred at a time. Only the steps between the first and the last
-        # report count.
-        told = sum(steps for _, steps in reports[1:])
-        result = {
-            "steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan
-        }
-        for name in dict.fromkeys(name for window in windows for name in window):
-            # A window without an update has no losses, and NaN is no figure.
-            found = [window.get(name, math.nan) for window in windows]
-            values = [value for value in found if not math.isnan(value)]
-            result[name] = sum(values) / max(1, len(values))
-        for name, spent in cpu_seconds(backend).items():
-            result[f"{name} µs"] = (spent - before[name]) / (now - began) / result["pps"] * 1e6
-        return result
-    finally:
-        await backend.shutdown()
-
-
-def cpu_seconds(backend: Backend) -> dict[str, float]:
-    """User and system time of GA3C's agents and of its engine, while they live."""
-    if not isinstance(backend, GA3C):
-        return {}
-    assert backend._engine is not None
-    pids = {"agents": backend.pids, "engine": [backend._engine.popen.pid]}
-    return {
-        name: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in numbers)
-        for name, numbers in pids.items()
-    }
-
-
-def drive(settings: Experiment, seconds: float) -> dict[str, float]:
-    return asyncio.run(_drive(make_backend(settings, cores(), "benchmark"), seconds))
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
+from studies.ga3c import sweep
+from studies.ga3c.drive import cores, drive, experiment
 
 # The parts, alone.
 
@@ -141,7 +52,8 @@ def part(kind: str, settings: Experiment, batch: int, seconds: float) -> float:
         file.flush()
         command = [
             sys.executable,
-            __file__,
+            "-m",
+            "studies.ga3c",
             "part",
             "--kind",
             kind,
@@ -243,10 +155,14 @@ def rate(work: Any, seconds: float) -> float:
 # What is compared.
 
 
+def setup(options: argparse.Namespace) -> tuple[str, int, str]:
+    return options.example, options.wide, options.device
+
+
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, float]] = []
     agents = {"ga3c__agents": options.agents[0], "ga3c__environments": options.environments[0]}
-    settings = experiment(options, ga3c__training_batch=options.training_batch, **agents)
+    settings = experiment(*setup(options), ga3c__training_batch=options.training_batch, **agents)
     part_seconds = options.seconds / 4
     for number in range(options.rounds):
         row: dict[str, float] = {}
@@ -278,7 +194,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         row["limit"] = cores() / (environment + forward + backward)
         for batch_size in options.hogwild:
             hogwild = experiment(
-                options,
+                *setup(options),
                 child__backend="hogwild",
                 algorithm__batch_size=batch_size,
                 child__cores=cores(),
@@ -302,18 +218,16 @@ def agents(options: argparse.Namespace) -> dict[str, Any]:
     for count in options.agents:
         for environments in options.environments:
             settings = experiment(
-                options,
+                *setup(options),
                 ga3c__agents=count,
                 ga3c__environments=environments,
                 ga3c__training_batch=options.training_batch,
                 ga3c__max_agents=max(64, count),
             )
             found = drive(settings, options.seconds)
-            rows.append(
-                {"agents": count, "environments": environments, **found, **gpu_use(options)}
-            )
+            rows.append({"agents": count, "environments": environments, **found})
             print(", ".join(f"{name} {value:,.1f}" for name, value in rows[-1].items()), flush=True)
-    hogwild = experiment(options, child__backend="hogwild", child__cores=cores())
+    hogwild = experiment(*setup(options), child__backend="hogwild", child__cores=cores())
     result = {
         "width": options.wide,
         "rows": rows,
@@ -326,81 +240,13 @@ def agents(options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def gpu_use(options: argparse.Namespace) -> dict[str, float]:
-    """The GPU's utilization in percent, as its driver reports it; None without a GPU."""
-    if not options.device.startswith("cuda"):
-        return {}
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    return {
-        "gpu": float(
-            subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-        )
-    }
-
-
-def dynamic(options: argparse.Namespace) -> dict[str, Any]:
-    def fixed(predictors: int, trainers: int, count: int) -> float:
-        settings = experiment(
-            options,
-            ga3c__predictors=predictors,
-            ga3c__trainers=trainers,
-            ga3c__agents=count,
-            ga3c__training_batch=options.training_batch,
-        )
-        return drive(settings, options.seconds)["tps"]
-
-    grid = [(p, t, a) for a in (8, 16, 32) for p in (1, 2) for t in (1, 2)]
-    before = {setting: fixed(*setting) for setting in grid}
-    settings = experiment(
-        options,
-        ga3c__predictors=1,
-        ga3c__trainers=1,
-        ga3c__agents=32,
-        ga3c__training_batch=options.training_batch,
-        ga3c__window_seconds=options.window,
-    ).with_settings({"ga3c.dynamic": True})
-    backend = GA3C(settings, cores(), "benchmark")
-
-    async def adjust() -> None:
-        try:
-            await backend.startup()
-            await backend.begin(None)
-            while backend.adjustment is None or len(backend.adjustment.trace) < options.windows:
-                await backend.due()
-                backend.take_work()
-                backend.release()
-        finally:
-            await backend.shutdown()
-
-    asyncio.run(adjust())
-    assert backend.adjustment is not None
-    accepted = tuple(backend.adjustment.accepted)
-    # The grid's best and the rule's last setting, once more and in turn: the machine may have
-    # drifted.
-    best = max(before, key=lambda setting: before[setting])
-    turns = [(fixed(*accepted), fixed(*best)) for _ in range(options.rounds)]
-    share = median(ours / theirs for ours, theirs in turns)
-    for setting, tps in before.items():
-        print(f"N_P {setting[0]}, N_T {setting[1]}, N_A {setting[2]:2}: {tps:7.1f} TPS")
-    for window in backend.adjustment.trace:
-        mark = "accepted" if window.accepted else ""
-        print(f"  {tuple(window.setting)} {window.rate:7.1f} TPS {mark}")
-    print(f"{share:6.2f}  dynamic, ended at {accepted} / best of the grid, {best}")
-    return {
-        "grid": [[*setting, tps] for setting, tps in before.items()],
-        "trace": [
-            [*window.setting, window.rate, window.accepted] for window in backend.adjustment.trace
-        ],
-        "turns": turns,
-        "share": share,
-    }
-
-
 def main() -> None:
+    if sys.argv[1:2] == ["gpu"]:
+        sys.exit(sweep.gpu(sys.argv[2:]))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=["speed", "agents", "dynamic", "part"])
+    parser.add_argument("mode", choices=["speed", "agents", "gpu", "part"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--width", type=int, nargs="+", default=[1])
@@ -412,8 +258,6 @@ def main() -> None:
     )
     parser.add_argument("--example", default="pong", help="which of examples/atari")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--windows", type=int, default=40)
-    parser.add_argument("--window", type=float, default=3.0)
     parser.add_argument("--json", type=Path)
     for name, kind in (("kind", str), ("experiment", str), ("batch", int), ("pin", int)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
@@ -428,7 +272,6 @@ def main() -> None:
         results[str(wide)] = {
             "speed": speed,
             "agents": agents,
-            "dynamic": dynamic,
         }[options.mode](options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

@@ -8,16 +8,18 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.processes import keep
+from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
+from genkidama.plugins.ga3c.adjustment import Measurement, Setting
 from genkidama.protocol.vector import DTYPE
 from studies import store
 from studies.ga3c import sweep as ga3c_sweep
+from studies.ga3c.sweep import Window
 from studies.gorila import __main__ as gorila
 from studies.parts import __main__ as parts
 from studies.realtime.__main__ import WARM_UP, measured
@@ -133,34 +135,105 @@ def test_cycles_are_measured_from_what_a_plant_notes(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measured: list[dict[str, Any]] = []
+    measured: list[Window] = []
 
-    def measure(window: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    def measure(window: Window, options: argparse.Namespace, rows: list[store.Row]) -> store.Row:
         if len(measured) == 3:
             raise KeyboardInterrupt
         measured.append(window)
-        tps = 100.0 * window["predictors"] + 10.0 * window["round"]
-        rates = {"tps": tps, "pps": 4.5 * tps, "prediction_batch": 7.0, "lag": 1.25}
-        return {**window, "t_max": 5, **rates}
+        return {**window._asdict(), "t_max": 5, **rates(window)}
 
     monkeypatch.setattr(ga3c_sweep, "measure", measure)
     file = tmp_path / "sweep.jsonl"
     options = ["--predictors", "1", "2", "--trainers", "1", "--agents", "8"]
     options += ["--rounds", "3", "--results", str(file)]
     assert ga3c_sweep.main(["run", *options]) == 130
-    assert [(each["round"], each["predictors"]) for each in measured] == [(0, 1), (0, 2), (1, 1)]
+    assert [(each.round, each.predictors) for each in measured] == [(0, 1), (0, 2), (1, 1)]
     measured.clear()
     assert ga3c_sweep.main(["run", *options]) == 0
     rounds = [json.loads(line)["round"] for line in file.read_text().splitlines()]
     assert rounds == [0, 0, 1, 1, 2, 2]
     capsys.readouterr()
     assert ga3c_sweep.main(["report", *options]) == 0
-    assert capsys.readouterr().out.splitlines()[2:] == [
-        "| 2 | 1 | 8 | 3 | 210 | 945 | 0.90 | 7.0 | 1.2 |",
-        "| 1 | 1 | 8 | 3 | 110 | 495 | 0.90 | 7.0 | 1.2 |",
+    assert capsys.readouterr().out.splitlines()[4:] == [
+        "| 2 | 1 | 8 | 3 | 210 | 13 | 945 | 0.90 | 7.0 | 1.2 |",
+        "| 1 | 1 | 8 | 3 | 110 | 7 | 495 | 0.90 | 7.0 | 1.2 |",
         "",
         "PPS ÷ (TPS · t_max) lies between 0.90 and 0.90 in 6 windows.",
     ]
+
+
+def rates(window: Window) -> store.Row:
+    """Of a machine on which more predictors are faster, and 16 rollouts of 5 steps make 80."""
+    tps = 100.0 * window.predictors + 10.0 * window.round
+    updates = tps / max(1, window.training_batch // 5)
+    lag = 1.25 if window.training_batch else 20.0
+    row = {"tps": tps, "updates": updates, "pps": 4.5 * tps, "prediction_batch": 7.0, "lag": lag}
+    return row | ({"gpu": 40.0} if window.device == "cuda" else {})
+
+
+def test_the_adjustment_is_compared_with_the_grid_and_the_lag_with_the_grouping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = [
+        Measurement(Setting(1, 1, 1), 50.0, True),
+        Measurement(Setting(2, 1, 1), 90.0, True),
+        Measurement(Setting(2, 2, 1), 10.0, False),
+    ]
+
+    def adjust(settings: Experiment, windows: int) -> list[Measurement]:
+        assert (settings.seed, settings.ga3c.dynamic, windows) == (4, True, 3)
+        return trace
+
+    def drive(settings: Experiment, seconds: float) -> dict[str, float]:
+        ga3c = settings.ga3c
+        assert not ga3c.dynamic
+        return rates(Window("pong", 1, "cpu", ga3c.training_batch, ga3c.predictors, 1, 1))
+
+    monkeypatch.setattr(ga3c_sweep, "adjust", adjust)
+    monkeypatch.setattr(ga3c_sweep, "drive", drive)
+    options = argparse.Namespace(windows=3, window=1.0, seconds=1.0, exchange=1.0)
+    grid = [Window("pong", 1, "cpu", batch, n, 1, 8) for batch in (0, 80) for n in (1, 4)]
+    rows: list[store.Row] = []
+    for window in [*grid, Window("pong", 1, "cpu", 0, 1, 1, 1, True, 4)]:
+        rows.append(ga3c_sweep.measure(window, options, rows))
+    assert [Window.of(row) for row in rows[:-1]] == grid
+    lines = ga3c_sweep.report(rows).splitlines()
+    assert "| 4 | 1 | 8 | 1 | 400 | 400 | 1800 | 0.90 | 7.0 | 20.0 |" in lines
+    assert {"| 1 | 1 | 8 | 0 | 100 | 450 | 20.0 |", "| 1 | 1 | 8 | 80 | 6 | 450 | 1.2 |"} <= set(
+        lines
+    )
+    assert lines[-1] == "| 1, 1, 1 | 0 | 4 | 3 | 50 | 2, 1, 1 | 200 | 4, 1, 8 | 400 | 0.50 |"
+
+
+def test_the_table_of_a_gpu_stands_beside_the_cpu_and_without_one_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(window: Window, options: argparse.Namespace, rows: list[store.Row]) -> store.Row:
+        row = rates(window) if window.agents else {"tps": 20.0, "pps": 100.0}
+        return {**row, **window._asdict(), **({"ended": [1, 3, 20]} if window.dynamic else {})}
+
+    monkeypatch.setattr(ga3c_sweep, "measure", measure)
+    monkeypatch.setattr(ga3c_sweep, "has_cuda", lambda: False)
+    options = ["--width", "1", "16", "--agents", "128", "--results", str(tmp_path / "gpu.jsonl")]
+    assert ga3c_sweep.gpu(options) != 0
+    assert re.fullmatch(r".*no CUDA device here.*\n", capsys.readouterr().err)
+    monkeypatch.setattr(ga3c_sweep, "has_cuda", lambda: True)
+    assert ga3c_sweep.gpu(options) == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "| 1 | 128 | no |  | 900 | 200 | 40 | 900 | 200 | 100 | 9.0 |",
+        "| 1 | 128 | yes | 1, 3, 20 | 900 | 200 | 40 | – | – | 100 | 9.0 |",
+        "| 16 | 128 | no |  | 900 | 200 | 40 | 900 | 200 | 100 | 9.0 |",
+        "| 16 | 128 | yes | 1, 3, 20 | 900 | 200 | 40 | – | – | 100 | 9.0 |",
+    ]
+    assert len(store.read(tmp_path / "gpu.jsonl")) == 8
+
+
+def test_the_page_of_ga3c_has_the_table_of_its_rows() -> None:
+    rows = store.read(ROOT / "docs/results/ga3c-sweep.jsonl")
+    grouped = [row for row in rows if Window.of(row)[:4] == ("pong", 1, "cpu", 80)]
+    grid = [row for row in grouped if not Window.of(row).dynamic]
+    assert ga3c_sweep.table(grid) in (ROOT / "docs/results/ga3c.md").read_text()
 
 
 def test_a_table_goes_on_where_it_was_and_tells_its_medians(
