@@ -95,9 +95,9 @@ def of(file: str, key: str = "", **wanted: Any) -> list[Any]:
 
 
 def machines(file: str, contender: str, count: int) -> list[float]:
-    """Seconds to the goal of so many machines with a tenth of a core each, undisturbed."""
+    """Seconds to LunarLander's goal of so many machines of a tenth of a core, undisturbed."""
     wanted = {"contender": contender, "machines": count, "disturbance": "none", "link": "none"}
-    return of(file, "reached.seconds", share=0.1, **wanted)
+    return of(file, "reached.seconds", share=0.1, task=None, **wanted)
 
 
 def times(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, ...]:
@@ -179,14 +179,14 @@ def many_machines() -> Iterator[tuple[str, str]]:
 
 def tables_of_scaling() -> Iterator[tuple[str, str]]:
     """Medians, least and most of each condition whose runs all reached the goal."""
-    names = ("contender", "machines", "disturbance", "link", "share")
+    names = ("contender", "machines", "disturbance", "link", "share", "task")
     for file in ("scaling", "scaling-averaging"):
         groups: dict[tuple[Any, ...], list[float]] = {}
         for row in of(file):
             if row["share"] < 0.1 and row["date"] < "2026-11-26":
                 continue  # measured again since
             seconds = row["reached"]["seconds"] if row["reached"] else math.inf
-            groups.setdefault(tuple(row[name] for name in names), []).append(seconds)
+            groups.setdefault(tuple(map(row.get, names)), []).append(seconds)
         for found in groups.values():
             if max(found) < math.inf:
                 spread = f"{min(found):.1f}–{max(found):.1f}"
