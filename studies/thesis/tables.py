@@ -129,7 +129,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list
     }
     alone |= {name: virtual.get(name, []) for name in ("virtual-child", "virtual-program")}
     two = {
-        "its program": program.get(BEST, []),
+        **({"its program": program[BEST]} if BEST in program else {}),
         "`thesis.toml`": cells.get(BEST, []),
         "… with its weights and its faults": cells.get("why-weights-both", []),
         "… and v2": cells.get("why-program", []),
