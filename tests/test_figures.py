@@ -193,6 +193,33 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
                 yield "docs/results/scaling.md", f"| {median(found):.1f} | {spread} |"
 
 
+def tasks_of_scaling() -> Iterator[tuple[str, str]]:
+    """Bytes a second and the parent's part of a core on other tasks, and bytes of an exchange."""
+    page = "docs/results/scaling.md"
+    cores = {}
+    for task in ("cartpole", "breakout", "continuous"):
+        for way in ("experience", "average"):
+            rows = of("scaling-averaging", task=task, contender=way)
+            received, sent = (
+                median(row[key] for row in rows) / 1e3 for key in ("received", "sent")
+            )
+            cores[task, way] = median(row["parent_cpu"] / row["seconds"] for row in rows)
+            yield page, f"| {received:,.0f} | {sent:,.0f} | {cores[task, way]:.3f} |"
+    less = [cores[task, "experience"] / cores[task, "average"] for task, _ in cores]
+    yield page, f"averaging loads the parent less, {min(less):.0f} to {max(less):.0f} times"
+    yield SCALING, f"the parent computed {min(less):.0f} to {max(less):.0f} times as much"
+    wanted = {"contender": "average", "machines": 8, "link": "ethernet", "disturbance": "none"}
+    whole = [row for row in of("scaling-averaging", **wanted) if row.get("sent")]
+    half = of("scaling-averaging", contender="average-half")
+    for rows, words in ((whole, "{} kB to the parent and {} to {} kB back"), (half, "{} and {}.")):
+        up, down = (
+            [row[key] * row["seconds"] / row["version"] / 1e3 for row in rows]
+            for key in ("received", "sent")
+        )
+        figures = (median(up), min(down), max(down))
+        yield page, words.format(*(f"{one:.0f}" for one in figures))
+
+
 def the_rest() -> Iterator[tuple[str, str]]:
     (load,) = of("load", server="parent", children=1000, seconds=301.2)
     assert (load["dropped"], load["unanswered"], load["passed"]) == (0, 0, 0)
@@ -225,7 +252,8 @@ def the_rest() -> Iterator[tuple[str, str]]:
 @cache
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
-    found = [*lunarlander(), *many_machines(), *tables_of_scaling(), *the_rest()]
+    found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
+    found += [*tasks_of_scaling(), *the_rest()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))

@@ -316,8 +316,11 @@ class SingleCore:
         next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
 
     def learn(self, batch: CollectedBatch) -> int:
-        """Applies the learner's updates from the newest batch to θ_O; how many there were, with
-        those that were left out as outliers."""
+        """Applies the learner's updates from the newest batch to θ_O.
+
+        Returns:
+            The number of gradients, with those that were left out as outliers.
+        """
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)
@@ -326,7 +329,7 @@ class SingleCore:
             rollout.minibatch_size, rate = follows.minibatch_size, rate * follows.rate
         steps = self.model.gradients(self._learner, rollout, self._rng)
         limit = self.algorithm.max_gradient_norm
-        count = -self.model.losses.outliers
+        count, outliers = 0, self.model.losses.outliers
         for loss in updates(steps, self.model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
             if self._notes_losses and loss is not None:
@@ -343,7 +346,7 @@ class SingleCore:
             self.pipe.pause("chunk")
             self._pushes = float(self.memory.averaging[4])
             self.pull()
-        return count + self.model.losses.outliers
+        return count + self.model.losses.outliers - outliers
 
     def _collect(self) -> CollectedBatch:
         """Plays a batch."""

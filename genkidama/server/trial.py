@@ -85,6 +85,10 @@ class Trial:
         assert self.signature is not None
         return self.signature if self.part is WHOLE else self.part.of(self.signature)
 
+    def clear_returns(self) -> None:
+        self.returns.clear()
+        self._sum = 0.0
+
     def add_returns(self, returns: list[float]) -> None:
         newest = self.returns
         for value in returns:

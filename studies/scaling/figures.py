@@ -268,10 +268,10 @@ def tasks(found: Iterable[Scaling]) -> str:
         if one.sent is not None
     ]
     head = (
-        "\n| task, goal | | machines | | solved | seconds, median | least–most | steps "
-        "| kB/s to the parent | kB/s from it | parent's cores | use |\n|" + "---|" * 12
+        "| task, goal | | machines | | solved | seconds, median | least–most | steps "
+        "| kB/s to the parent | kB/s from it | parent's cores | use |"
     )
-    return "\n".join([head, *lines, ""]) if lines else ""
+    return _markdown(head, lines)
 
 
 def falls(rows: Iterable[Row]) -> str:
@@ -285,10 +285,16 @@ def falls(rows: Iterable[Row]) -> str:
         if row.get("means")
     ]
     head = (
-        "\n| half alone for a minute | machines | seed | mean of the others at the return "
-        "| least after it | seconds more than 20 below |\n|" + "---|" * 6
+        "| half alone for a minute | machines | seed | mean of the others at the return "
+        "| least after it | seconds more than 20 below |"
     )
-    return "\n".join([head, *lines, ""]) if lines else ""
+    return _markdown(head, lines)
+
+
+def _markdown(head: str, lines: list[str]) -> str:
+    """A table after an empty line; "" without any lines."""
+    rule = "|" + "---|" * (head.count("|") - 1)
+    return "\n".join(["", head, rule, *lines, ""]) if lines else ""
 
 
 def _words(one: Scaling) -> str:

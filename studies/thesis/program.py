@@ -8,9 +8,10 @@ The repository is niko047/Genkidama on GitHub. Commit 8de83cf is that of the the
 
 `a3c_single_machine.py` trains with 4 processes and γ = 0.999, as for Table 5.2. With two children
 `init_parent.py` and two `init_child.py` with 4 processes each train as for Table 5.3, with its best
-cell: α = 0.9, β = 0. So that they run today, a few of their lines are replaced (`CHANGES`) in a
-copy: the rest is what the thesis ran. Its processes wait in empty loops, each on a core of its own;
-here they sleep for a millisecond, as more processes than cores would wait for the one that works.
+cell: α = 0.9, β = 0. So that they run today, a few of their lines (`ONE`, `SEVERAL`) are replaced
+in a copy: the rest is what the thesis ran. Its processes wait in empty loops, each on a core of
+its own; here they sleep for a millisecond, as more of them than there are cores would wait for the
+one that works.
 
 It has no seed for the environment, so each run is another one. The weights that it sets aside every
 100 episodes of its first process, or every 200 exchanges of its two children, are judged as all
@@ -183,19 +184,21 @@ def train(clone: Path, folder: Path, children: int, say: Say) -> float:
                 os.killpg(process.pid, signal.SIGKILL)  # its own processes would go on
                 process.wait()
     if code:
-        lines = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-        raise EnvironmentFailure(f"the program ended with code {code}: {lines[-1]}")
+        raise EnvironmentFailure(f"the program ended with code {code}: {_last_line(log)}")
     if said < CHECKPOINTS:
         raise EnvironmentFailure(f"the program set {said} of {CHECKPOINTS} checkpoints aside")
     return seconds
+
+
+def _last_line(log: Path) -> str:
+    return (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
 
 
 def _until_all_listen(children: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
     deadline = time.monotonic() + _LISTENING_SECONDS
     while log.read_text(errors="replace").count("[LISTENING]") < len(children):
         if time.monotonic() > deadline or any(one.poll() is not None for one in children):
-            lines = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-            raise EnvironmentFailure(f"the children do not listen: {lines[-1]}")
+            raise EnvironmentFailure(f"the children do not listen: {_last_line(log)}")
         time.sleep(0.1)
 
 

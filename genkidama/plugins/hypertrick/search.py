@@ -99,8 +99,8 @@ class SearchTrial(Trial):
         """Forgets what it has learned."""
         self.vector = self.signature = None
         self.steps = self.episodes = 0
-        self.seconds = self._sum = 0.0
-        self.returns.clear()
+        self.seconds = 0.0
+        self.clear_returns()
         self.anew = False
 
     def trained(self, unit: str) -> float:
@@ -473,9 +473,9 @@ class Search:
         phase = len(trial.phases)
         end = self.seconds(now)
         decision = self.search_rule.decide(trial.index, phase, metric)
-        copies = decision.source is not None
-        if decision.source is not None:
-            self._copy(trial, self.trials[decision.source])
+        source = decision.source
+        if source is not None:
+            self._copy(trial, self.trials[source])
         record = PhaseRecord(
             phase=phase,
             node=trial.owner,
@@ -489,8 +489,8 @@ class Search:
             steps=trial.steps,
             episodes=trial.episodes,
             report=self.reports,
-            source=UNSET if decision.source is None else decision.source,
-            params=trial.params if copies else UNSET,
+            source=UNSET if source is None else source,
+            params=UNSET if source is None else trial.params,
         )
         self.reports += 1
         trial.phases.append(record)
@@ -510,9 +510,9 @@ class Search:
             trial.state = "paused"
             trial.stop = _PAUSED
             self._release(trial)
-        elif copies or self._is_ahead(trial):
+        elif source is not None or self._is_ahead(trial):
             trial.state = "waiting"
-            trial.stop = f"it goes on as trial {decision.source}" if copies else "others are behind"
+            trial.stop = "others are behind" if source is None else f"it goes on as trial {source}"
             self._release(trial)
             self.waiting.append(trial.index)
         self._settle(now)
@@ -529,8 +529,7 @@ class Search:
             trial.params, trial.experiment = source.params, source.experiment
         trial.signature = source.signature
         trial.vector = None if source.vector is None else source.vector.copy()
-        trial.returns.clear()
-        trial._sum = 0.0
+        trial.clear_returns()
         trial.add_returns([*source.returns])
         trial.copied = True
 

@@ -1149,15 +1149,23 @@ def test_a_rung_goes_on_when_its_last_node_dies() -> None:
     assert a.trial == 0
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_with_restarts_a_rung_begins_from_scratch(lost: bool) -> None:
-    plan: dict[str, Any] = {"method": "hyperband", "trials": 3, "phases": 3, "restart": True}
-    server = make(window=1, **plan)
+#: A bracket whose first rung is full after three reports; trial 1 is the best.
+RESTARTS: dict[str, Any] = {"method": "hyperband", "trials": 3, "phases": 3, "restart": True}
+
+
+def full_rung() -> tuple[ParameterServer, Node]:
+    server = make(window=1, **RESTARTS)
     offer(server, 3)
     a = Node(server, "a")
     for metric in (1.0, 3.0, 2.0):
         a.enter(1.0)
         a.push(metric, 2.0, value=metric)
+    return server, a
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_with_restarts_a_rung_begins_from_scratch(lost: bool) -> None:
+    server, a = full_rung()
     search = searching(server)
     best = search.trials[1]
     assert (best.state, best.steps, best.vector is None) == ("waiting", 10, False)
@@ -1174,18 +1182,12 @@ def test_with_restarts_a_rung_begins_from_scratch(lost: bool) -> None:
 
 
 def test_after_a_restart_of_the_parent_a_rung_is_settled_and_begins_from_scratch() -> None:
-    plan: dict[str, Any] = {"method": "hyperband", "trials": 3, "phases": 3, "restart": True}
-    old = make(window=1, **plan)
-    offer(old, 3)
-    a = Node(old, "a")
-    for metric in (1.0, 3.0, 2.0):
-        a.enter(1.0)
-        a.push(metric, 2.0, value=metric)
+    old, a = full_rung()
     # The parent was killed before the study had heard what the last report decided.
     for trial in searching(old).trials.values():
         trial.phases[-1] = msgspec.structs.replace(trial.phases[-1], verdict=Verdict.PAUSE)
         trial.state = "paused"
-    new = make(window=1, **plan)
+    new = make(window=1, **RESTARTS)
     restore(searching(old), new)
     search = searching(new)
     assert [trial.state for trial in search.trials.values()] == ["stopped", "waiting", "stopped"]
