@@ -102,10 +102,12 @@ def test_a_parent_in_two_parts_has_a_global_replay_too(tmp_path: Path, roles: li
     run = tmp_path / "run"
     parts = run, run / "parts" / "2-of-2"
     assert history(run, "exchange")[-1]["mean_return"] >= 0.7
-    # Each part applies its slice of every gradient, and hears of the work of all.
+    # Each part applies its slice of every gradient, and hears of the work of all. Who acts and who
+    # learns need each other; of two bundles one may land before the other has pushed.
     for part in parts:
         lines = history(part, "exchange")
-        assert len({line["child"] for line in lines}) == 2 and not history(part, "refused")
+        assert len({line["child"] for line in lines}) >= len(roles)
+        assert not history(part, "refused")
         versions = {line["version"] for line in lines} - {0}
         assert versions == set(range(1, lines[-1]["version"] + 1))
     assert [(part / "replay/valkey.conf").exists() for part in parts] == [True, False]
