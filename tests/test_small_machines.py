@@ -54,7 +54,7 @@ def test_four_cores_train_on_a_small_board_and_join_again(
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     toml = (ROOT / f"examples/lunarlander/{example}.toml").read_text()
     endless = tmp_path / "endless.toml"
-    endless.write_text(toml[: toml.index("[stop]")])
+    endless.write_text(toml[: toml.index("[stop]")] + "[stop]\nmean_return = 1000.0\n")
     command = [sys.executable, "-m", "genkidama.child", "--parent", f"ws://{address}"]
     command += ["--name", "pi", "--cores", "4", "--state", str(tmp_path / "state")]
 

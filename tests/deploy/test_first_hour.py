@@ -45,7 +45,8 @@ DIAL = {
 }
 TRAIN_DIAL = code_block("docs/tutorial/environment.md", "bash", "dial.toml").strip()
 
-PEERS = ("rl_zoo3==2.9.2", "moviepy", "gymnasium[box2d]==1.4.0", "torch==2.13.0")
+#: Without requests, which huggingface_hub needs no more, the zoo's `enjoy` cannot be imported.
+PEERS = ("rl_zoo3==2.9.2", "requests", "moviepy", "gymnasium[box2d]==1.4.0", "torch==2.13.0")
 
 #: Steps of the peer: a part of what it needs, as docs/results/lunarlander.md has it.
 PEER_STEPS = 100_000
@@ -308,7 +309,7 @@ def test_the_same_with_stable_baselines3_and_its_zoo(
     shutil.rmtree(machine.home / ".venv", ignore_errors=True)
     machine.steps.clear()
     run = "--algo ppo --env LunarLander-v3"
-    machine.type("install", *ENVIRONMENT, "pip install rl_zoo3 'gymnasium[box2d]'")
+    machine.type("install", *ENVIRONMENT, "pip install rl_zoo3 requests 'gymnasium[box2d]'")
     said = machine.type(
         "train and evaluate",
         f"python -m rl_zoo3.train {run} -n {PEER_STEPS}",
