@@ -21,6 +21,7 @@ from studies import store
 from studies.ga3c import sweep as ga3c_sweep
 from studies.ga3c.sweep import Window
 from studies.gorila import __main__ as gorila
+from studies.gorila import turns
 from studies.parts import __main__ as parts
 from studies.realtime.__main__ import WARM_UP, measured
 from studies.realtime.plant import Plant
@@ -272,3 +273,17 @@ def test_a_table_goes_on_where_it_was_and_tells_its_medians(
         ["gorila", "2", "none", "2"],
     ]
     assert " ".join(lines[-1]) == "gorila 8 slow10 2 200.0 8000.0 – – – 7.0 10.0% 1.00"
+
+
+@pytest.mark.parametrize(
+    ("cell", "bundles", "stale"),
+    [("adam", 4, 3.0), ("both", 4, 0.0), ("blend", 2, 1.0)],
+)
+def test_bundles_take_turns(cell: str, bundles: int, stale: float) -> None:
+    one = turns.Wanted(cell, bundles, 1)
+    row = turns.measure(one, steps=800, every=400, episodes=1)
+    assert turns.Wanted.of(row) == one
+    assert [at // 400 for at, _ in row["curve"]] == [1, 2] and row["version"] > 0
+    assert row["staleness"] == pytest.approx(stale, abs=0.3) and not row["left_out"]
+    found = turns.table([{**row, "seed": seed, "left_out": {"stale": 9}} for seed in (1, 2, 3)])
+    assert f"| {turns.CELLS[cell].label} | {bundles} | 3 | " in found
