@@ -133,10 +133,11 @@ def main(arguments: list[str] | None = None) -> int:
                 well = run(wanted, rows, options)
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
-            from studies.thesis import program
+            from studies.thesis import program, small_tasks
             from studies.thesis.tables import write
 
-            others = store.read(program.RESULTS), store.read(VIRTUAL)
+            files = program.RESULTS, VIRTUAL, small_tasks.RESULTS
+            others = [store.read(file) for file in files]
             for file in write(rows, PAGE, options.document, *others):
                 print(file)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from studies.differences import NONE, apart, compare, number, span, verdict
+from studies.thesis import small_tasks
 from studies.thesis.cells import (
     AGAIN,
     ALONE,
@@ -85,7 +86,12 @@ _TWINS = {
 
 
 def write(
-    rows: Sequence[Row], page: Path, path: Path, controls: Sequence[Row], virtual: Sequence[Row]
+    rows: Sequence[Row],
+    page: Path,
+    path: Path,
+    controls: Sequence[Row],
+    virtual: Sequence[Row],
+    small: Sequence[Row],
 ) -> list[Path]:
     """Writes the page with the rows' tables, and the figures beside it.
 
@@ -95,6 +101,7 @@ def write(
         path: where the page goes.
         controls: runs of the thesis' own programs.
         virtual: runs in virtual time.
+        small: runs on small tasks.
 
     Returns:
         The files that were written.
@@ -102,7 +109,8 @@ def write(
     from studies.thesis.pictures import draw  # needs Matplotlib
 
     cells = by_cell(rows)
-    text = filled(page.read_text(encoding="utf-8"), tables(rows, controls, by_cell(virtual)))
+    made = tables(rows, controls, by_cell(virtual), small)
+    text = filled(page.read_text(encoding="utf-8"), made)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return [path, *draw(cells, path.parent)]
@@ -115,7 +123,9 @@ def filled(page: str, found: Sequence[str]) -> str:
     return "".join(parts)
 
 
-def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list[str]:
+def tables(
+    rows: Sequence[Row], controls: Sequence[Row], virtual: Cells, small: Sequence[Row]
+) -> list[str]:
     """All tables in Markdown, in the page's order."""
     cells = by_cell(rows)
     program: Cells = by_cell(controls)
@@ -140,6 +150,7 @@ def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list
         _against_thesis(cells, list(GRID.values()), "cell"),
         _on_the_way(cells),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
+        _batches(cells),
         _against_a3c(cells),
         _ours(cells),
         _why(cells),
@@ -150,12 +161,14 @@ def tables(rows: Sequence[Row], controls: Sequence[Row], virtual: Cells) -> list
         _beside_the_thesis(BEST, two),
         _seeds(cells),
         _sizes(cells),
+        *small_tasks.tables(small),
         (["", ""], _further(rows, cells, program.get(ALONE, []), virtual)),
     ]
-    return [_markdown(head, lines) for head, lines in found]
+    return [markdown(head, lines) for head, lines in found]
 
 
-def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table."""
     every = [f"| {' | '.join(line)} |\n" for line in (head, *lines)]
     return "".join([every[0], "|" + "---|" * len(head) + "\n", *every[1:]])
 
@@ -207,6 +220,16 @@ def _on_the_way(cells: Cells) -> Table:
 
 def _moments() -> list[str]:
     return [f"{moment:,}" for moment in (*_WAY, UPDATES)]
+
+
+def _batches(cells: Cells) -> Table:
+    """Steps a second of A3C on 8 cores, by batch size."""
+    lines = []
+    for batch in (30, 60, 120):
+        speeds = [row["steps"] / row["seconds"] for row in cells.get(f"a3c-8-0.99-{batch}", [])]
+        line = [f"{round(speed):,}" for speed in (min(speeds), median(speeds), max(speeds))]
+        lines.append([str(batch), line[1], f"{line[0]} to {line[2]}", str(len(speeds))])
+    return ["batch", "steps a second, median", "seeds", "n"], lines
 
 
 def _against_a3c(cells: Cells) -> Table:

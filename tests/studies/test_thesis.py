@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from studies import store
 from studies.thesis import __main__ as command
-from studies.thesis import cells, measure, program, statistics
+from studies.thesis import cells, measure, program, small_tasks, statistics
 from studies.thesis.cells import ALONE, BEST, CELLS, GRID, Condition, missing, plan, selected
 from studies.thesis.published import FINAL, PATHS
 from studies.thesis.statistics import by_cell
@@ -128,10 +127,24 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert not folder.exists()
 
 
-takes_groups = pytest.mark.skipif(
-    os.geteuid() != 0 or not Path("/sys/fs/cgroup/cpu").exists(),
-    reason="takes root and control groups",
-)
+def test_small_tasks_are_run_once_and_each_form_pulls_its_own_parent(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    places = ["--results", str(results), "--work", str(tmp_path)]
+    options = ["--tasks", "cartpole", "--levels", "0.9", "--seeds", "1", "--steps", "4000"]
+    for _ in range(2):
+        assert small_tasks.main(["run", *options, *places]) == 0
+    after, before = store.read(results)
+    assert (after["form"], before["form"]) == ("after", "before")
+    assert after["curve"] != before["curve"]
+    assert len(after["curve"]) == 3 and after["steps"] == after["exchanges"] * 960 == 5760
+    again = small_tasks.measure(small_tasks.Condition("cartpole", 0.9, 0.9, "after", 1), 4_000)
+    assert {key: after[key] for key in again if key != "cpu"} | {"cpu": again["cpu"]} == again
+    # With α = 1 the parent of after the push is what was pushed, so β changes nothing.
+    rows = [
+        small_tasks.measure(small_tasks.Condition("cartpole", 1.0, beta, form, 1), 4_000)["curve"]
+        for beta, form in ((0.0, "after"), (1.0, "after"), (1.0, "before"))
+    ]
+    assert rows[0] == rows[1] != rows[2]
 
 
 def test_the_page_s_tables_are_those_of_the_rows() -> None:
@@ -139,6 +152,7 @@ def test_the_page_s_tables_are_those_of_the_rows() -> None:
     controls, forms = store.read(program.RESULTS), by_cell(store.read(command.VIRTUAL))
     rows = store.read(ROOT / "docs/results/thesis.jsonl")
     assert not missing(plan(CELLS), rows)
-    assert filled(page, tables(rows, controls, forms)) == page
-    fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], {}))
+    small = store.read(small_tasks.RESULTS)
+    assert filled(page, tables(rows, controls, forms, small)) == page
+    fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], {}, small))
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 |" + " – |" * 8 + "\n" in fewer
