@@ -91,7 +91,7 @@ def test_real_children_survive_it_too_and_what_they_learn_is_evaluated(tmp_path:
     [
         (
             {"parent": {"rule": "experience"}},
-            "parent.rule = 'experience' in 2 parts: one learner has the whole network",
+            "parent.rule = 'experience' in 2 parts: acting children send experience, and one",
         ),
         (
             {"search": {"phase_steps": 9, "space": {"algorithm.gamma": [0.9, 0.99]}}},

@@ -23,6 +23,7 @@ PLAY = Verb(
             metavar="DIR_OR_CHECKPOINT",
         ),
         path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
+        path("--record", "play yourself, and write starts for evaluate --starts", metavar="FILE"),
         number("--episodes", "number of episodes (default: 1)", default=1),
         number("--seed", "seed of the episodes (default: 0)", default=0),
         *WEIGHTS,

@@ -301,6 +301,8 @@ class PlaybackScreen:
             raise _no_screen(str(error)) from None
         self._pygame.display.set_caption(f"Genkidama: {title}")
         self._clock = self._pygame.time.Clock()
+        #: The names of the keys that are held down.
+        self.held: set[str] = set()
 
     def show(self, moment: Moment) -> bool:
         """Shows a moment; false if nobody watches any more."""
@@ -319,6 +321,10 @@ class PlaybackScreen:
         while True:
             for event in self._pygame.event.get():
                 key = event.key if event.type == self._pygame.KEYDOWN else None
+                if key is not None:
+                    self.held.add(self._pygame.key.name(key))
+                elif event.type == self._pygame.KEYUP:
+                    self.held.discard(self._pygame.key.name(event.key))
                 if event.type == self._pygame.QUIT:
                     return False
                 if key in (self._pygame.K_ESCAPE, self._pygame.K_q):

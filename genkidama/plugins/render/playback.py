@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager, nullcontext
 from itertools import chain, count
 from pathlib import Path
@@ -32,6 +34,7 @@ from genkidama.plugins.render.film import (
 from genkidama.runs.evaluation_worker import steps_of
 from genkidama.runs.policy import Policy, explain
 from genkidama.runs.run import Run, weights_of
+from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.runtime.import_strings import describe_error, environment_spec
 
 Array = npt.NDArray[Any]
@@ -60,6 +63,9 @@ _NAMES = {
     "MountainCar": ("left", "none", "right"),
 }
 
+#: Keys by words in the names of actions.
+_KEYS = {word: word for word in ("left", "right", "up", "down")} | {"main": "up", "fire": "return"}
+
 
 def play(
     target: Run | str | Path,
@@ -69,6 +75,7 @@ def play(
     best: bool = True,
     deterministic: bool = False,
     video: str | Path | None = None,
+    record: str | Path | None = None,
     fps: float | None = None,
     every: int = 1,
     environment: str | None = None,
@@ -87,6 +94,8 @@ def play(
         best: of a run, takes the best checkpoint, as `evaluate` does; false takes the newest.
         deterministic: takes the most probable action instead of a sampled one.
         video: a film is written to this file, MP4 or GIF, instead of opening a window.
+        record: a person plays with the keyboard in a window, and a start of each whole episode, up
+            to a random step, is written to this file, for `evaluate`'s `starts`.
         fps: pictures a second; the environment's own pace if absent.
         every: one step in this many is shown.
         environment: the id of another environment than the experiment's.
@@ -105,6 +114,10 @@ def play(
     if fps is not None and not 0.0 < fps <= 1000.0:
         raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
     weights = weights_of(target, best=best)
+    if record is not None and (video is not None or every != 1):
+        raise ConfigurationError(
+            "--record: a person sees each step in a window; leave --video and --every out"
+        )
     path = None if video is None else check_film(Path(video))
     if path is None:
         check_screen()
@@ -117,12 +130,16 @@ def play(
         _check_fits(policy, played)
         name = played.spec.id if played.spec is not None else environment or settings.id
         say(f"{name}: {weights} ({weights.path})")
-        steps = moments(policy, played, episodes, seed, deterministic, every)
-        first = next(steps)
         names = action_names(played)
+        person = None if record is None else Person(played, names)
+        steps = moments(policy, person or played, episodes, seed, deterministic, every)
+        first = next(steps)
         panel = Panel(name, str(weights), first.picture, names, played.action_space)
         speed = pace(played) / every if fps is None else fps
         screen = PlaybackScreen(panel, name, speed) if path is None else Film(path, panel, speed)
+        if person is not None and isinstance(screen, PlaybackScreen):
+            person.held = screen.held
+            say("arrow keys, Return for fire, digits for actions by number; Escape ends it")
         with closing(screen):
             for moment in chain([first], steps):
                 if moment.action is None:
@@ -132,6 +149,10 @@ def play(
                     break
         if path is not None:
             say(f"{path}: {screen}")
+        if record is not None and person is not None and person.starts:
+            with disk_errors(Path(record)):
+                write_atomically(Path(record), json.dumps(person.starts).encode())
+            say(f"{record}: {plural(len(person.starts), 'start')} for evaluate --starts {record}")
     return returns
 
 
@@ -157,6 +178,52 @@ def _kind(space: gymnasium.Space[Any]) -> str:
 def _ended(moment: Moment) -> str:
     steps = plural(moment.step, "step")
     return f"episode {moment.episode + 1}: return {moment.total:.1f} in {steps}"
+
+
+class Person(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes the action of the keys that are held down, in place of the policy's.
+
+    Each whole episode gives one of `starts`: its seed, and its actions up to a random step.
+    """
+
+    def __init__(self, environment: gymnasium.Env[Any, Any], names: Sequence[str]) -> None:
+        super().__init__(environment)
+        space = environment.action_space
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise ConfigurationError(
+                f"--record: a key is one of a number of actions, but the action space is {space}"
+            )
+        self._names, self._space = names, space
+        self._action, self._seed = 0, 0
+        self._actions: list[int] = []
+        #: pygame's names of the keys.
+        self.held: AbstractSet[str] = frozenset()
+        self.starts: list[dict[str, Any]] = []
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self._seed, self._actions = given["seed"], []
+        return self.env.reset(**given)
+
+    def step(self, _: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._action = action_of(self.held, self._names, int(self._space.n), self._action)
+        self._actions.append(int(self._space.start) + self._action)
+        result = self.env.step(self._actions[-1])
+        if result[2] or result[3]:
+            end = np.random.default_rng(self._seed).integers(len(self._actions))
+            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
+        return result
+
+
+def action_of(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:
+    """The action, from 0 on, of the keys that are held down; `before` if they mean none."""
+    for action in range(min(number, 10)):
+        if str(action) in held:
+            return action
+    wanted = held & set(_KEYS.values())
+    for action, name in enumerate(names):
+        if {key for word, key in _KEYS.items() if word in name.lower()} == wanted:
+            return action
+    return before
 
 
 class FireFirst(gymnasium.Wrapper[Any, Any, Any, Any]):

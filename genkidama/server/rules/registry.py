@@ -62,8 +62,9 @@ def check_parts(experiment: Experiment, count: int) -> None:
         )
     if count > 1 and experiment.pushes == "experience":
         raise ConfigurationError(
-            f"parent.rule = {experiment.parent.rule!r} in {count} parts: one learner has the whole "
-            "network; leave --shard and --shards out, or take another rule"
+            f"parent.rule = {experiment.parent.rule!r} in {count} parts: acting children send "
+            "experience, and one learner has the whole network, so there is nothing to shard; "
+            "leave --shard and --shards out, or take another rule"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,16 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
-from genkidama.plugins.render.playback import action_names, make_pictured, moments, pace, play
+from genkidama.learning.starts import starts_of
+from genkidama.plugins.render.film import PlaybackScreen
+from genkidama.plugins.render.playback import (
+    action_names,
+    action_of,
+    make_pictured,
+    moments,
+    pace,
+    play,
+)
 from genkidama.runs.evaluation_worker import play as evaluated
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
@@ -182,6 +192,61 @@ def test_a_window_that_is_closed_ends_it(run: Run, monkeypatch: pytest.MonkeyPat
     assert next(shown, None) is None
 
 
+LANDER = ("none", "left engine", "main engine", "right engine")
+
+
+@pytest.mark.parametrize(
+    ("held", "names", "action"),
+    [
+        (set(), LANDER, 0),
+        ({"up"}, LANDER, 2),
+        ({"right", "a"}, LANDER, 3),
+        ({"up", "left"}, LANDER, 1),  # it has no such action: the one before
+        (set(), ("left", "right"), 1),
+        ({"right", "up", "return"}, ("NOOP", "UP", "UPRIGHTFIRE"), 2),
+        ({"3"}, (), 3),
+        ({"9"}, (), 1),
+    ],
+)
+def test_keys_mean_actions(held: set[str], names: tuple[str, ...], action: int) -> None:
+    assert action_of(held, names, 4, before=1) == action
+
+
+def test_a_persons_episodes_become_starts_of_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained(tmp_path / "run", small())
+    file = tmp_path / "human.json"
+    is_open = PlaybackScreen._is_open
+
+    def pressing(screen: PlaybackScreen) -> bool:
+        game = screen._pygame
+        kind = game.KEYUP if "right" in screen.held else game.KEYDOWN
+        game.event.post(game.event.Event(kind, key=game.K_RIGHT))
+        return is_open(screen)
+
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(PlaybackScreen, "_is_open", pressing)
+    monkeypatch.setattr("genkidama.plugins.render.film._PAUSE_SECONDS", 0.0)
+    words = ["play", str(run.path), "--record", str(file), "--episodes", "2", "--fps", "1000"]
+    assert main([*words, "--seed", "3"]) == 0
+    assert f"{file}: 2 starts for evaluate --starts {file}\n" in capsys.readouterr().out
+    starts = json.loads(file.read_text())
+    # Right is pressed once, and then goes on: the cart has no action without a key.
+    assert all(start["actions"] == [1] * len(start["actions"]) for start in starts)
+    assert len({start["seed"] for start in starts}) == 2
+    assert any(start["actions"] for start in starts)
+    assert genkidama.evaluate(run, episodes=2, starts=str(file)).starts == str(file)
+    cart = gymnasium.make("CartPole-v1")
+    for number, start in enumerate(starts):
+        begun = starts_of(str(file), starts).begin(cart, number, np.random.SeedSequence(9))
+        expected, _ = cart.reset(seed=start["seed"])
+        for action in start["actions"]:
+            expected = cart.step(action)[0]
+        assert begun.tobytes() == expected.tobytes()
+    cart.close()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -189,6 +254,7 @@ def test_a_window_that_is_closed_ends_it(run: Run, monkeypatch: pytest.MonkeyPat
         ({"seed": -1}, "seed = -1: 0 to 4294967295 is allowed"),
         ({"fps": 0.0}, "fps = 0: more than 0 and at most 1000 is allowed"),
         ({"every": 0}, "every = 0: at least 1 is needed"),
+        ({"record": "human.json"}, "--record: a person sees each step in a window; leave --video"),
         (
             {"environment": "Acrobot-v1"},
             r"Acrobot-v1: its observation_space is a Box of shape \(6,\), but the policy was "
