@@ -360,7 +360,8 @@ def table(rows: list[Row]) -> str:
 
 
 def _several(values: list[float]) -> str:
-    return f"{number(median(values))} ({span(interval([values], medians))})"
+    ends = interval([values], medians)
+    return number(median(values)) + (f" ({span(ends)})" if ends else "")
 
 
 @command

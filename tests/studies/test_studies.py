@@ -287,3 +287,8 @@ def test_bundles_take_turns(cell: str, bundles: int, stale: float) -> None:
     assert row["staleness"] == pytest.approx(stale, abs=0.3) and not row["left_out"]
     found = turns.table([{**row, "seed": seed, "left_out": {"stale": 9}} for seed in (1, 2, 3)])
     assert f"| {turns.CELLS[cell].label} | {bundles} | 3 | " in found
+
+
+def test_the_page_of_gorila_has_the_table_of_its_rows() -> None:
+    rows = store.read(ROOT / "docs/results/gorila-turns.jsonl")
+    assert turns.table(rows) in (ROOT / "docs/results/gorila.md").read_text()
