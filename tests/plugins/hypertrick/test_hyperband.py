@@ -129,24 +129,6 @@ def test_nan_stops_at_once_and_counts_as_the_worst() -> None:
     assert len(rule.decisions) == 5
 
 
-@pytest.mark.parametrize("brackets", [False, True])
-def test_after_a_restart_it_goes_on_as_if_nothing_had_happened(brackets: bool) -> None:
-    def make() -> Halving:
-        return Halving(workers=40, phases=9, factor=3, brackets=brackets)
-
-    told = reports(40, 9, np.random.default_rng(5), make())
-    for cut in (0, 7, len(told) // 2):
-        whole = make()
-        for each in told[:cut]:
-            whole.decide(*each)
-        restored = make()
-        restored.restore(whole.decisions)
-        assert [whole.decide(*each) for each in told[cut:]] == [
-            restored.decide(*each) for each in told[cut:]
-        ]
-        assert restored.decisions == whole.decisions
-
-
 @pytest.mark.parametrize(
     ("workers", "brackets"), [(30, False), (49, True), (120, True), (3, True), (1, False)]
 )

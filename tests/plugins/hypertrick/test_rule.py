@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
@@ -31,6 +32,8 @@ from genkidama.plugins.hypertrick.rule import (
 CONTINUE, STOP = Verdict.CONTINUE, Verdict.STOP
 NAN = math.nan
 
+SETTINGS: dict[str, Any] = {"workers": 4, "phases": 3, "eviction_rate": 0.25}
+
 rates = st.floats(0.01, 0.99)
 # Their square roots are exact or far from putting a quantile between two reports by rounding alone.
 plain_rates = st.sampled_from([0.01, 0.04, 0.09, 0.1, 0.2, 0.25, 0.36, 0.49, 0.5, 0.64, 0.75, 0.81])
@@ -41,46 +44,12 @@ def selecting_at_once(phases: int = 2, rate: float = 0.25, seed: int = 0) -> Hyp
     return HyperTrick(workers=1, phases=phases, eviction_rate=rate, seed=seed)
 
 
-def search(
-    rule: HyperTrick, rng: np.random.Generator, nodes: int, metric: Callable[[int, int], float]
-) -> list[int]:
-    """A whole search: on each node a trial, whose next phase ends in a random order.
-
-    The phases that each trial ran.
-    """
-    ran = [0] * rule.workers
-    started = min(nodes, rule.workers)
-    running = list(range(started))
-    while running:
-        place = int(rng.integers(len(running)))
-        trial = running[place]
-        verdict = rule.report(trial, ran[trial], metric(trial, ran[trial]))
-        ran[trial] += 1
-        if verdict is STOP or ran[trial] == rule.phases:
-            if started < rule.workers:
-                running[place] = started
-                started += 1
-            else:
-                del running[place]
-    return ran
-
-
-@st.composite
-def histories(draw: st.DrawFn, trials: int = 12, phases: int = 4) -> list[tuple[int, int, float]]:
-    """Reports (trial, phase, metric) in which each trial's phases follow one another.
-
-    Some metrics are equal, some NaN.
-    """
-    order = draw(st.lists(st.integers(0, trials - 1), max_size=40))
-    done = [0] * trials
-    history = []
-    for trial in order:
-        if done[trial] < phases:
-            history.append(
-                (trial, done[trial], draw(st.sampled_from([NAN, -1.0, 0.0, 1.0, 2.0, 3.5, 7.0])))
-            )
-            done[trial] += 1
-    return history
+def run(rule: HyperTrick, metric: Callable[[int], float]) -> None:
+    """One trial after another, each until it is stopped or has run all phases."""
+    for trial in range(rule.workers):
+        for phase in range(rule.phases):
+            if rule.report(trial, phase, metric(trial)) is STOP:
+                break
 
 
 # The paper's numbers.
@@ -168,28 +137,13 @@ def fewest_phases(workers: int, rate: float, phases: int) -> int:
     )
 
 
-@given(st.integers(1, 60), st.integers(1, 8), rates, st.integers(1, 60), st.integers(0, 2**32))
-def test_no_search_runs_fewer_phases_than_the_corrected_bound(
-    workers: int, phases: int, rate: float, nodes: int, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    ran = search(
-        HyperTrick(workers=workers, phases=phases, eviction_rate=rate),
-        rng,
-        nodes,
-        lambda trial, phase: rng.normal(),
-    )
-    assert all(1 <= n <= phases for n in ran)
-    assert sum(ran) >= fewest_phases(workers, rate, phases)
-
-
 @given(st.integers(1, 60), st.integers(1, 8), rates)
 def test_the_corrected_bound_is_reached_where_each_is_worse_than_all_before(
     workers: int, phases: int, rate: float
 ) -> None:
     rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
-    ran = search(rule, np.random.default_rng(0), 1, lambda trial, phase: -trial)
-    assert sum(ran) == fewest_phases(workers, rate, phases)
+    run(rule, lambda trial: -trial)
+    assert len(rule.decisions) == fewest_phases(workers, rate, phases)
 
 
 def test_the_worst_case_of_the_running_example() -> None:
@@ -234,56 +188,6 @@ def test_nan_is_a_failure_worse_than_any_number() -> None:
     assert (failed.mode, failed.verdict, failed.order, failed.worse) == (Mode.FAILURE, STOP, 2, 0)
     assert rule.decide(2, 0, -math.inf).worse >= 1
     assert rule.decide(3, 3, NAN).verdict is STOP  # in the last phase too
-
-
-@given(histories(), st.data())
-def test_a_repeated_report_counts_once_and_gets_the_same_answer(
-    history: list[tuple[int, int, float]], data: st.DataObject
-) -> None:
-    once, twice = (HyperTrick(workers=5, phases=4, eviction_rate=0.25) for _ in range(2))
-    for n, (trial, phase, metric) in enumerate(history):
-        decision = once.decide(trial, phase, metric)
-        assert repr(twice.decide(trial, phase, metric)) == repr(decision)
-        again = data.draw(st.sampled_from(history[: n + 1]))
-        other = data.draw(st.floats())
-        assert twice.decide(again[0], again[1], other) is twice.decide(*again)
-    assert len(twice.decisions) == len(history)
-
-
-@given(
-    histories(),
-    st.integers(0, 40),
-    st.sampled_from([None, 5]),
-    st.sampled_from([None, (1,)]),
-    st.booleans(),
-)
-def test_a_restored_rule_goes_on_as_if_nothing_had_happened(
-    history: list[tuple[int, int, float]],
-    cut: int,
-    cohort: int | None,
-    decide_after: tuple[int, ...] | None,
-    adaptive: bool,
-) -> None:
-    whole, before, after = (
-        HyperTrick(
-            workers=12,
-            phases=4,
-            eviction_rate=0.25,
-            cohort=cohort,
-            decide_after=decide_after,
-            adaptive=adaptive,
-            seed=3,
-        )
-        for _ in range(3)
-    )
-    expected = [whole.decide(*report) for report in history]
-    for report in history[:cut]:
-        before.decide(*report)
-    after.restore(before.decisions)
-    # By their text, since NaN does not equal itself.
-    assert repr([after.decide(*report) for report in history[cut:]]) == repr(expected[cut:])
-    assert repr(after.decisions) == repr(whole.decisions)
-    assert repr([after.decide(*report) for report in history]) == repr(expected)
 
 
 def test_restored_verdicts_are_kept_and_not_judged_again() -> None:
@@ -334,29 +238,35 @@ def test_geometric_phases(phases: int, factor: int, expected: tuple[int, ...]) -
 
 # Bad input.
 
+WHOLE: list[Any] = [0, -1, True, 2.0, "3"]
+RATES: list[Any] = [0, 1, 0.0, 1.0, -0.1, 1.1, NAN, math.inf, True, None, "0.25"]
+PHASES: list[Any] = [(2,), (-1,), (1, 0), (0, 0), (0.5,), (True,), ("0",)]
+FAULTS: list[tuple[str, list[Any], Callable[[Any], object]]] = [
+    *(
+        (name, values, lambda value, name=name: HyperTrick(**SETTINGS | {name: value}))
+        for name, values in (
+            ("workers", [*WHOLE, None]),
+            ("phases", [*WHOLE, None]),
+            ("cohort", WHOLE),
+            ("eviction_rate", RATES),
+            ("decide_after", PHASES),
+        )
+    ),
+    ("eviction_rate", RATES, lambda rate: workers_before_selection(4, rate, 0)),
+    ("eviction_rate", RATES, lambda rate: expected_workers(4, rate, 0)),
+    ("eviction_rate", RATES, lambda rate: minimum_completion_rate(rate, 3)),
+    ("completion rate", [0.2, 0.1, 1.0, 0.0, 2.0, NAN], lambda rate: eviction_rate_for(rate, 5)),
+    ("factor", [1, 0, True, 2.5], lambda factor: geometric_phases(27, factor)),
+]
 
-@pytest.mark.parametrize("value", [0, -1, True, 2.0, None, "3"])
-@pytest.mark.parametrize("name", ["workers", "phases", "cohort"])
-def test_a_number_of_workers_or_phases_that_is_none_is_named(name: str, value: object) -> None:
-    if (name, value) == ("cohort", None):
-        return
-    settings: dict[str, object] = {"workers": 4, "phases": 3, "eviction_rate": 0.25, name: value}
-    with pytest.raises(ConfigurationError, match=f"{name} = {value!r}"):
-        HyperTrick(**settings)  # type: ignore[arg-type]
 
-
-@pytest.mark.parametrize("rate", [0, 1, 0.0, 1.0, -0.1, 1.1, NAN, math.inf, True, None, "0.25"])
-def test_an_eviction_rate_out_of_range_is_named(rate: float) -> None:
-    calls: list[Callable[[], object]] = [
-        lambda: HyperTrick(workers=4, phases=3, eviction_rate=rate),
-        lambda: workers_before_selection(4, rate, 0),
-        lambda: expected_workers(4, rate, 0),
-        lambda: completion_rate(rate, 3),
-        lambda: minimum_completion_rate(rate, 3),
-    ]
-    for call in calls:
-        with pytest.raises(ConfigurationError, match=f"eviction_rate = {rate!r}"):
-            call()
+@pytest.mark.parametrize(("name", "values", "call"), FAULTS)
+def test_a_value_out_of_its_range_is_named(
+    name: str, values: list[Any], call: Callable[[Any], object]
+) -> None:
+    for value in values:
+        with pytest.raises(ConfigurationError, match=re.escape(f"{name} = {value!r}")):
+            call(value)
 
 
 @pytest.mark.parametrize("metric", [None, "1.5", True, [1.0], 1j, 10**400])
@@ -375,24 +285,6 @@ def test_a_phase_that_does_not_exist_is_named(phase: int) -> None:
         rule.report(0, phase, 1.0)
 
 
-@pytest.mark.parametrize("decide_after", [(2,), (-1,), (1, 0), (0, 0), (0.5,), (True,), ("0",)])
-def test_decisions_after_no_phase_are_named(decide_after: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="decide_after = "):
-        HyperTrick(workers=4, phases=3, eviction_rate=0.25, decide_after=decide_after)
-
-
-@pytest.mark.parametrize("target", [0.2, 0.1, 1.0, 0.0, 2.0, NAN])
-def test_a_completion_rate_that_cannot_be_reached_is_named(target: float) -> None:
-    with pytest.raises(ConfigurationError, match=f"completion rate = {target!r}"):
-        eviction_rate_for(target, 5)
-
-
-@pytest.mark.parametrize("factor", [1, 0, True, 2.5])
-def test_a_factor_below_two_is_named(factor: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"factor = {factor!r}"):
-        geometric_phases(27, factor)
-
-
 @given(st.integers(1, 500), st.integers(1, 30), rates, st.integers(1, 600))
 def test_a_cohort_lets_fewer_run_on_and_one_of_all_changes_nothing(
     workers: int, phases: int, rate: float, cohort: int
@@ -407,22 +299,6 @@ def test_a_cohort_lets_fewer_run_on_and_one_of_all_changes_nothing(
 
 def test_decisions_after_some_phases_only() -> None:
     assert expected_runs(16, 4, 0.25, [1]) == pytest.approx([16, 16, 12, 12])
-
-
-def searched(rule: HyperTrick, rng: np.random.Generator) -> tuple[float, float]:
-    """The share of phases run, and of late trials stopped at the first decision."""
-    done = 0
-    for trial in range(rule.workers):
-        for phase in range(rule.phases):
-            done += 1
-            if rule.report(trial, phase, float(rng.normal())) is Verdict.STOP:
-                break
-    late = [
-        decision.verdict is Verdict.STOP
-        for decision in rule.decisions
-        if decision.phase == rule.decide_after[0] and decision.mode is Mode.SELECTION
-    ]
-    return done / (rule.workers * rule.phases), float(np.mean(late))
 
 
 @pytest.mark.parametrize(
@@ -441,7 +317,13 @@ def test_what_is_expected_is_what_stationary_metrics_do(cohort: int | None, adap
             cohort=cohort,
             adaptive=adaptive,
         )
-        found.append(searched(rule, rng))
+        run(rule, lambda _: rng.normal())
+        late = [
+            decision.verdict is STOP
+            for decision in rule.decisions
+            if decision.phase == rule.decide_after[0] and decision.mode is Mode.SELECTION
+        ]
+        found.append((len(rule.decisions) / (1000 * 9), np.mean(late)))
     ran, stopped = np.mean(found, axis=0)
     assert ran == pytest.approx(rule.expected_completion_rate, rel=0.05)
     if cohort and not adaptive:
@@ -522,33 +404,9 @@ def test_every_verdict_is_the_law_s(
         expected = judged_by_counting(rule, history, trial, phase, metric)
         decision = rule.decide(trial, phase, metric)
         assert decision.verdict is expected
-        assert rule.decide(trial, phase, 0.0) == decision or math.isnan(metric)
         history.append(decision)
+        again = order.choice(history)  # type: ignore[attr-defined]
+        assert rule.decide(again.trial, again.phase, 0.0) is again
         running[trial] += 1
         if decision.verdict is Verdict.STOP or running[trial] == phases:
             del running[trial]
-
-
-def test_values_of_the_quantile() -> None:
-    """16 workers, r = 25 %: 8 pass, then half of the rest must be stopped.
-
-    Each that passes too many raises the bar.
-    """
-    rule = HyperTrick(workers=16, phases=4, eviction_rate=0.25, adaptive=True)
-    for trial in range(8):
-        assert rule.decide(trial, 0, trial).mode is Mode.COLLECTION
-    # 12 shall pass and 8 have; 8 are left: quantile 1 − 4/8, so at least 4 of the 8 before it must
-    # be worse.
-    assert rule.report(8, 0, 3.5) is Verdict.CONTINUE
-    # 3 places for 7: at least ⌈9·4/7⌉ = 6 of 9.
-    assert rule.report(9, 0, 4.6) is Verdict.CONTINUE
-    # 2 for 6: at least ⌈10·4/6⌉ = 7 of 10.
-    assert rule.report(10, 0, 4.7) is Verdict.CONTINUE
-    # 1 for 5: at least ⌈11·4/5⌉ = 9 of 11.
-    assert rule.report(11, 0, 4.9) is Verdict.STOP
-    # 1 for 4: at least 9 of 12.
-    assert rule.report(12, 0, 5.6) is Verdict.CONTINUE
-    # No place is left: only what is better than all.
-    assert rule.report(13, 0, 6.9) is Verdict.STOP
-    assert rule.report(14, 0, 7.1) is Verdict.CONTINUE
-    assert rule.report(15, 0, NAN) is Verdict.STOP

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from genkidama.child import child as child_module
 from genkidama.child import transport
 from genkidama.child.child import Child
 from genkidama.child.parent_connection import ParentConnection
@@ -234,40 +232,6 @@ async def test_fast_and_slow_nodes_come_and_go(tmp_path: Path, opened: Counter[s
     )
 
 
-async def test_a_node_that_cannot_train_one_trial_trains_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = ConstantBackend.begin
-
-    async def begin(backend: ScoringBackend, weights: Any, version: int = 0) -> None:
-        if backend.score < 50.0:
-            raise EnvironmentFailure("no memory for this one")
-        await begun(backend, weights, version)
-
-    monkeypatch.setattr(ScoringBackend, "begin", begin)
-    monkeypatch.setattr(child_module, "_MOST_FAILURES", 1000)
-    settings = searching(trials=6)
-    out = tmp_path / "run"
-    async with running(settings, out) as parent:
-        await over(
-            parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b"))
-        )
-    trials = trials_of(out)
-    check(out, trials, settings)
-    for trial in trials:
-        bad = trial.params["network.options.score"] < 50.0
-        assert (trial.state is TrialState.FAIL) == bad
-        if bad:
-            assert trial.user_attrs["reason"] == "no memory for this one"
-            nodes = [
-                line["child"]
-                for line in history(out, "trial_failed")
-                if line["trial"] == trial.number
-            ]
-            assert len(nodes) == 2
-    assert {trial.state for trial in trials} > {TrialState.FAIL}
-
-
 async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
     tmp_path: Path, opened: Counter[str]
 ) -> None:
@@ -380,60 +344,6 @@ async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
         and trials[1].params["network.options.score"] == half.params["network.options.score"]
     )
     assert not (out / "trials" / "0000").exists()
-
-
-async def test_a_search_that_was_killed_before_it_began_begins(tmp_path: Path) -> None:
-    settings = searching(trials=1, phases=1)
-    out = tmp_path / "run"
-    async with running(settings, out):
-        pass
-    for name in ("experiment.toml", "history.jsonl"):
-        (out / name).unlink()
-    with study_at(f"sqlite:///{out}/study.db", "run") as study:
-        for trial in study.trials:
-            assert trial.state is TrialState.RUNNING
-        begun = bool(study.trials)
-    if begun:  # a configuration has been drawn already
-        with pytest.raises(ConfigurationError, match="holds a study 'run' of another run"):
-            await Parent(settings, out=out, listen="127.0.0.1:0").startup()
-        (out / "study.db").unlink()
-    async with running(settings, out) as parent:
-        await node(parent, "one").serve()
-    check(out, trials_of(out), settings)
-
-
-async def test_the_time_is_over(tmp_path: Path) -> None:
-    settings = searching(trials=1000, seconds=0.5, phase_steps=50)
-    out = tmp_path / "run"
-    async with running(settings, out) as parent:
-        slowest = asyncio.create_task(node(parent, "slowest").serve())
-        await eventually(
-            lambda: history(out, "trial"),
-            "the first trial, which takes 15 s, and with it the start of the time",
-        )
-        await over(parent, slowest, asyncio.create_task(node(parent, "a").serve()))
-    assert parent.server.stop.startswith("0.5 seconds are over")
-    trials = trials_of(out)
-    begun = {line["trial"] for line in history(out, "trial")}
-    # No configurations are drawn that nobody will train.
-    assert len(begun) <= len(trials) <= len(begun) + 3
-    under_way = {
-        trial.number
-        for trial in trials
-        if trial.state is TrialState.RUNNING and trial.number in begun
-    }
-    assert 0 in under_way
-    for number in under_way:
-        run = Run(out / "trials" / f"{number:04d}")
-        assert not run.checkpoints or run.snapshot.steps
-    # More time, and it goes on with them, whoever comes.
-    again = searching(trials=1000, seconds=1000.0, phase_steps=50, return_seconds=0.0)
-    async with running(again, out) as parent, Serving(node(parent, "a")):
-        await eventually(
-            lambda: under_way <= {line["trial"] for line in history(out, "trial_end")},
-            "the ends of those under way",
-        )
-    assert all(trial.state.is_finished() for trial in trials_of(out) if trial.number in under_way)
 
 
 # Who does not belong here.
@@ -575,73 +485,6 @@ async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> N
     assert completed == (search.get("method") in ("random", "pbt"))
     copied = {record["verdict"] for t in trials for record in t.user_attrs["phases"]}
     assert ("copy" in copied) == (search.get("method") == "pbt")
-
-
-class MoodySampler(optuna.samplers.RandomSampler):
-    """Fails the first two times, in its own way."""
-
-    moods = 0
-
-    def sample_independent(self, *arguments: Any, **options: Any) -> Any:
-        MoodySampler.moods += 1
-        if MoodySampler.moods < 3:
-            raise ZeroDivisionError("not today\nor tomorrow")
-        return super().sample_independent(*arguments, **options)
-
-
-async def test_a_sampler_that_fails_is_asked_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    settings = searching(trials=2, phases=1, sampler=f"{__name__}:MoodySampler")
-    MoodySampler.moods = 0
-    async with running(settings, tmp_path / "run") as parent:
-        await node(parent, "one").serve()
-    said = capfd.readouterr().err
-    assert "not today" in said and "Traceback" not in said
-    check(tmp_path / "run", trials_of(tmp_path / "run"), settings)  # and no trial is left over
-
-
-async def test_a_database_that_is_away_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("genkidama.plugins.hypertrick.study._SQLITE_SECONDS", 0.1)
-    settings = searching(trials=6, phase_steps=200)
-    out = tmp_path / "run"
-    async with running(settings, out) as parent:
-        task = asyncio.create_task(node(parent, "one").serve())
-        await eventually(lambda: history(out, "report"), "a report")
-        locking = sqlite3.connect(out / "study.db", isolation_level=None, timeout=PATIENCE)
-        locking.execute("BEGIN EXCLUSIVE")
-        try:
-            search = parent.server.trials
-            assert search is not None
-            said = ""
-
-            def complained() -> bool:
-                nonlocal said
-                said += capfd.readouterr().err
-                return "locked" in said
-
-            await eventually(complained, "a complaint")
-            reports = search.reports
-            await eventually(
-                lambda: (
-                    search.reports > reports + 1
-                    or not any(t.state == "running" for t in search.trials.values())
-                ),
-                "more",
-            )
-            with sqlite3.connect(out / "study.db", timeout=PATIENCE) as reading:
-                written = reading.execute(
-                    "SELECT count(*) FROM trial_intermediate_values"
-                ).fetchone()[0]
-            reading.close()
-            assert written < search.reports
-        finally:
-            locking.rollback()
-            locking.close()
-        await over(parent, task)
-    check(out, trials_of(out), settings)
 
 
 async def test_postgresql(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ positive = st.floats(0.0, 1e30, exclude_min=True)
 #: Every setting but the lengths of a phase, with values that are allowed whatever the others are.
 CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "method": st.sampled_from(["hypertrick", "random"]),
-    # Other values are for other methods: `test_the_settings_of_other_methods_arrive`.
+    # Other values are for other methods: `test_the_rule_takes_all_settings_of_its_method`.
     "reduction_factor": st.none(),
     "least_phases": st.just(1),
     "restart": st.just(False),
@@ -92,15 +92,6 @@ def test_every_allowed_value_arrives_and_survives(
 HALVING = ("successive_halving", "hyperband", "asynchronous_hyperband", "asha")
 
 
-@pytest.mark.parametrize("method", HALVING)
-def test_the_settings_of_other_methods_arrive(method: str) -> None:
-    chosen = {"method": method, "reduction_factor": 2, "least_phases": 3}
-    experiment = of(**LEAST, **chosen)
-    assert {key: getattr(experiment.search, key) for key in chosen} == chosen
-    assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
-    assert of(**LEAST, method=method).search.reduction_factor is None  # type: ignore[union-attr]
-
-
 def test_a_plain_experiment_has_no_search() -> None:
     assert Experiment().search is None
     assert "search" not in Experiment().to_dict()
@@ -119,12 +110,6 @@ def test_a_single_setting_can_be_changed() -> None:
     assert experiment.search is not None
     assert experiment.search.trials == 5
     assert experiment.search.space == {**SPACE, "algorithm": {"gamma": [0.5, 0.9]}}
-
-
-def test_decisions_by_values() -> None:
-    for decisions, expected in (("every", tuple(range(26))), ("geometric", (0, 2, 8))):
-        search = of(**LEAST, phases=27, decisions=decisions).search
-        assert search is not None and search.decide_after == expected
 
 
 RULES: dict[str, tuple[Any, ...]] = {
@@ -360,12 +345,6 @@ def test_every_kind_of_dimension() -> None:
 )
 def test_keys_may_be_dotted_nested_or_quoted(toml: str) -> None:
     assert parse(toml) == {"optimizer.learning_rate": Dimension(low=0.1, high=0.2)}
-
-
-def test_keys_may_be_deep() -> None:
-    assert parse("environment.options.wind.power = [1, 2]") == {
-        "environment.options.wind.power": Dimension(choices=[1, 2])
-    }
 
 
 #: A space in TOML, and the problem of which it is told.

@@ -113,21 +113,6 @@ def test_a_search_whose_trials_have_all_ended_is_all_done() -> None:
         assert (searched(*ends, trials=trials).share(2.0) == 1.0) == share
 
 
-@pytest.mark.parametrize(
-    ("plan", "share"),
-    [
-        ({}, "22%"),  # 10 reports of 30·(1 + .36 + .36² + .36³) = 46
-        ({"cohort": 5}, "26%"),  # of about 38
-        ({"cohort": 5, "adaptive": True}, "22%"),
-        ({"method": "random"}, "8%"),
-    ],
-)
-def test_a_search_with_a_cohort_expects_fewer_reports(plan: dict[str, Any], share: str) -> None:
-    ten = [report(float(second), 0, 1.0) for second in range(10)]
-    sizes = {"trials": 30, "phases": 4, "eviction_rate": 0.64, **plan}
-    assert f"{searched(assigned(0.0, 0), *ten, **sizes).share(10.0):.0%}" == share
-
-
 def test_the_best_trial_is_the_best_that_completed() -> None:
     running = [assigned(0.0, 0), report(1.0, 0, 7.0), report(2.0, 0, 9.0)]
     assert search_of(searched(*running)).best() == 0  # nothing has completed

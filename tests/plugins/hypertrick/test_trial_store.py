@@ -205,6 +205,26 @@ async def test_what_the_study_could_not_take_is_written_later(
     await world.keeper.finish(101.0)
 
 
+async def test_a_sampler_that_fails_is_asked_again_until_the_search_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def moody(*arguments: Any) -> None:
+        raise EnvironmentFailure("not today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Study, "sample", moody)
+        await world.keep(1.0)
+        assert world.keeper._sampling is not None
+        await world.keeper._sampling
+    assert world.problems == ["not today"] and not world.keeper.due
+    world.now = 100.0
+    assert world.keeper.due
+    assert await world.enter() == 0
+    world.server.stop = "it is over"
+    assert not world.keeper._wanted
+    await world.keeper.finish(101.0)
+
+
 # A study that is locked, or lost.
 
 
