@@ -17,8 +17,7 @@ Laws of this file:
   setting has changed.
 
 The authors' program compares with the window before, even if that one's setting was rejected, and
-its first window is shorter than the others. On the two simulated machines of the test here, where
-measurements are off by 5 %, it ends 10 % below the best, and this rule 2 %.
+its first window is shorter than the others.
 """
 
 from __future__ import annotations

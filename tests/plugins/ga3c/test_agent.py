@@ -157,28 +157,6 @@ def test_rollouts_put_together_are_what_has_happened_step_by_step(
         check(yard)
 
 
-@pytest.mark.parametrize(
-    ("ending", "cut", "bootstrap"),
-    [("terminated", False, 0.0), ("both", False, 0.0), ("truncated", True, 3.5)],
-)
-def test_an_episode_that_fills_a_slot_exactly_ends_with_its_last_reward(
-    ending: str, cut: bool, bootstrap: float
-) -> None:
-    with acting(numbered(lengths=[3], endings=[ending]), steps=3) as (yard, _):
-        yard.serve(5)
-        rollout = yard.submitted[0]
-        observations, actions, *_, rewards, _ = rollout.rows
-        number = observations[0][0]
-        assert observations == [[number, 0, step] for step in range(3)]
-        # 1, 2 and 3, less an eighth of each action, which is counted from 2.
-        assert [
-            reward + (stored + 2) / 8 for reward, (stored,) in zip(rewards, actions, strict=True)
-        ] == [1.0, 2.0, 3.0]
-        assert rollout.cut == cut and rollout.bootstrap == (
-            4096 * number + bootstrap if bootstrap else 0.0
-        )
-
-
 def test_steps_are_counted_once_also_those_of_episodes_that_go_on() -> None:
     with acting(numbered(lengths=[REPORT_STEPS + 10]), environments=2, steps=50) as (yard, _):
         yard.serve(3 * REPORT_STEPS)
@@ -233,36 +211,6 @@ def test_the_last_observation_of_an_episode_that_time_has_cut_waits_for_a_place_
         row = int(yard.slots.position[yard.lanes[0]])
         assert yard.slots.observations[row, 1:].tolist() == [0.0, 5.0] and len(yard.submitted) == 1
         yard.serve(20)
-        check(yard)
-
-
-def test_an_answer_to_part_of_a_question_is_not_enough() -> None:
-    with acting(numbered(**ENDLESS), environments=3) as (yard, _):
-        yard.serve(2)
-        lanes = yard.open
-        assert lanes == list(yard.lanes)
-        for part in ([lanes[2]], [lanes[0]]):
-            yard.open = part
-            yard.answer()
-            yard.rung_in_vain()
-            assert not waiting(yard.predictions[0].fileno())
-        yard.open = [lanes[1]]
-        assert yard.serve(10) == 10
-        check(yard)
-
-
-def test_an_answer_to_an_older_question_is_none() -> None:
-    """As one of an engine that is slow, to the agent that has died at this place."""
-    with acting(numbered(**ENDLESS)) as (yard, _):
-        yard.serve(3)
-        (lane,) = yard.open
-        row = int(yard.slots.position[lane])
-        for older in (2, 1):
-            yard.slots.actions[row], yard.slots.values[row] = 4.0, -1.0
-            yard.slots.answered[lane] = yard.slots.asked[lane] - older
-            yard.rung_in_vain()
-            assert not waiting(yard.predictions[0].fileno())
-        assert yard.serve(10) == 10
         check(yard)
 
 

@@ -14,9 +14,8 @@ from genkidama.plugins.ga3c.engine import Predictor, Trainer
 from genkidama.plugins.ga3c.slots import put
 from tests.child.problems import bandit_solved
 from tests.helpers import until
-from tests.plugins.ga3c.starter import EXPERIMENT
 from tests.plugins.ga3c.test_backend import bandit, exchange, train, training, updates
-from tests.plugins.ga3c.test_engine import bench
+from tests.plugins.ga3c.test_engine import at_work, experiment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -31,7 +30,7 @@ def answered(slots: Any) -> bool:
 
 
 def test_it_predicts_as_the_cpu_does_and_learns_on_the_device() -> None:
-    with bench() as here, bench(on_gpu(EXPERIMENT)) as there:
+    with at_work(experiment()) as here, at_work(on_gpu(experiment())) as there:
         shared, slots = there.engine.shared, there.slots
         assert shared.vector.is_cuda and shared.state.is_cuda
         shared.vector.copy_(torch.from_numpy(here.slots.weights))
@@ -39,7 +38,7 @@ def test_it_predicts_as_the_cpu_does_and_learns_on_the_device() -> None:
             each.slots.observations[:] = [0.5, -1.0, 2.0]
             each.engine.resize(1, 0)
             each.slots.asked[1] += 1
-            put(each.predictions[1].fileno(), (1,))
+            put(each.shared.predictions_in, (1,))
             until(partial(answered, each.slots))
         row = slots.position[1]
         assert slots.values[row] == pytest.approx(here.slots.values[row], rel=1e-3)
@@ -60,7 +59,7 @@ def test_each_thread_has_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
             work(thread)
 
         monkeypatch.setattr(kind, "_work", noting)
-    with bench(on_gpu(EXPERIMENT)) as there:
+    with at_work(on_gpu(experiment())) as there:
         there.engine.resize(2, 2)
         there.use()
         until(lambda: len(streams) == 4)

@@ -26,16 +26,14 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import columns
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
-from genkidama.plugins.ga3c.engine import Engine, Predictor, Shared, Trainer, _device
+from genkidama.plugins.ga3c.engine import Engine, Predictor, Trainer, _device
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
-from genkidama.protocol.vector import Signature
 from tests.helpers import PATIENCE, eventually, starting, until
 from tests.plugins.ga3c.starter import EXPERIMENT, Started
 
@@ -56,7 +54,7 @@ def experiment(
         "algorithm": {"name": "a3c", "gamma": 0.9, "batch_size": 4, "reduction": "sum"},
         "optimizer": {"name": "sgd", "learning_rate": RATE},
         "child": {"backend": "ga3c", "exchange": "free"},
-        "ga3c": {"rollouts": 4},
+        "ga3c": {"rollouts": 4, "device": "cpu"},
     }
     for name, section in sections.items():
         settings[name] = {**settings.get(name, {}), **section}
@@ -64,7 +62,7 @@ def experiment(
 
 
 class Bench:
-    """All that threads need of an engine, and the agents' ends of it.
+    """An engine in this process, and the agents' ends of it.
 
     Args:
         settings: the experiment.
@@ -73,39 +71,30 @@ class Bench:
 
     def __init__(self, settings: Experiment, agents: int = 8) -> None:
         self.experiment = settings
-        self.spaces = make_environment(settings.environment)
+        self.control, self.theirs = multiprocessing.Pipe()
+        self.engine = Engine(settings, self.theirs)
+        self.spaces = self.engine.spaces
         #: A model of the test's own.
         self.model = TensorModel(settings, self.spaces)
-        space = self.spaces.observation_space
+        facts = self.engine.description()[3]
         self.slots = slots = Slots(
             SlotLayout(
                 agents=agents,
                 environments=settings.ga3c.environments,
                 rollouts=settings.ga3c.rollouts,
                 steps=settings.algorithm.batch_size,
-                observation_shape=space.shape or (),
-                observation_type=str(space.dtype),
-                action_columns=columns(self.spaces.action_space),
                 size=self.model.signature.size,
-                trainable=self.model.trainable,
-                state_rows=STATE_ROWS[settings.optimizer.name],
-                threads=8,
+                threads=16,
+                **facts,
             )
         )
         rng = np.random.default_rng(0)
         slots.weights[: self.model.trainable] = rng.normal(0.0, 0.5, self.model.trainable)
         self.predictions, self.training = pipe(), pipe()
         self.bells = [pipe() for _ in range(agents)]
-        self.shared = Shared(
-            settings,
-            self.spaces,
-            torch.device("cpu"),
-            slots,
-            slots.weights,
-            slots.state,
-            *(end.fileno() for end in (*self.predictions, *self.training)),
-            [bell.fileno() for _, bell in self.bells],
-        )
+        queues: Any = tuple(end.fileno() for end in (*self.predictions, *self.training))
+        self.engine.attach(slots, queues, [bell.fileno() for _, bell in self.bells])
+        self.shared = self.engine.shared
         self.failures: list[Exception] = []
         self.threads: list[Predictor | Trainer] = []
 
@@ -139,13 +128,30 @@ class Bench:
             thread.join(PATIENCE)
             assert not thread.is_alive(), f"{thread} has not left"
 
+    def living(self, kind: type[Predictor] | type[Trainer]) -> list[int]:
+        """The rows of the threads of this kind that live."""
+        return [thread.row for thread in threading.enumerate() if isinstance(thread, kind)]
+
+    def use(self) -> None:
+        """A prediction and an update."""
+        before = self.slots.counters.sum(0)
+        self.slots.asked[1] += 1
+        put(self.shared.predictions_in, (1,))
+        self.slots.lengths[4], self.slots.busy[4] = 2, True
+        put(self.shared.training_in, (4,))
+
+        def done() -> bool:
+            counts = (self.slots.counters.sum(0) - before)[[Count.PREDICTIONS, Count.UPDATES]]
+            return bool(counts.tolist() == [1, 1])
+
+        until(done)
+
     def close(self) -> None:
         self.end()
-        for end in (
-            *self.predictions,
-            *self.training,
-            *(end for bell in self.bells for end in bell),
-        ):
+        self.engine.resize(0, 0)
+        until(lambda: not self.living(Predictor) and not self.living(Trainer))
+        bells = (end for bell in self.bells for end in bell)
+        for end in (*self.predictions, *self.training, *bells, self.control, self.theirs):
             end.close()
         self.slots.close()
 
@@ -605,61 +611,41 @@ def test_floats_as_actions_are_learned_from_as_they_were_drawn() -> None:
         learn(bench, [steps(4, continuous=True), steps(2, continuous=True, cut=False)])
 
 
-def test_rate_and_entropy_follow_the_runs_progress() -> None:
-    schedules = {
-        "algorithm": {
-            "entropy_coefficient": 0.5,
-            "entropy_schedule": "linear",
-            "final_entropy_coefficient": 0.1,
-        },
-        "optimizer": {"schedule": "linear", "final_learning_rate": RATE / 5},
-    }
-    with at_work(experiment(**schedules)) as bench:
-        learn(bench, [steps(4), steps(3, cut=False)], 0.25)
-
-
 @pytest.mark.parametrize(
-    "environment",
+    "sections",
     [
-        {"reward_scale": 0.25},
-        {"reward_scale": 3.0, "clip_rewards": 0.5},
-        {"normalize_rewards": True},
-        {"normalize_observations": True},
+        {"environment": {"reward_scale": 0.25}},
+        {"environment": {"reward_scale": 3.0, "clip_rewards": 0.5}},
+        {"environment": {"normalize_rewards": True}},
+        {"environment": {"normalize_observations": True}},
         {
-            "normalize_rewards": True,
-            "normalize_observations": True,
-            "reward_scale": 2.0,
-            "clip_rewards": 1.0,
+            "environment": {
+                "normalize_rewards": True,
+                "normalize_observations": True,
+                "reward_scale": 2.0,
+                "clip_rewards": 1.0,
+            }
+        },
+        {"algorithm": {"max_gradient_norm": 0.5}},
+        {"algorithm": {"vtrace": True, "vtrace_rho": 0.7}},
+        {
+            "algorithm": {
+                "entropy_coefficient": 0.5,
+                "entropy_schedule": "linear",
+                "final_entropy_coefficient": 0.1,
+            },
+            "optimizer": {"schedule": "linear", "final_learning_rate": RATE / 5},
         },
     ],
-    ids=lambda environment: " ".join(environment),
+    ids=str,
 )
-def test_rewards_and_observations_are_learned_from_as_the_environments_settings_say(
-    environment: dict[str, Any],
-) -> None:
+def test_updates_follow_the_settings(sections: dict[str, dict[str, Any]]) -> None:
     """The statistics are of all that was learned from so far.
 
     Observations count from the next update on, returns at once.
     """
-    with at_work(experiment(environment=environment, ga3c={"training_batch": 5})) as bench:
-        learn(bench, [steps(n, seed=n, cut=n % 2 == 0) for n in (4, 3, 4, 1, 2, 4)])
-
-
-def test_a_gradient_that_is_too_long_is_shortened() -> None:
-    with at_work(experiment(algorithm={"max_gradient_norm": 0.5})) as bench:
-        before = bench.slots.weights.copy()
-        learn(bench, [steps(4)])
-        assert np.linalg.norm(bench.slots.weights - before) == pytest.approx(RATE * 0.5, rel=1e-3)
-
-
-def test_vtrace_corrects_for_the_policy_that_has_acted() -> None:
-    rollouts = [steps(4), steps(3, cut=False), steps(1), steps(4, seed=1)]
-    together: dict[str, Any] = {"ga3c": {"training_batch": 8}}
-    with at_work(experiment(algorithm={"vtrace": True, "vtrace_rho": 0.7}, **together)) as bench:
-        corrected = learn(bench, rollouts)
-    with at_work(experiment(**together)) as bench:
-        plain = learn(bench, rollouts)
-    assert np.abs(corrected.weights - plain.weights).max() > 1e-2
+    with at_work(experiment(**sections, ga3c={"training_batch": 5})) as bench:
+        learn(bench, [steps(n, seed=n, cut=n % 2 == 0) for n in (4, 3, 4, 1, 2, 4)], 0.25)
 
 
 def test_each_step_counts_the_updates_since_it_was_predicted() -> None:
@@ -834,51 +820,13 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_so() -> None:
 # What cannot be built.
 
 
-class Broken(Network):
-    """A network that cannot be built."""
-
-    def __init__(self, observation_space: Any, action_space: Any, settings: Any) -> None:
-        raise RuntimeError("no layers left")
-
-
-class Crooked(Network):
-    """A network whose outputs do not fit."""
-
-    def __init__(self, observation_space: Any, action_space: Any, settings: Any) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 2)
-
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        result = self.layer(observations)
-        return result, result[:, 0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"environment.id": "tests.nowhere:Nothing"}, "environment.id = 'tests.nowhere:Nothing': "),
-        (
-            {"environment.options": {"size": 3}},
-            "environment.id = 'tests.environments:Bandit': cannot be built: TypeError: ",
-        ),
-        (
-            {"network.name": f"{__name__}:Crooked"},
-            f"network.name = '{__name__}:Crooked': gives outputs [2, 2] and values [2] for 2 ",
-        ),
-        ({"network.name": "convolutional"}, "network.name = 'convolutional': "),
-        ({"algorithm.name": f"{__name__}:Nothing"}, f"algorithm.name = '{__name__}:Nothing': "),
-        pytest.param(
-            {"network.name": f"{__name__}:Broken"},
-            f"network.name = '{__name__}:Broken': ",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_built_is_an_error_of_one_line(changes: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_built_is_said_when_it_is_built() -> None:
     ours, theirs = multiprocessing.Pipe()
-    with ours, theirs, pytest.raises(ConfigurationError) as error:
-        Engine(EXPERIMENT.with_settings(changes), theirs)
-    assert str(error.value).startswith(words) and "\n" not in str(error.value)
+    for name in ("network.name", "algorithm.name"):
+        with pytest.raises(ConfigurationError, match=f"^{name} = "):
+            Engine(experiment().with_settings({name: f"{__name__}:Nothing"}), theirs)
+    ours.close()
+    theirs.close()
 
 
 class Raising:
@@ -891,103 +839,38 @@ class Raising:
         yield
 
 
-class EngineBench:
-    """An engine in this process, and what a backend has of it."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.control, self.theirs = multiprocessing.Pipe()
-        self.engine = Engine(experiment, self.theirs)
-        _, entries, vector, facts, _ = self.engine.description()
-        size = Signature.of(entries).size
-        self.slots = Slots(
-            SlotLayout(
-                agents=2, environments=1, rollouts=3, steps=4, size=size, threads=16, **facts
-            )
-        )
-        self.slots.weights[:] = np.frombuffer(vector, np.float32)
-        self.predictions, self.training, self.bells = pipe(), pipe(), [pipe() for _ in range(2)]
-        predictions, predictions_in, training, training_in = (
-            end.fileno() for end in (*self.predictions, *self.training)
-        )
-        self.engine.attach(
-            self.slots,
-            (predictions, predictions_in, training, training_in),
-            [bell.fileno() for _, bell in self.bells],
-        )
-
-    def at_work(self, kind: type[Predictor] | type[Trainer]) -> list[int]:
-        """The rows of the threads of this kind that live."""
-        return [thread.row for thread in threading.enumerate() if isinstance(thread, kind)]
-
-    def use(self) -> None:
-        """A prediction and an update."""
-        before = self.slots.counters.sum(0)
-        self.slots.asked[1] += 1
-        put(self.predictions[1].fileno(), (1,))
-        self.slots.lengths[4], self.slots.busy[4] = 2, True
-        put(self.training[1].fileno(), (4,))
-        until(
-            lambda: (
-                (self.slots.counters.sum(0) - before)[[Count.PREDICTIONS, Count.UPDATES]].tolist()
-                == [1, 1]
-            )
-        )
-
-    def close(self) -> None:
-        self.engine.resize(0, 0)
-        until(lambda: not self.at_work(Predictor) and not self.at_work(Trainer))
-        for end in (
-            *self.predictions,
-            *self.training,
-            *(end for bell in self.bells for end in bell),
-            self.control,
-            self.theirs,
-        ):
-            end.close()
-        self.slots.close()
-
-
-@contextmanager
-def bench(experiment: Experiment = EXPERIMENT) -> Iterator[EngineBench]:
-    at_hand = EngineBench(experiment)
-    try:
-        yield at_hand
-    finally:
-        at_hand.close()
-
-
 def test_threads_come_and_go_and_no_two_that_live_count_in_one_row() -> None:
-    with bench() as at_hand:
+    with at_work(experiment()) as bench:
         for predictors, trainers in ((1, 1), (2, 3), (2, 1), (4, 4), (1, 2), (3, 1), (1, 1)):
-            at_hand.engine.resize(predictors, trainers)
+            bench.engine.resize(predictors, trainers)
             until(
                 lambda kinds=(predictors, trainers): (
-                    (len(at_hand.at_work(Predictor)), len(at_hand.at_work(Trainer))) == kinds
+                    (len(bench.living(Predictor)), len(bench.living(Trainer))) == kinds
                 )
             )
-            rows = at_hand.at_work(Predictor) + at_hand.at_work(Trainer)
+            rows = bench.living(Predictor) + bench.living(Trainer)
             assert len(set(rows)) == predictors + trainers
-            at_hand.use()
-        assert at_hand.slots.counters.sum(0)[[Count.PREDICTIONS, Count.UPDATES]].tolist() == [7, 7]
+            bench.use()
+        assert bench.slots.counters.sum(0)[[Count.PREDICTIONS, Count.UPDATES]].tolist() == [7, 7]
 
 
 def test_a_thread_that_fails_is_said_to_have(capsys: pytest.CaptureFixture[str]) -> None:
-    with bench(EXPERIMENT.with_settings({"algorithm.name": f"{__name__}:Raising"})) as at_hand:
-        at_hand.engine.resize(1, 1)
-        at_hand.slots.lengths[4], at_hand.slots.busy[4] = 2, True
-        put(at_hand.training[1].fileno(), (4,))
-        assert at_hand.control.poll(PATIENCE)
-        kind, reason = at_hand.control.recv()
+    with at_work(experiment(algorithm={"name": f"{__name__}:Raising"})) as bench:
+        bench.engine.resize(1, 1)
+        bench.slots.lengths[4], bench.slots.busy[4] = 2, True
+        put(bench.training[1].fileno(), (4,))
+        assert bench.control.poll(PATIENCE)
+        kind, reason = bench.control.recv()
         assert kind == "failed"
         assert reason.startswith("ArithmeticError: nothing to learn here (")
         assert "Traceback" in capsys.readouterr().err
-        at_hand.engine._counts[Trainer] = 0
+        bench.engine._counts[Trainer] = 0
 
 
 def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over() -> None:
     """The device's memory is another vector here. Running statistics are not in it."""
-    with bench(EXPERIMENT.with_settings({"environment.normalize_observations": True})) as at_hand:
-        slots, shared = at_hand.slots, at_hand.engine.shared
+    with at_work(experiment(environment={"normalize_observations": True})) as bench:
+        slots, shared = bench.slots, bench.engine.shared
         trainable = len(slots.change)
         theirs, state = np.ones(trainable, np.float32), np.full_like(slots.state, 2.0)
         shared.vector, shared.state = theirs, state
@@ -996,15 +879,15 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
 
         def serve() -> None:
             with pytest.raises(EOFError):
-                at_hand.engine.serve()
+                bench.engine.serve()
             ended.set()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
 
         def published() -> float:
-            at_hand.control.send(("publish",))
-            assert at_hand.control.poll(PATIENCE) and at_hand.control.recv() == ("published",)
+            bench.control.send(("publish",))
+            assert bench.control.poll(PATIENCE) and bench.control.recv() == ("published",)
             assert (slots.weights[trainable:] == 9.0).all() and (
                 slots.weights[:trainable] == slots.weights[0]
             ).all()
@@ -1012,15 +895,15 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
 
         assert published() == 1.0 and (slots.state == 2.0).all()
         slots.change[:] = 0.5
-        at_hand.control.send(("change",))
+        bench.control.send(("change",))
         assert slots.weights[0] == 1.0
         assert published() == 1.5
         slots.weights[:trainable], slots.state[:] = -3.0, 0.0
-        at_hand.control.send(("reset",))
-        at_hand.control.send(("resize", 2, 1))
-        until(lambda: (len(at_hand.at_work(Predictor)), len(at_hand.at_work(Trainer))) == (2, 1))
+        bench.control.send(("reset",))
+        bench.control.send(("resize", 2, 1))
+        until(lambda: (len(bench.living(Predictor)), len(bench.living(Trainer))) == (2, 1))
         assert (theirs == -3.0).all() and not state.any()
-        at_hand.control.close()
+        bench.control.close()
         assert ended.wait(PATIENCE)
         thread.join()
 

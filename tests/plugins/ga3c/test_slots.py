@@ -29,7 +29,6 @@ from genkidama.plugins.ga3c.slots import (
     take,
     waiting,
 )
-from genkidama.protocol.diagnostics import SHAPE
 from tests.helpers import PATIENCE, small, until
 
 LAYOUT = SlotLayout(
@@ -47,45 +46,6 @@ LAYOUT = SlotLayout(
 )
 
 CONTEXT = multiprocessing.get_context("spawn")
-
-
-def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
-    slots = Slots(LAYOUT)
-    shapes = {
-        "weights": ((23,), "float32"),
-        "change": ((20,), "float32"),
-        "state": ((2, 20), "float32"),
-        "clock": ((1,), "float64"),
-        # A row for each of 2 · 3 · 4 · 5 steps.
-        "observations": ((120, 4, 7, 6), "uint8"),
-        "actions": ((120, 2), "float32"),
-        "values": ((120,), "float32"),
-        "log_mu": ((120,), "float32"),
-        "born": ((120,), "int64"),
-        "rewards": ((120,), "float32"),
-        "discounted": ((120,), "float32"),
-        # 2 · 3 · 4 slots.
-        "lengths": ((24,), "int64"),
-        "bootstraps": ((24,), "float32"),
-        "cut": ((24,), "bool"),
-        "busy": ((24,), "bool"),
-        # 2 · 3 lanes.
-        "position": ((6,), "int64"),
-        "asked": ((6,), "int64"),
-        "answered": ((6,), "int64"),
-        "counters": ((7, 6), "int64"),
-        # 7 threads and 2 agents.
-        "diagnostics": ((9, *SHAPE), "float64"),
-        "semaphore": ((2,), "bool"),
-        "stop": ((2,), "bool"),
-        "progress": ((1,), "float64"),
-    }
-    assert {
-        name: (getattr(slots, name).shape, getattr(slots, name).dtype.name)
-        for name in LAYOUT.parts()
-    } == shapes
-    assert not any(getattr(slots, name).any() for name in shapes)
-    slots.close()
 
 
 counts = st.integers(1, 5)
