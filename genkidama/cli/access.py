@@ -190,12 +190,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
 
 
 class _Credentials:
-    """Paths of a parent's certificate, key and tokens.
-
-    Args:
-        folder: this user's, if absent.
-        tokens, certificate: files elsewhere.
-    """
+    """Paths of a parent's certificate, key and tokens; in this user's folder if none is given."""
 
     def __init__(
         self, folder: Path | None, tokens: Path | None = None, certificate: Path | None = None

@@ -179,13 +179,8 @@ def warm_up(experiment: Experiment) -> None:
 class Cluster:
     """One parent and its children, as processes. Entering starts them, leaving ends them.
 
-    Args:
-        run: the run directory, prepared.
-        experiment: all settings.
-        children: their names.
-        cores: core processes of each child; None leaves it to the experiment.
-        listen: where the parent listens; a free port of the loopback if absent.
-        shards: parent processes, each with a slice of the vector.
+    The run's directory is prepared. Each child has so many `cores`, or what the experiment says;
+    the parent listens at `listen`, or a free port of the loopback.
     """
 
     def __init__(
@@ -246,11 +241,8 @@ class Cluster:
         watch: Callable[[dict[str, Any]], None] | None,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Returns when the run is over.
-
-        Args:
-            watch: is called with each new line of the history.
-            say: is called with a line about each process that dies or complains.
+        """Returns when the run is over; meanwhile it passes on the history, and says who dies or
+        complains.
 
         Raises:
             GenkidamaError: what the parent ended with, or the first child when no child is left.
@@ -327,12 +319,7 @@ _MOST_FAILURES = 8
 
 
 class SupervisedChild:
-    """A child's process, looked after.
-
-    Args:
-        process: the process, which runs.
-        say: called with one line about each event of its life.
-    """
+    """A child's process, which runs, looked after; `say` is told each event of its life."""
 
     def __init__(self, process: Process, say: Callable[[str], None]) -> None:
         self.process = process
@@ -359,11 +346,7 @@ class SupervisedChild:
         self._policy.worked()
 
     def poll(self, now: float) -> None:
-        """Does what is to be done about it.
-
-        Args:
-            now: seconds, never less than at the call before.
-        """
+        """Does what is to be done about it."""
         code = self.process.code
         if not code or self.failure is not None:
             return
@@ -408,22 +391,15 @@ _LONGEST = 300
 
 
 class LogWatcher:
-    """Reads what is added to some logs of `configure_logging` from now on.
-
-    Args:
-        logs: the files, each named for its process; they need not be there yet.
-    """
+    """Reads what is added from now on to some logs of `configure_logging`, each named for its
+    process. They need not be there yet."""
 
     def __init__(self, logs: Sequence[Path]) -> None:
         self._logs = [(path.stem, HistoryTail(path)) for path in logs]
         self._throttle = Throttle[str](_AGAIN_SECONDS)
 
     def read(self, now: float) -> list[str]:
-        """Returns a line for each new complaint since the last call.
-
-        Args:
-            now: seconds, never less than at the call before.
-        """
+        """A line for each new complaint since the last call."""
         found = []
         for name, log in self._logs:
             for line in log.read():

@@ -83,12 +83,7 @@ Draw: TypeAlias = Callable[[int, int], RenderableType]
 
 
 class Screen:
-    """A terminal. A thread draws, so a display ticks while nothing happens.
-
-    Args:
-        file: the terminal.
-        draw: draws a frame.
-    """
+    """A terminal. A thread draws, so a display ticks while nothing happens."""
 
     def __init__(self, file: TextIO, draw: Draw) -> None:
         self._console = Console(file=file)
@@ -119,11 +114,7 @@ class Screen:
 
 
 class Notebook:
-    """A notebook's cell.
-
-    Args:
-        draw: draws a frame.
-    """
+    """A notebook's cell."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw_frame = draw
@@ -171,14 +162,8 @@ class Notebook:
 def frame(
     document: dict[str, Any], width: int, height: int, notes: Iterable[str] = ()
 ) -> RenderableType:
-    """The display of a run or a search.
-
-    Args:
-        document: as `GET /status` gives it.
-        width: columns of the terminal.
-        height: its rows; one stays free for the cursor.
-        notes: lines below the figures.
-    """
+    """The display of a run or a search, as `GET /status` gives it, with notes below the figures.
+    One of the terminal's rows stays free for the cursor."""
     run, learning = document["run"], document["learning"]
     search = document["search"]
     method = run["rule"] if search is None else search["method"]

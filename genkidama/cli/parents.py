@@ -165,11 +165,7 @@ def end_all(parts: Sequence[ParentProcess], grace: float, error: BaseException |
 
 
 class HistoryReader:
-    """Follows one run.
-
-    Args:
-        history: its file, which need not be there yet.
-    """
+    """Follows the history of one run, whose file need not be there yet."""
 
     def __init__(self, history: Path) -> None:
         self._history = HistoryTail(history)

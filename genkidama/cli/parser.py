@@ -285,11 +285,7 @@ def all_verbs() -> dict[str, Verb]:
 
 
 def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser:
-    """The command's parser; the namespace that it returns has the name of its verb as `verb`.
-
-    Args:
-        verbs: all verbs by name; `all_verbs` if absent.
-    """
+    """The command's parser; the namespace that it returns has the name of its verb as `verb`."""
     parser = Parser(
         prog="genkidama",
         description="Trains one policy on many small machines.",

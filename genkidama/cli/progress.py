@@ -76,12 +76,8 @@ class _Lines:
 
 
 class LiveDisplay:
-    """Shows a status on a terminal, in a notebook's cell, or line by line.
-
-    Args:
-        file: where to; standard error or, in a notebook, the cell if absent.
-        first: seconds before the first line in a log.
-    """
+    """Shows a status on a terminal, in a notebook's cell, or line by line, in a log after `first`
+    seconds."""
 
     def __init__(self, file: TextIO | None = None, first: float = 0.0) -> None:
         #: A display may be drawn by a thread of its own.
@@ -327,11 +323,8 @@ class Feed:
         pass
 
     def begin(self, run: Run, watch: Watch | None) -> Watch | None:
-        """Starts to read a run, whose directory is prepared.
-
-        Returns:
-            The function to call with each new line: it passes the line to `watch`, too.
-        """
+        """Starts to read a run, whose directory is prepared; gives the function to call with each
+        new line, which passes it on to `watch`."""
         return watch
 
     def evaluated(self, run: Run) -> None:
@@ -343,11 +336,7 @@ Sinks: TypeAlias = Iterable[Any] | Feed
 
 
 def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feed:
-    """The feed of these sinks; it reads nothing if there are none.
-
-    Args:
-        sinks: as `genkidama.train` takes them.
-        say: called with a line about a sink that is dropped.
+    """The feed of these sinks; `say` is called with a line about one that is dropped.
 
     Raises:
         ConfigurationError: there is no such sink, or its package is not installed.

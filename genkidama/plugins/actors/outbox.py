@@ -55,10 +55,8 @@ def block_arrays(batch: int, columns: Columns) -> dict[str, SharedArray]:
 
 
 class BufferedPipe(WorkerPipe):
-    """A pipe that holds its records until a block is handed over, and sends them together.
-
-    Each message wakes the orchestrator, which costs a slow machine as much as ten steps.
-    """
+    """A pipe that holds its records until a block is handed over, and sends them together. Each
+    message wakes the orchestrator, which costs a slow machine as much as ten steps."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -182,10 +180,8 @@ class Outboxes:
         return self._push is not None or self._given != self._taken
 
     def pack(self) -> Vector:
-        """The rows of the next push: all full blocks, as far as a push has room.
-
-        They are the same until they are acknowledged. Without a full block it is a stop alone.
-        """
+        """The rows of the next push: all full blocks, as far as a push has room. They are the same
+        until they are acknowledged. Without a full block it is a stop alone."""
         if self._push is None:
             rows = 0
             cores = len(self._given)

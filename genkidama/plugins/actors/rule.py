@@ -295,10 +295,8 @@ class Experience(Rule):
         self._brought.clear()
 
     def killed(self) -> list[str]:
-        """The learner has died, and with it the batch that it had: whose rows were in it.
-
-        If they are one child's alone, that counts against it.
-        """
+        """The learner has died, and with it the batch that it had: whose rows were in it. If they
+        are one child's alone, that counts against it."""
         children = sorted(self._learning)
         self._learning.clear()
         if len(children) > 1:

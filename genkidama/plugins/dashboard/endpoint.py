@@ -209,12 +209,7 @@ def _full(error: ProtocolError) -> HttpResponse:
 
 
 def page_of(host: str, port: int, *, secure: bool = False) -> str:
-    """The page's address on the parent's own machine, or on the host that the parent listens on.
-
-    Args:
-        host: an address or a name.
-        secure: whether the parent speaks TLS.
-    """
+    """The page's address on the parent's own machine, or on the host that the parent listens on."""
     host = _ANY.get(host, host)
     shown = f"[{host}]" if ":" in host else host
     return f"http{'s' * secure}://{shown}:{port}/"

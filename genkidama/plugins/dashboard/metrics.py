@@ -67,11 +67,7 @@ _MACHINE = {
 
 
 def metrics(status: bytes) -> HttpResponse:
-    """The answer to a monitor.
-
-    Args:
-        status: the document as JSON.
-    """
+    """The answer to a monitor, of the document as JSON."""
     try:
         body, kind = exposed(msgspec.json.decode(status))
     except ImportError:
@@ -81,10 +77,7 @@ def metrics(status: bytes) -> HttpResponse:
 
 
 def exposed(document: dict[str, Any]) -> tuple[bytes, str]:
-    """The text for Prometheus, and its content type.
-
-    Args:
-        document: as `genkidama.runs.status.RunStatus.document` gives it, decoded from JSON.
+    """The text for Prometheus, and its content type, of a decoded document.
 
     Raises:
         ImportError: the extra `page` is not installed.

@@ -106,14 +106,8 @@ def is_watching(asked: HttpRequest) -> bool:
 
 
 def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse | None:
-    """The answer to a request that is for no child's websocket.
-
-    Args:
-        now: Unix seconds.
-
-    Returns:
-        None if it has none here: a request for the feed that is allowed, or an unknown path.
-    """
+    """The answer to a request that is for no child's websocket, at `now` in Unix seconds; None if
+    it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
     if asked.method not in ("GET", "HEAD"):
         return None
@@ -152,7 +146,7 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
     headers = asked.headers
     host = headers.get("host", "")
     origin = headers.get("origin")
-    if origin is not None and not _same_origin(origin, host):
+    if origin is not None and not (host and origin in (f"http://{host}", f"https://{host}")):
         return _words(HTTPStatus.FORBIDDEN, "no other web page may look at a run")
     if viewers.open:
         if not is_own_host(host, viewers.names):
@@ -210,17 +204,8 @@ def _words(status: int, words: str, *headers: tuple[str, str]) -> HttpResponse:
     return HttpResponse(status, f"{words}\n".encode(), headers=headers, why=words)
 
 
-def _same_origin(origin: str, host: str) -> bool:
-    """True if a page of this origin came from this parent."""
-    return bool(host) and origin in (f"http://{host}", f"https://{host}")
-
-
 def is_own_host(host: str, names: frozenset[str]) -> bool:
-    """True if a `Host` header names an address, or a name that this machine is known to have.
-
-    Args:
-        names: in lower case.
-    """
+    """True if a `Host` header names an address, or one of this machine's `names` in lower case."""
     name, _ = host_and_port(host)
     try:
         ipaddress.ip_address(name.partition("%")[0])
@@ -241,12 +226,8 @@ def _zipped(name: str) -> bytes:
 
 
 def read_file(name: str, zipped: bool) -> tuple[bytes, bool] | None:
-    """A file of the page, and whether it is compressed; None if there is none.
-
-    Args:
-        name: as `static/page.js`.
-        zipped: whether it may be compressed.
-    """
+    """A file of the page, as `static/page.js`, and whether it is compressed; None if there is
+    none."""
     content = _files().get(name)
     if content is None:
         return None

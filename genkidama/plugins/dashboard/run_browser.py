@@ -185,10 +185,7 @@ class _Viewer:
 
 
 class Gallery:
-    """Serves the page of each run.
-
-    Args:
-        folders: runs, or folders with runs.
+    """Serves the page of each run in these folders, or folders of folders.
 
     Raises:
         ConfigurationError: there is no run in one of them.
@@ -205,10 +202,7 @@ class Gallery:
             self.runs[run.name] = RecordedPage(run)
 
     async def start(self, listen: str) -> Server:
-        """A server that serves until it is closed.
-
-        Args:
-            listen: `HOST:PORT` on the loopback.
+        """A server on the loopback that serves until it is closed.
 
         Raises:
             ConfigurationError: other machines could come.

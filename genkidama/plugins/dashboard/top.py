@@ -64,12 +64,7 @@ def _uplink(url: str) -> Any:
 
 
 class _Top(LiveDisplay):
-    """The status that a feed sends, on this terminal.
-
-    Args:
-        uplink: to the feed.
-        once: shows the first document, and ends.
-    """
+    """The status that a feed sends, on this terminal; `once` ends it after the first document."""
 
     def __init__(self, uplink: Any, once: bool) -> None:
         self._uplink = uplink

@@ -33,11 +33,8 @@ class ViewerCredential(NamedTuple):
 
 
 def host_and_port(host: str) -> tuple[str, str]:
-    """The two parts of a `Host` header (RFC 9110 §7.2), in lower case and without brackets.
-
-    Returns:
-        Empty texts for anything else; the port is empty if there is none.
-    """
+    """The two parts of a `Host` header (RFC 9110 §7.2), in lower case and without brackets; empty
+    texts for anything else, or for a port that is absent."""
     found = _HOST.fullmatch(host)
     return ((found[1] or found[2]).lower(), found[3] or "") if found else ("", "")
 
@@ -80,12 +77,8 @@ class Viewers:
         return self._tokens is None
 
     def shown(self, headers: Mapping[str, str], cookie: str) -> ViewerCredential:
-        """The token or the cookie that a request shows; its secret is empty if it shows none.
-
-        Args:
-            headers: by their names in lower case.
-            cookie: the cookie's name.
-        """
+        """The token or the cookie (of this name) that a request shows, by its headers in lower
+        case; its secret is empty if it shows none."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
         if token:

@@ -206,10 +206,8 @@ def _row(check: Check, colour: bool) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code.
-
-    That is 0, 1 (a check has failed), 2 (the user's mistake) or 130 (interrupted).
-    """
+    """The command; returns its exit code. That is 0, 1 (a check has failed), 2 (the user's mistake)
+    or 130 (interrupted)."""
     parser = Parser(
         prog="python -m genkidama.plugins.doctor",
         description="Examines this machine, and the way to its parent.",

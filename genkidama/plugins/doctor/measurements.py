@@ -405,10 +405,8 @@ def parse_target(url: str) -> Target:
 
 
 def examine(role: Role | None) -> Iterator[Check]:
-    """Rows of the parent that a child with these settings would go to, and the clock's.
-
-    Each row comes as soon as it is known.
-    """
+    """Rows of the parent that a child with these settings would go to, and the clock's. Each row
+    comes as soon as it is known."""
     seen: set[str] = set()
     ahead, because = None, ""
     for row in _steps(role) if role is not None else ():

@@ -65,10 +65,8 @@ def neighbours(setting: Setting, most: Setting) -> list[Setting]:
 
 
 class Adjustment:
-    """Proposes a setting for each window, and judges it by the rate that came of it.
-
-    The first window runs with `start`, the first accepted setting; `most` is the largest of each.
-    """
+    """Proposes a setting for each window, and judges it by the rate that came of it. The first
+    window runs with `start`, the first accepted setting; `most` is the largest of each."""
 
     def __init__(self, start: Setting, most: Setting, rng: np.random.Generator) -> None:
         if not all(1 <= n <= limit for n, limit in zip(start, most, strict=True)):

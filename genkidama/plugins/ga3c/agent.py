@@ -49,10 +49,8 @@ _GUARD_STEPS = 64
 
 
 class Agent:
-    """The agent number `index` of a child: its lanes, bell and element of the semaphore vector.
-
-    The seed distinguishes it from every other one of the run, and from its own predecessors.
-    """
+    """The agent number `index` of a child: its lanes, bell and element of the semaphore vector. The
+    seed distinguishes it from every other one of the run, and from its own predecessors."""
 
     def __init__(
         self,

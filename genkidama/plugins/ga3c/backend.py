@@ -69,14 +69,7 @@ log = get_logger()
 
 
 class GA3C(PooledBackend):
-    """Owns a child's agents and its engine. See `Backend` for what each method promises.
-
-    Args:
-        experiment: all settings.
-        cores: CPU cores that the child may use, at least 1. If `ga3c.agents` is "auto", the number
-            of agents follows from it.
-        name: the child's name; it makes its agents' random numbers differ from other children's.
-    """
+    """Owns a child's agents and its engine. See `Backend` for what each method promises."""
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         check_least(cores=cores)
@@ -365,10 +358,8 @@ class EngineProcess(WorkerProcess):
         self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
 
     async def build(self, experiment: Experiment) -> tuple[Any, ...]:
-        """Builds the experiment's network and environment in the engine.
-
-        Returns signature entries, the vector's bytes, facts, the device's type.
-        """
+        """Builds the experiment's network and environment in the engine. Returns signature entries,
+        the vector's bytes, facts, the device's type."""
         try:
             description = await self.describe(experiment)
         except (EOFError, OSError):
@@ -391,10 +382,8 @@ class EngineProcess(WorkerProcess):
             self.send(message)
 
     async def publish(self) -> None:
-        """Orders a copy of weights and optimizer state into the shared memory.
-
-        Returns when that is done, or the engine is gone.
-        """
+        """Orders a copy of weights and optimizer state into the shared memory. Returns when that is
+        done, or the engine is gone."""
         if self._attached and not self.pipe.closed:
             self._published = asyncio.get_running_loop().create_future()
             self.tell("publish")

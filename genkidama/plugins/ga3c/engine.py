@@ -80,10 +80,8 @@ class Shared:
         return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
 
     def model(self, trains: bool) -> Model:
-        """A model over the shared vector, with a gradient of its own.
-
-        On a CPU, one that trains takes gradients by hand where there are some.
-        """
+        """A model over the shared vector, with a gradient of its own. On a CPU, one that trains
+        takes gradients by hand where there are some."""
         if trains and self.device.type == "cpu":
             return Model(self.experiment, self.spaces, vector=self.vector)
         return TensorModel(self.experiment, self.spaces, vector=self.vector, device=self.device)
@@ -206,10 +204,8 @@ class Trainer(_Thread):
                 self._counters[Count.UPDATES] += 1
 
     def _collect(self) -> Rollout | None:
-        """Rollouts of enough steps, copied, their slots given back.
-
-        None if the thread is to leave before the first.
-        """
+        """Rollouts of enough steps, copied, their slots given back. None if the thread is to leave
+        before the first."""
         slots = self._slots
         length = slots.layout.steps
         lanes_slots = slots.layout.rollouts
@@ -285,10 +281,8 @@ class Trainer(_Thread):
 
 
 def _on(model: Model, observations: Array) -> Numbers:
-    """As the model takes them, on its device, to which images travel as bytes.
-
-    As float32, unless the network takes bytes as they are.
-    """
+    """As the model takes them, on its device, to which images travel as bytes. As float32, unless
+    the network takes bytes as they are."""
     if not isinstance(model, TensorModel):
         return observations.astype(np.float32, copy=False)
     tensor = model.native(observations)
@@ -296,10 +290,8 @@ def _on(model: Model, observations: Array) -> Numbers:
 
 
 def _without_leave(indices: Array, queue: int) -> Array:
-    """The other indices, for the thread that leaves.
-
-    Further words to leave are for other threads, and go back into the queue.
-    """
+    """The other indices, for the thread that leaves. Further words to leave are for other threads,
+    and go back into the queue."""
     rest: Array = indices[indices != LEAVE]
     if surplus := len(indices) - len(rest) - 1:
         put(queue, [LEAVE] * surplus)
@@ -323,11 +315,8 @@ class Engine:
         self._sending = threading.Lock()
 
     def description(self) -> tuple[Any, ...]:
-        """The engine as the backend must know it.
-
-        "ok", the vector's signature entries, its bytes, the facts that the memory's layout follows
-        from, the device's type.
-        """
+        """The engine as the backend must know it. "ok", the vector's signature entries, its bytes,
+        the facts that the memory's layout follows from, the device's type."""
         space = self.spaces.observation_space
         facts = {
             "observation_shape": space.shape or (),

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 
 class GA3CSettings(Section, frozen=True):
-    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model.
-
-    `algorithm.batch_size` is its t_max.
-    """
+    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model. `algorithm.batch_size`
+    is its t_max."""
 
     device: Annotated[
         str,

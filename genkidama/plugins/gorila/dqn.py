@@ -30,10 +30,8 @@ _TOGETHER = 1 << 16
 
 
 class Greedy(Categorical):
-    """Discrete actions: outputs are their values, and the best one is taken.
-
-    Its `log_probability` is that of the softmax of the values, which nothing here uses.
-    """
+    """Discrete actions: outputs are their values, and the best one is taken. Its `log_probability`
+    is that of the softmax of the values, which nothing here uses."""
 
     greedy = True
 

@@ -155,9 +155,7 @@ class RingRows:
         scale: Callable[[Array], Array] = lambda rewards: rewards,
     ) -> RingSample:
         """Decodes an engine's reply: of each step s, the numbers of n rows from it on, and s′.
-
-        `scale` is applied to the rewards before they are summed with γ.
-        """
+        `scale` is applied to the rewards before they are summed with γ."""
         found = np.frombuffer(reply, self._dtype(steps))
         numbers = found["numbers"]
         alive = np.ones((len(found), steps), np.bool_)
@@ -346,10 +344,8 @@ class EngineRing:
         return first, second, third
 
     def prioritize(self, places: Array) -> None:
-        """Gives steps other priorities, unless they have been overwritten.
-
-        `places` has of each its row, its lap and its new priority, (B, 3).
-        """
+        """Gives steps other priorities, unless they have been overwritten. `places` has of each its
+        row, its lap and its new priority, (B, 3)."""
         self._ask("prioritize", places.astype("<f8").tobytes())
 
     def __len__(self) -> int:

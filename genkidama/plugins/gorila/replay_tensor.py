@@ -44,10 +44,8 @@ Array = npt.NDArray[Any]
 
 
 def ring_arrays(rows: int, columns: int, pixels: int = 0) -> dict[str, SharedArray]:
-    """The arrays of a replay tensor of N rows a core and M columns.
-
-    `pixels` are the bytes of an observation that is kept beside T, an image of uint8.
-    """
+    """The arrays of a replay tensor of N rows a core and M columns. `pixels` are the bytes of an
+    observation that is kept beside T, an image of uint8."""
     arrays = {
         "replay": SharedArray((rows, columns), "float32"),
         "filled": SharedArray((), "int64"),
@@ -73,11 +71,8 @@ class ReadView(NamedTuple):
 
 
 class ReplayTensor:
-    """Named views of T, float32 (C, N, M); images are beside it in `pixels`.
-
-    `head`, `filled` (rows written in this lap and the last) and `ended` (blocks written) are int64
-    (C,).
-    """
+    """Named views of T, float32 (C, N, M); images are beside it in `pixels`. `head`, `filled` (rows
+    written in this lap and the last) and `ended` (blocks written) are int64 (C,)."""
 
     def __init__(
         self,
@@ -181,10 +176,8 @@ class RingSegment:
         self._following = replay.following[index]
 
     def begin(self, goes_on: bool) -> ReplayRows:
-        """The B rows that the next batch is written to.
-
-        `goes_on` if it continues the episode in which this segment's last block was cut.
-        """
+        """The B rows that the next batch is written to. `goes_on` if it continues the episode in
+        which this segment's last block was cut."""
         head = int(self._head[0])
         start = head - 1 if goes_on else head
         if head + self._room > len(self._following):

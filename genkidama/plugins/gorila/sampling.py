@@ -179,14 +179,8 @@ class SumTrees:
 
 
 class Sampler:
-    """Draws steps as the environment gave them.
-
-    Args:
-        replay: the tensor.
-        gamma: discount of a step.
-        scale: from the environment's rewards to those that are summed up.
-        trees: the priorities, if there are any.
-    """
+    """Draws steps as the environment gave them, by the priorities of `trees` if there are any;
+    `scale` comes before rewards are summed up."""
 
     def __init__(
         self,
@@ -213,12 +207,8 @@ class Sampler:
         steps: int = 1,
         correction: float | None = None,
     ) -> Transitions:
-        """Random steps; copies.
-
-        Args:
-            rng: decides.
-            share: only this core's steps; all cores' if absent.
-            count, replacement, steps, correction: as `Replay.sample` has them.
+        """Random steps; copies. `share`: of this core's alone; the others are as `Replay.sample`
+        has them.
 
         Raises:
             ValueError: as there.
@@ -232,7 +222,7 @@ class Sampler:
         else:
             assert self._trees is not None
             cores, rows, priorities = self._trees.draw(rng, view, count, share, replacement)
-            weights = _corrections(priorities, correction)
+            weights = ((priorities / priorities.min()) ** -correction).astype(np.float32)
         found = self._copied(cores, rows, steps, weights)
         again = self.replay.overwritten(view, cores, rows)
         if not again.any():
@@ -383,23 +373,8 @@ class Sampler:
         return summed
 
 
-def _corrections(priorities: Array, correction: float) -> Array:
-    """The weights of steps that were drawn in proportion to their priorities: (B,)."""
-    weights = np.power(priorities / priorities.min(), -correction)
-    result: Array = weights.astype(np.float32)
-    return result
-
-
 class LocalReplay:
-    """The tensor as a learner sees it: steps as its rollouts have them.
-
-    Args:
-        replay: the tensor.
-        model: for its head, its settings and its running statistics.
-        rng: decides what is drawn.
-        index: the core that learns.
-        trees: the priorities, if there are any.
-    """
+    """The tensor as a learner on core `index` sees it: steps as its rollouts have them."""
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from genkidama.child.backend import NewsBackend, Work
 from genkidama.child.parent_connection import ParentConnection, ReplyHandler
 from genkidama.child.transport import FAILURES, fingerprints
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import flat
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.session import (
     Begin,
@@ -223,10 +224,8 @@ class ShardedConnection:
         return [vector[numbers] for numbers in self._numbers]
 
     def _whole(self, pieces: Sequence[Vector | None], own: Vector | None) -> Vector | None:
-        """The shards' vectors as one, with the child's own numbers for those that are missing.
-
-        None if all are missing, or one is and the child has no numbers of its own.
-        """
+        """The shards' vectors as one, with the child's own numbers for those that are missing. None
+        if all are missing, or one is and the child has no numbers of its own."""
         present = [piece for piece in pieces if piece is not None]
         if len(present) == len(pieces):
             return np.concatenate(present)
@@ -268,20 +267,11 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 def _difference(ours: Experiment, theirs: Experiment) -> str:
     """The first setting in which two shards' experiments differ; empty if there is none."""
-    mine, other = _settings(ours), _settings(theirs)
+    mine, other = flat(ours.to_dict()), flat(theirs.to_dict())
     for key in {**mine, **other}:
         if key not in _OWN and mine.get(key) != other.get(key):
             return f"{key} = {mine.get(key)!r} and {other.get(key)!r}"
     return ""
-
-
-def _settings(experiment: Experiment) -> dict[str, Any]:
-    """Its settings by their dotted keys."""
-    settings: dict[str, Any] = {}
-    for name, section in experiment.to_dict().items():
-        within = section if isinstance(section, dict) else {"": section}
-        settings.update({f"{name}.{key}".rstrip("."): value for key, value in within.items()})
-    return settings
 
 
 async def _named(shard: ParentConnection, work: Coroutine[Any, Any, T]) -> T:

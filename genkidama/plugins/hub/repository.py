@@ -176,15 +176,8 @@ def model_card(
     evaluation: dict[str, Any] | None,
     film: str = "",
 ) -> str:
-    """The model card, `README.md`: the page of a repository, with metadata that the Hub reads.
-
-    Args:
-        repository: `"NAME/REPO"`.
-        experiment: the settings, as they are shared.
-        snapshot: the counters at which the weights were saved.
-        evaluation: of these weights, as `evaluation.json` has it; None if there was none.
-        film: the name of a film in the repository; empty without one.
-    """
+    """The model card, `README.md`: the page of a repository, with metadata that the Hub reads. The
+    snapshot is that of the weights; `film` is the name of a film beside them, if there is one."""
     from huggingface_hub import EvalResult, ModelCardData
 
     environment, algorithm = experiment.environment.id, experiment.algorithm.name

@@ -63,10 +63,8 @@ def scores(snapshot: StudySnapshot) -> list[float]:
 
 
 def floor(values: Sequence[float]) -> float:
-    """The bottom of the axis: five interquartile ranges below the middle half of the scores.
-
-    A lower score would hide the differences between the others.
-    """
+    """The bottom of the axis: five interquartile ranges below the middle half of the scores. A
+    lower score would hide the differences between the others."""
     low, high = np.quantile(values, [0.25, 0.75])
     return float(low - 5.0 * (high - low)) if high > low else min(values)
 
@@ -220,10 +218,8 @@ _MOST_NUMBERED, _MOST_NAMED = 24, 40
 
 
 def timeline(snapshot: StudySnapshot) -> Figure | None:
-    """A row a node: phases from left to right, darker towards the last.
-
-    Below, the share that was busy.
-    """
+    """A row a node: phases from left to right, darker towards the last. Below, the share that was
+    busy."""
     rows, end = snapshot.timeline, snapshot.search_time
     if not rows or end <= 0:
         return None

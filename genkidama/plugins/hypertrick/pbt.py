@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 
 class PopulationBasedTraining(SearchRule):
-    """The rule of Population Based Training.
-
-    `truncation` is the share of the population that copies, and that is copied, at most 1/2.
-    """
+    """The rule of Population Based Training. `truncation` is the share of the population that
+    copies, and that is copied, at most 1/2."""
 
     takes_turns = True
 
@@ -81,10 +79,8 @@ class PopulationBasedTraining(SearchRule):
 
 
 def explore(space: dict[str, Dimension], params: dict[str, Any], chance: Random) -> dict[str, Any]:
-    """The settings of a copy: each number times 0.8 or 1.2, in its range and by at least a step.
-
-    A choice becomes one beside it in its list.
-    """
+    """The settings of a copy: each number times 0.8 or 1.2, in its range and by at least a step. A
+    choice becomes one beside it in its list."""
     return {key: _perturb(space[key], value, chance) for key, value in params.items()}
 
 

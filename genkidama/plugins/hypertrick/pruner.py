@@ -137,10 +137,8 @@ class HyperTrickPruner(BasePruner):
         self._forget()
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """True if `trial` should end after its last step.
-
-        Optuna calls this for `Trial.should_prune`.
-        """
+        """True if `trial` should end after its last step. Optuna calls this for
+        `Trial.should_prune`."""
         step = trial.last_step
         if step is None:
             return False

@@ -108,10 +108,8 @@ class HyperTrickScheduler(FIFOScheduler):
         self._journal: Path | None = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Takes `metric` and `mode` from `tune.TuneConfig`.
-
-        False if they are given here already.
-        """
+        """Takes `metric` and `mode` from `tune.TuneConfig`. False if they are given here
+        already."""
         if (self._metric and metric) or (self._mode and mode):
             return False
         _check_mode(mode)
@@ -154,18 +152,14 @@ class HyperTrickScheduler(FIFOScheduler):
     def on_trial_complete(
         self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Counts a last result that ends a phase.
-
-        Ray does not show it to `on_trial_result` if one of its own stoppers ends the trial.
-        """
+        """Counts a last result that ends a phase. Ray does not show it to `on_trial_result` if one
+        of its own stoppers ends the trial."""
         if self._metric in result and self._time_attr in result:
             self.on_trial_result(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Counts the phase under way as failed, unless Ray runs the trial again.
-
-        It does so up to `FailureConfig.max_failures` times.
-        """
+        """Counts the phase under way as failed, unless Ray runs the trial again. It does so up to
+        `FailureConfig.max_failures` times."""
         phase = self._reported[self._numbers[trial.trial_id]]
         tried_again = trial.should_recover()  # type: ignore[no-untyped-call]
         if phase < self.rule.phases and not tried_again:

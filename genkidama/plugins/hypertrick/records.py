@@ -236,9 +236,7 @@ class StudySnapshot:
     @property
     def completion_rate(self) -> float:
         """The paper's α of the trials that have ended: phases run ÷ phases if none were stopped.
-
-        NaN before the first has ended.
-        """
+        NaN before the first has ended."""
         done = sum(trial.phases_done for trial in self.ended)
         return done / (len(self.ended) * self.settings.phases) if self.ended else math.nan
 

@@ -76,10 +76,8 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
 
 
 def report(url: str, name: str, folder: Path | None, directory: str, allow: str = "") -> str:
-    """The report on the study `name` in the storage at `url`.
-
-    Its commands name the search's run directory, with `allow`, their options `--allow`.
-    """
+    """The report on the study `name` in the storage at `url`. Its commands name the search's run
+    directory, with `allow`, their options `--allow`."""
     snapshot = read(open_study(url, name))
     shares = importances(snapshot)
     parts = [text(snapshot, directory, shares, allow)]

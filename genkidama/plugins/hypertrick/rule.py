@@ -117,9 +117,7 @@ def expected_runs(
 
 def eviction_rate_for(target: float, phases: int) -> float:
     """The r with a completion rate of `target`, within (1/phases, 1): eq. 9 solved by bisection.
-
-    For 32.61 % over 27 phases it is 0.10846; the paper prints 10.82 %, which gives 32.68 %.
-    """
+    For 32.61 % over 27 phases it is 0.10846; the paper prints 10.82 %, which gives 32.68 %."""
     check_natural("phases", phases)
     if not 1 / phases < target < 1:
         raise ConfigurationError(
@@ -216,12 +214,8 @@ class SearchRule(ABC):
         self._decisions: dict[tuple[int, int], Decision] = {}
 
     def report(self, trial: int, phase: int, metric: float) -> Verdict:
-        """Decides on the metric that a trial reports after a phase.
-
-        Args:
-            trial: its number, from 0 in the order in which trials are started.
-            phase: from 0.
-            metric: higher is better; NaN means that the trial has failed.
+        """Decides on the metric that a trial reports after a phase, both counted from 0. A higher
+        metric is better; NaN means that the trial has failed.
 
         Raises:
             ConfigurationError: no such phase, or a metric that is no number.

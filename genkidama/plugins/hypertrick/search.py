@@ -108,10 +108,6 @@ class SearchTrial(Trial):
         return {"steps": self.steps, "episodes": self.episodes}.get(unit, self.seconds)
 
 
-def _last_report(trial: SearchTrial) -> int:
-    return trial.phases[-1].report if trial.phases else -1
-
-
 # The service.
 
 #: A node that gets no trial asks again after this time while a configuration is being sampled or
@@ -196,10 +192,8 @@ class Search:
     # Nodes.
 
     def assign(self, child: str, now: float, training: int | None = None) -> SearchTrial | None:
-        """The trial for this node; None if there is none now.
-
-        A node keeps the trial that it says it is `training` already, unless another node has it.
-        """
+        """The trial for this node; None if there is none now. A node keeps the trial that it says
+        it is `training` already, unless another node has it."""
         number = self.owned.get(child)
         if training is not None and training != number and self._is_free(training):
             if self.trials[training].anew or self.trials[training].copied:
@@ -280,10 +274,8 @@ class Search:
             self._requeue(mine)
 
     def _is_free(self, number: int) -> bool:
-        """True if a node may keep a trial that it says it is training.
-
-        It may if no node has the trial, or if only the study says that another node has it.
-        """
+        """True if a node may keep a trial that it says it is training. It may if no node has the
+        trial, or if only the study says that another node has it."""
         return number in self.waiting or (
             number in self.absent and self.trials[number].heard is None
         )
@@ -431,7 +423,9 @@ class Search:
                 self._fail(trial, trial.stop, now)
         # A node is with the trial for which it has reported last.
         begun = [t for t in self.trials.values() if not (t.ended or t.state == "paused")]
-        for trial in sorted(begun, key=_last_report, reverse=True):
+        for trial in sorted(
+            begun, key=lambda each: each.phases[-1].report if each.phases else -1, reverse=True
+        ):
             kept = not (trial.anew or trial.copied)
             if trial.owner and trial.owner not in self.owned and kept:
                 self.owned[trial.owner] = trial.index

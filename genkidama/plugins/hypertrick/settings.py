@@ -128,10 +128,8 @@ class SearchSettings(Section, frozen=True):
         return default and (self.reduction_factor or default)
 
     def rule(self, trials: int = 0, seed: int = 0) -> SearchRule:
-        """The rule of this search, or of `trials` as W₀; random search decides nothing.
-
-        The seed is of the hash that orders equal metrics.
-        """
+        """The rule of this search, or of `trials` as W₀; random search decides nothing. The seed is
+        of the hash that orders equal metrics."""
         trials = trials or self.trials
         if self.waits:
             return SynchronousHalving(
@@ -312,10 +310,8 @@ class Dimension(
 
 
 def parse_space(settings: dict[str, Any], source: str = "search.space") -> dict[str, Dimension]:
-    """A space's dimensions by dotted setting, in their order; a list means choices.
-
-    Errors begin with `source`.
-    """
+    """A space's dimensions by dotted setting, in their order; a list means choices. Errors begin
+    with `source`."""
     space: dict[str, Dimension] = {}
     _collect(settings, "", space, source)
     if not space:

@@ -466,10 +466,8 @@ class Importances:
 
 
 def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
-    """The settings' importances; None if fewer than 4 trials have ended with anything to learn.
-
-    The same seed of the trees gives the same shares.
-    """
+    """The settings' importances; None if fewer than 4 trials have ended with anything to learn. The
+    same seed of the trees gives the same shares."""
     study = ended_study(snapshot)
     scores = [trial.value for trial in study.get_trials(deepcopy=False)]
     if len(scores) < _LEAST:

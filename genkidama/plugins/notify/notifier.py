@@ -62,12 +62,7 @@ class Notice(NamedTuple):
 
 
 class Notices:
-    """Makes notices of a run's events. Pure.
-
-    Args:
-        experiment: of the run.
-        describe: gives the run's state in one line.
-    """
+    """Makes notices of a run's events; `describe` gives the run's state in one line. Pure."""
 
     def __init__(self, experiment: Experiment, describe: Callable[[], str] = str) -> None:
         self._stop = experiment.stop
@@ -85,13 +80,8 @@ class Notices:
         self._quiet: dict[str, float] = {}
 
     def take(self, events: Sequence[Event], pushes: Mapping[str, int], now: float) -> list[Notice]:
-        """The notices that follow from new events.
-
-        Args:
-            events: oldest first.
-            pushes: by child that has not said goodbye, how many pushes it has made so far.
-            now: seconds.
-        """
+        """The notices that follow from new events, the oldest first. `pushes`: of each child that
+        has not said goodbye, how many it has made so far."""
         found = [notice for event in events for notice in self._of(event, pushes)]
         if self._best_due <= now and self._best > self._told:
             self._told, self._best_due = self._best, now + BEST_SECONDS

@@ -121,12 +121,8 @@ def service_at(address: str) -> Service:
 
 
 class Poster:
-    """Posts notices to one service, in a thread that begins with the first.
-
-    Args:
-        service: where to.
-        complain: called in that thread, with a problem that was not there before.
-    """
+    """Posts notices to one service, in a thread that begins with the first and calls `complain`
+    with each problem that was not there before."""
 
     def __init__(self, service: Service, complain: Callable[[str], None]) -> None:
         self._service = service

@@ -84,9 +84,7 @@ class Moment:
 
 class Panel:
     """Draws the moments of one environment, all in the same size, which follows from `picture`.
-
-    Without names of the actions it shows their numbers.
-    """
+    Without names of the actions it shows their numbers."""
 
     def __init__(
         self,

@@ -268,10 +268,8 @@ def moments(
     deterministic: bool = False,
     every: int = 1,
 ) -> Iterator[Moment]:
-    """Plays the episodes that `genkidama evaluate` plays with this seed.
-
-    One step of `every` is shown, and the end of each episode.
-    """
+    """Plays the episodes that `genkidama evaluate` plays with this seed. One step of `every` is
+    shown, and the end of each episode."""
     for episode in range(episodes):
         steps = steps_of(policy.model, environment, (seed, episode), deterministic)
         for step in count():
@@ -287,10 +285,8 @@ def moments(
 
 
 def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
-    """Names of the actions; empty if they are unknown.
-
-    A custom environment may have `get_action_meanings()`, as Atari games do.
-    """
+    """Names of the actions; empty if they are unknown. A custom environment may have
+    `get_action_meanings()`, as Atari games do."""
     meanings = getattr(environment.unwrapped, "get_action_meanings", None)
     if meanings is not None:
         return [str(name) for name in meanings()]

@@ -60,10 +60,8 @@ def robust(rule: Rule, settings: ParentSettings) -> Rule:
 
 
 class Robust(Rule):
-    """A rule around a rule, which gets only the pushes that these options accept.
-
-    Its statistics of the children are lost at a restart.
-    """
+    """A rule around a rule, which gets only the pushes that these options accept. Its statistics of
+    the children are lost at a restart."""
 
     def __init__(self, rule: Rule, settings: ParentSettings) -> None:
         self.rule = rule
@@ -152,15 +150,8 @@ for _name in vars(Rule).keys() - vars(Robust).keys():
 
 
 def trimmed_mean(vectors: list[Vector], trim: float) -> Vector:
-    """Number by number the mean without the largest and the smallest ones.
-
-    Args:
-        vectors: at least one, float32, shape (n,).
-        trim: the share that is left out at each end, in [0, 0.5]; 0.5 is the median.
-
-    Returns:
-        float32, shape (n,). With one vector it is that one.
-    """
+    """Number by number the mean without the largest and the smallest ones. `trim` is the share that
+    is left out at each end; 0.5 is the median. A single vector is the mean."""
     count = len(vectors)
     if count == 1:
         return vectors[0]
@@ -222,10 +213,8 @@ def _shift(ours: Vector, before: Vector) -> float:
 
 
 def _moments(statistics: Vector) -> list[tuple[Any, Any]]:
-    """Mean and deviation of the observations and of the returns, as far as there are any.
-
-    Each group is a count, d sums and d sums of squares: an odd number of numbers.
-    """
+    """Mean and deviation of the observations and of the returns, as far as there are any. Each
+    group is a count, d sums and d sums of squares: an odd number of numbers."""
     size = len(statistics)
     groups = [statistics] if size % 2 else [statistics[: size - 3], statistics[size - 3 :]]
     moments = []

@@ -56,10 +56,8 @@ _LARGEST = 1e300
 
 
 class Sink(Protocol):
-    """A class that carries points to a tool. One thread makes all its calls.
-
-    A custom sink is a class with these methods, named by `"module:Class"`.
-    """
+    """A class that carries points to a tool. One thread makes all its calls. A custom sink is a
+    class with these methods, named by `"module:Class"`."""
 
     def __init__(self, about: RunInfo) -> None: ...
 
@@ -101,11 +99,7 @@ def sink_maker(wanted: str | SinkMaker) -> tuple[str, SinkMaker]:
 
 
 class Points:
-    """Makes points of a run's lines, in their order.
-
-    Args:
-        experiment: of the run.
-    """
+    """Makes points of a run's lines, in their order."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._status = RunStatus(experiment) if experiment.search is None else None

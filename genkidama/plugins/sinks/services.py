@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import flat
 from genkidama.runs.run import SETTINGS, Run
 
 #: MLflow refuses longer values and names of parameters, and more of them at once.
@@ -55,7 +56,7 @@ class RunInfo:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings in one level, as `{"algorithm.gamma": 0.99}`."""
-        return _flat(self.experiment.to_dict())
+        return flat(self.experiment.to_dict())
 
 
 def plain_name(name: str) -> str:
@@ -64,23 +65,9 @@ def plain_name(name: str) -> str:
                    for one in name[:200])  # fmt: skip
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{key}": one for key, one in _flat(value).items()}
-        else:
-            flat[name] = value
-    return flat
-
-
 class TensorBoard:
-    """Event files, which `tensorboard --logdir runs` shows.
-
-    Args:
-        about: the run.
-        folder: where the event files go; `tensorboard/` in the run's directory if absent.
-    """
+    """Event files, which `tensorboard --logdir runs` shows; in the run's directory if no folder is
+    given."""
 
     def __init__(self, about: RunInfo, folder: Path | None = None) -> None:
         from tensorboardX import SummaryWriter
@@ -128,9 +115,7 @@ class WandB:
 
 class MLflow:
     """MLflow: a run of the experiment `genkidama`, or of `MLFLOW_EXPERIMENT_NAME`.
-
-    `MLFLOW_TRACKING_URI` says where; without it, MLflow's own default holds.
-    """
+    `MLFLOW_TRACKING_URI` says where; without it, MLflow's own default holds."""
 
     def __init__(self, about: RunInfo) -> None:
         from mlflow.entities import Param
