@@ -11,7 +11,7 @@ from pathlib import Path
 
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import needs_openssl
-from tests.cli.test_access import free_port
+from tests.engines import free_port
 from tests.helpers import constant, history, starting, until
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,13 +20,9 @@ from genkidama.cli.access import default_folder, fingerprint_of, make_certificat
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens
 from tests.certificates import needs_openssl
+from tests.engines import free_port
 from tests.helpers import constant, history, small, starting, until
 from tests.terminals import Terminal, in_terminal
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def fetched(link: str) -> bytes:
@@ -220,8 +215,7 @@ def test_without_segno_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 @needs_openssl
 def test_a_parent_shows_its_run_and_a_child_its_work(tmp_path: Path) -> None:
     (tmp_path / "cart.toml").write_text(constant(stop={"updates": 100_000}).to_toml())
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        place = f"--credentials keys --listen 127.0.0.1:{found.getsockname()[1]}"
+    place = f"--credentials keys --listen 127.0.0.1:{free_port()}"
     seen: dict[str, tuple[subprocess.Popen[bytes], Terminal]] = {}
 
     def show(*words: str) -> Terminal:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,8 +22,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.hypertrick.local_search import search
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.run import Run
-from genkidama.runtime import process as process_module
-from tests.helpers import ROOT, constant, history, small, until
+from tests.helpers import ROOT, constant, history, small
 
 
 @pytest.fixture(autouse=True)
@@ -190,29 +186,6 @@ def test_a_parent_that_others_stop_and_a_child_that_fails_do_not_end_the_run(
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_who_is_killed_over_and_over_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "MOST_LOSSES", 1)
-    ended = threading.Event()
-
-    def hunt() -> None:
-        while not ended.wait(0.05):
-            for process in of("genkidama.child"):
-                process.kill()
-
-    hunter = threading.Thread(target=hunt)
-    hunter.start()
-    try:
-        with pytest.raises(
-            EnvironmentFailure,
-            match=r"child-1 was killed 2 times within a minute; see run/logs/child-1.log",
-        ):
-            train(constant(stop={"seconds": 60.0}), children=1, out="run")
-    finally:
-        ended.set()
-        hunter.join()
-
-
-@pytest.mark.usefixtures("leftovers")
 def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     settings = small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "raise"}})
     with pytest.raises(EnvironmentFailure) as raised:
@@ -230,18 +203,6 @@ def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) 
 def test_what_a_child_cannot_build_is_the_users_mistake() -> None:
     with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:Nothing'"):
         train(constant(child={"backend": "tests.helpers:Nothing"}), children=1, out="run")
-
-
-@pytest.mark.usefixtures("leftovers")
-def test_interrupted_it_ends_all_and_leaves_a_checkpoint(tmp_path: Path) -> None:
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(constant(), children=2, out="run", watch=Watch("exchange", interrupt))
-    last = history(tmp_path / "run", "checkpoint")[-1]["version"]
-    assert Run(tmp_path / "run").snapshot.version == last
-    until(lambda: [event["reason"] for event in history(tmp_path / "run", "stop")] == ["SIGTERM"])
 
 
 # What becomes of a child that ends early.

@@ -98,12 +98,6 @@ def test_a_block_holds_true_steps_of_each_lane(played: Played) -> None:
                 assert cells[t + 1] == after
 
 
-def test_every_step_says_how_probable_its_action_was(played: Played) -> None:
-    rows = played.block()
-    steps = rows[rows[:, played.columns.following] > 0]
-    np.testing.assert_allclose(steps[:, played.columns.log_mu], played.log_mu(rows), atol=1e-5)
-
-
 def test_it_acts_as_its_policy_would_and_not_at_random(played: Played) -> None:
     """Newer weights are looked for before each block, and that must not be taken for an ε."""
     bias = played.judge.signature.slices["policy.2.bias"]

@@ -79,15 +79,6 @@ def test_a_rollout_tells_what_was_noted(found: list[list[list[Step]]]) -> None:
     assert rollout.progress == 0.25
 
 
-def test_a_step_is_never_taken_for_the_one_that_followed_by_chance() -> None:
-    rows = block([[(1, GOES_ON)], [(2, TERMINATED)]])
-    # The first lane's step is cut, and another lane's step stands in the next row.
-    rollout = rollout_of(rows, COLUMNS, MODEL, 0.0)
-    assert rollout.ends.tolist() == [True, True]
-    assert rollout.cuts.tolist() == [0]
-    assert rollout.cut_observations.tolist() == [[1.5, 0.0]]
-
-
 def many(count: int = 64) -> np.ndarray:
     return block(
         [[(number % 5, TERMINATED if number % 9 == 8 else GOES_ON)] for number in range(count)]

@@ -22,7 +22,7 @@ from genkidama.parent import Parent
 from genkidama.parent.connection import PIECE_BYTES
 from genkidama.plugins.dashboard import endpoint
 from genkidama.protocol.messages import Push
-from genkidama.protocol.tokens import link_cookie, link_token, written
+from genkidama.protocol.tokens import written
 from genkidama.runs.status import RunStatus, fold
 from genkidama.server.events import from_line
 from genkidama.server.limits import ANSWERS_OF_ONE, VIEWERS_OF_ONE
@@ -30,10 +30,11 @@ from tests.helpers import constant, eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_authentication import Bearer, bearer
 from tests.plugins.dashboard.test_run_browser import fetch
+from tests.plugins.dashboard.test_viewers import COOKIE, SALT
+from tests.plugins.dashboard.test_viewers import TOKEN as VIEWER
 
-PI, KEY, SALT = "token-of-the-pi-01", "key-of-a-viewers-link", "0123456789abcdef" * 2
-VIEWER = link_token(KEY, SALT)
-COOKIE = link_cookie(KEY, SALT)
+KEY = "the-key-of-a-link"
+PI = "token-of-the-pi-01"
 
 
 @pytest.fixture
@@ -100,14 +101,15 @@ async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) ->
         assert seen["run"]["state"] == "waiting" and seen["children"] == []
         async with FakeChild(parent.address, "pi") as child:
             await child.enter()
-            for number in range(1, 6):
-                await push(child, number, float(number))
+            for number, value in enumerate((1.0, 2.0, 3.0, 4.5, 6.75), 1):
+                await push(child, number, value)
             while seen["learning"]["version"] < 5:
                 seen = fold(seen, await hear(feed))
             status = json.loads((await fetch(place(parent, "status")))[1])
     assert status["learning"]["steps"] == seen["learning"]["steps"] == 50
     (pi,) = status["children"]
     assert (pi["name"], pi["updates"], pi["steps"], pi["last_return"]) == ("pi", 5, 50, 5.0)
+    assert pi["distance"] == pytest.approx(1.0)  # each push is 2·θ_P, before the blend
     assert pi["address"] == "127.0.0.1" and pi["figures"] == {"pps": 7.0}
     assert pi["bytes_in"] > 5 * 4 * 9 and pi["bytes_out"] > 5 * 4 * 9
     # The same events, as the history has them, give the same document.
@@ -118,18 +120,6 @@ async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) ->
         assert event is not None
         again.take([event])
     assert again.steps == 50 and again.document(0.0)["learning"]["mean_return"] == 3.0
-
-
-async def test_a_page_tells_how_far_a_child_lies_from_the_parent(parent: Parent) -> None:
-    async with watch(parent) as feed, FakeChild(parent.address, "pi") as child:
-        seen = fold(None, await hear(feed))
-        await child.enter()
-        for number in (2.0, 3.0):  # the first becomes θ_P
-            await push(child, int(number), number)
-        while seen["learning"]["version"] < 2:
-            seen = fold(seen, await hear(feed))
-        (pi,) = seen["children"]
-        assert pi["distance"] == pytest.approx(0.5)  # |3 − 2| / |2|, before the blend
 
 
 async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:

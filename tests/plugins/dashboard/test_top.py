@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from genkidama.__main__ import main
-from genkidama.protocol.tokens import link_cookie, link_token, written
+from genkidama.protocol.tokens import written
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
-
-SALT = "0123456789abcdef" * 2
-VIEWER = link_token("key", SALT)
+from tests.plugins.dashboard.test_viewers import COOKIE, SALT, TOKEN
 
 
 async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
@@ -37,9 +35,7 @@ async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
 
 async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text(
-        "* token-of-the-pi-01\n" + written("anna", VIEWER, None, SALT, link_cookie("key", SALT))
-    )
+    tokens.write_text("* token-of-the-pi-01\n" + written("anna", TOKEN, None, SALT, COOKIE))
     tokens.chmod(0o600)
     settings = constant(parent={"tokens_file": str(tokens)})
     with starting(tmp_path) as start:
@@ -48,7 +44,7 @@ async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
             Bearer(parent.address, "token-of-the-pi-01"),
         ):
             place = f"{parent.address[0]}:{parent.address[1]}"
-            shown = start("genkidama", "top", f"http://viewer:{VIEWER}@{place}", "--once")
+            shown = start("genkidama", "top", f"http://viewer:{TOKEN}@{place}", "--once")
             childs = start("genkidama", "top", f"http://v:token-of-the-pi-01@{place}", "--once")
             await eventually(lambda: None not in (shown.popen.poll(), childs.popen.poll()))
     assert shown.popen.returncode == 0 and "waiting" in shown.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import errno
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +57,7 @@ ROWS: list[tuple[Callable[..., Check], tuple[Any, ...], str, str, str]] = [
     (checks.judge_processor, ("Windows", "AMD64", 64), "failed", "", "WSL 2"),
     (checks.judge_c_library, ("glibc", "2.27"), "failed", "glibc 2.27", "newer system"),
     (checks.judge_c_library, ("glibc", "2.28"), "ok", "", ""),
-    (checks.judge_c_library, ("glibc", "2.41"), "ok", "", ""),
+    (checks.judge_c_library, ("glibc", "2.36-9+deb12u4"), "ok", "", ""),
     (checks.judge_c_library, ("", ""), "failed", "not glibc", "Debian"),
     (checks.judge_c_library, ("musl", "1.2.5"), "failed", "musl 1.2.5", "Debian"),
     (checks.judge_cores, (None, 4, None), "ok", "4 CPU cores", ""),
@@ -199,10 +198,6 @@ def test_judgement(
     assert check.status == status, check
     assert found in check.found and advice in check.advice, check
     assert bool(check.advice) == (status in ("warning", "failed"))
-
-
-def test_the_examples_are_true() -> None:
-    assert doctest.testmod(checks).failed == 0
 
 
 def test_words_for_sizes_and_times() -> None:

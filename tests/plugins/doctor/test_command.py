@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import pty
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,8 @@ from genkidama.plugins.doctor.checks import Check
 from genkidama.protocol.messages import PROTOCOL
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import Authority, Signed, needs_openssl
-from tests.helpers import ROOT, history, python, small
+from tests.engines import free_port
+from tests.helpers import ROOT, Ended, history, python, small
 from tests.plugins.doctor.parents import TOKEN, examined, secured
 
 MISSING = "libmissing.so.0: cannot open shared object file"
@@ -40,11 +39,8 @@ FAKES = {
 }
 
 
-class Ran:
+class Ran(Ended):
     """What the command has said, in a process of its own."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
 
     @property
     def rows(self) -> dict[str, dict[str, str]]:
@@ -55,37 +51,16 @@ class Ran:
         return [name for name, row in self.rows.items() if row["status"] == "failed"]
 
 
-def run(
-    folder: Path,
-    *arguments: object,
-    fakes: str = "",
-    module: str = "genkidama doctor",
-    **environment: str,
-) -> Ran:
+def run(folder: Path, *arguments: object, fakes: str = "", module: str = "genkidama doctor") -> Ran:
     """`python -m genkidama doctor ARGUMENTS…` in `folder`, where some packages may be fakes."""
     path = folder / f"fakes-{fakes}"
     for name, text in FAKES.get(fakes, {}).items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
-    command = [sys.executable, "-m", *module.split(), *map(str, arguments)]
-    variables = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}", **environment}
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    words = "-m", *module.split(), *map(str, arguments)
+    ended = python(*words, folder=folder, PYTHONPATH=f"{path}{os.pathsep}{ROOT}")
     assert "Traceback" not in ended.stderr, ended.stderr
     return Ran(ended.returncode, ended.stdout, ended.stderr)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @needs_openssl

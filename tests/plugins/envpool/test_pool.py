@@ -79,52 +79,44 @@ def test_bounds_that_mean_none_are_none() -> None:
 
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("name", "hint"),
     [
-        (
-            Environment(id="envpool:Corridor-v9"),
-            "environment.id = 'envpool:Corridor-v9': EnvPool 0.0 does not know it; "
-            "did you mean 'envpool:Corridor-v0'?",
-        ),
-        (
-            Environment(id="envpool:X"),
-            "environment.id = 'envpool:X': EnvPool 0.0 does not know it; "
-            "its envpool.list_all_envs() names them",
-        ),
-        (
-            Environment(id="envpool:Corridor-v0", options={"enable_wind": True}),
-            "environment.options = {'enable_wind': True}: EnvPool's 'Corridor-v0' cannot take "
-            "them: it got an unexpected keyword argument 'enable_wind'; its options: num_threads, "
-            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
-        ),
-        (
-            Environment(id="envpool:Corridor-v0", options={"seed": 3}),
-            "environment.options = {'seed': 3}: EnvPool's 'Corridor-v0' cannot take them: "
-            "'seed' is no option of an experiment; its options: num_threads, "
-            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
-        ),
-        (
-            Environment(id="envpool:Corridor-v0", options={"max_episode_steps": 0}),
-            "environment.options = {'max_episode_steps': 0}: EnvPool's 'Corridor-v0' cannot take "
-            "them: max_episode_steps = 0 is no number of steps; its options: num_threads, "
-            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
-        ),
-        (
-            Environment(id="envpool:Corridor-v0", options={"num_threads": "two"}),
-            "environment.options = {'num_threads': 'two'}: EnvPool's 'Corridor-v0' cannot take "
-            "them: a value has the wrong type; its options: num_threads, "
-            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
-        ),
+        ("Corridor-v9", "did you mean 'envpool:Corridor-v0'?"),
+        ("X", "its envpool.list_all_envs() names them"),
     ],
-    ids=lambda argument: str(argument.options) if isinstance(argument, Environment) else "",
 )
-def test_what_envpool_does_not_have_is_told_in_one_line(
-    settings: Environment, sentence: str
-) -> None:
+def test_what_envpool_does_not_know_is_told_in_one_line(name: str, hint: str) -> None:
+    sentence = f"environment.id = 'envpool:{name}': EnvPool 0.0 does not know it; {hint}"
+    check_told(Environment(id=f"envpool:{name}"), sentence)
+
+
+def check_told(settings: Environment, sentence: str) -> None:
     for make in (make_environment, lambda settings: make_lanes(settings, 2)):
         with pytest.raises(ConfigurationError) as caught:
             make(settings)
         assert str(caught.value) == sentence
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"enable_wind": True}, "it got an unexpected keyword argument 'enable_wind'"),
+        ({"seed": 3}, "'seed' is no option of an experiment"),
+        ({"max_episode_steps": 0}, "max_episode_steps = 0 is no number of steps"),
+        ({"num_threads": "two"}, "a value has the wrong type"),
+    ],
+    ids=str,
+)
+def test_an_option_that_envpool_does_not_take_is_told_in_one_line(
+    options: dict[str, Any], problem: str
+) -> None:
+    check_told(
+        Environment(id="envpool:Corridor-v0", options=options),
+        f"environment.options = {options!r}: EnvPool's 'Corridor-v0' cannot take them: {problem}; "
+        "its options: num_threads, max_episode_steps; "
+        "Gymnasium's, without 'envpool:', may have others",
+    )
 
 
 @pytest.mark.usefixtures("stand_in")

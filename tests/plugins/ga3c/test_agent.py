@@ -246,32 +246,26 @@ def sleeping(where: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize(
     "where", ["for an action", "for a value", "for a slot", "at the semaphore"]
 )
-def test_it_ends_where_it_sleeps_when_it_is_told_to(where: str) -> None:
-    before = Numbered.closed
-    with acting(**sleeping(where)) as (yard, agent):
-        until_it_sleeps(yard, where)
-        yard.slots.stop[yard.index] = True
-        if yard.paused:
-            yard.release()
-        else:
-            yard.ring()
-        assert agent.ended() == 0
-        assert Numbered.closed == before + 1
-
-
-@pytest.mark.parametrize(
-    "where", ["for an action", "for a value", "for a slot", "at the semaphore"]
-)
-def test_it_ends_with_the_child(where: str) -> None:
+def test_it_ends_where_it_sleeps_when_it_is_told_to_and_with_the_child(
+    where: str, told: bool
+) -> None:
     """Whose end is that of all pipes to it, the one that it sleeps in among them."""
     before = Numbered.closed
     with acting(**sleeping(where)) as (yard, agent):
         until_it_sleeps(yard, where)
-        for end in (yard.predictions[0], yard.training[0], yard.bell[1], yard.line):
-            end.close()
+        if not told:
+            for end in (yard.predictions[0], yard.training[0], yard.bell[1], yard.line):
+                end.close()
+        else:
+            yard.slots.stop[yard.index] = True
+            if yard.paused:
+                yard.release()
+            else:
+                yard.ring()
         assert agent.ended() == 0
         assert Numbered.closed == before + 1
 

@@ -381,13 +381,14 @@ async def test_stopped_while_the_model_is_built_it_does_not_wait() -> None:
     assert loop.time() - began < 2.0
 
 
-SCRIPT = """
+#: It imports nothing of this file, which imports torch.
+SCRIPT = f"""
 import asyncio, sys
+from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.backend import GA3C
-from tests.plugins.ga3c.test_backend import bandit
 
 async def main():
-    backend = GA3C(bandit(), 2)
+    backend = GA3C(Experiment.from_dict({bandit().to_dict()!r}), 2)
     await backend.startup()
     await backend.begin(None)
     await backend.due()
@@ -400,9 +401,7 @@ asyncio.run(main())
 
 
 def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
-        SCRIPT.replace("from tests.plugins.ga3c.test_backend import bandit", CHILDS_EXPERIMENT)
-    )
+    (tmp_path / "script.py").write_text(SCRIPT)
     with starting(tmp_path) as start:
         child = start("script")
         until(lambda: "trains" in child.out, "it trains")
@@ -411,13 +410,6 @@ def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         os.kill(child.pid, signal.SIGKILL)
         psutil.wait_procs(family, 10)
         assert not any(process.is_running() for process in family)
-
-
-#: The bandit without what this file imports, torch among it.
-CHILDS_EXPERIMENT = f"""
-from genkidama.config.experiment import Experiment
-bandit = lambda: Experiment.from_dict({bandit().to_dict()!r})
-"""
 
 
 def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:

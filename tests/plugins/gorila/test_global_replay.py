@@ -36,34 +36,6 @@ ROWS = RingRows((2,), False, 1)
 ENVIRONMENT = {"id": "Cart-v1", "options": {}, "wrappers": (), "vectorized": False}
 
 
-def batch(first: int, steps: int, cuts: list[int]) -> np.ndarray:
-    """Steps whose numbers all differ; the observation behind a cut is that step's, plus 0.5."""
-    numbers = np.arange(first, first + steps, dtype=np.float32)
-    observations = np.stack((numbers, -numbers), 1)
-    nothing = np.zeros(steps)
-    behind = [observations[cut] + np.float32(0.5) for cut in cuts]
-    return ROWS.block(observations, numbers[:, None], numbers, nothing, nothing, cuts, behind, -1.0)
-
-
-@given(st.integers(1, 12), st.data())
-def test_a_stop_lies_behind_each_cut_and_each_step_before_what_followed_it(
-    steps: int, data: st.DataObject
-) -> None:
-    cuts = sorted(data.draw(st.sets(st.integers(0, steps - 1))))
-    block = batch(0, steps, cuts)
-    assert len(block) == steps + len(cuts)
-    assert block.itemsize == ROWS.width
-    row = 0
-    for step in range(steps):
-        assert block["observation"][row].tolist() == [step, -step]
-        assert block["numbers"][row].tolist() == [step, step, 0, 0, -1, 1]
-        row += 1
-        if step in cuts:
-            assert block["observation"][row].tolist() == [step + 0.5, 0.5 - step]
-            assert block["numbers"][row, -1] == 0
-            row += 1
-
-
 def test_pixels_take_a_byte_each_and_come_back_as_they_were() -> None:
     rows = RingRows((2, 3), True, 1)
     seen = np.arange(250, 256, dtype=np.float32).reshape(1, 2, 3)
@@ -528,23 +500,6 @@ def test_what_it_cannot_do_is_said(engine: RealEngine) -> None:
             draw(1, own=True)
     core.replay.prioritize(np.zeros(1, np.int64), np.ones(1))  # as a local one, it does nothing
     core.close()
-
-
-def test_two_cores_have_one_replay_and_another_experiment_has_its_own(engine: RealEngine) -> None:
-    first = Core(engine)
-    settings = first.ring.settings
-    second = EngineRing(settings, "other")
-    second.open()
-    for _ in range(16):
-        first.play("...t")
-    assert len(second) == 64
-    with pytest.raises(ConfigurationError, match=r"is another experiment's \(CartPole-v1 "):
-        Core(
-            engine,
-            **{"replay.name": settings.name, "environment.options": {"sutton_barto_reward": True}},
-        )
-    second.close()
-    first.close()
 
 
 def spoil(core: Core, value: float, column: int) -> None:

@@ -25,12 +25,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
         yield engine
 
 
-def test_an_engine_that_keeps_a_file_is_good(engine: RealEngine) -> None:
-    found = RedisClient(engine.url)
-    assert found.check() == ""
-    found.close()
-
-
 def test_one_that_keeps_none_is_warned_of(tmp_path: Path) -> None:
     with running(tmp_path) as engine:
         found = RedisClient(engine.url)

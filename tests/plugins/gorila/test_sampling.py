@@ -51,26 +51,6 @@ def test_every_step_is_as_probable_as_every_other(replacement: bool, share: int 
     assert max(abs(count - expected) for count in counts.values()) < 6 * expected**0.5
 
 
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_with_replacement_what_is_drawn_is_there(count: int, seed: int) -> None:
-    replay, _ = story()
-    there = everything(replay)
-    drawn = noted(Sampler(replay).sample(np.random.default_rng(seed), count))
-    assert len(drawn) == count
-    assert all(step in there for step in drawn)
-
-
-def test_without_replacement_no_step_comes_twice() -> None:
-    replay, _ = story()
-    there = everything(replay)
-    for count in range(1, len(there) + 1):
-        rng = np.random.default_rng(count)
-        drawn = [
-            step["rewards"] for step in noted(Sampler(replay).sample(rng, count, replacement=False))
-        ]
-        assert len(set(drawn)) == count
-
-
 def test_what_is_drawn_is_the_readers_own() -> None:
     replay, _ = story()
     drawn = Sampler(replay).sample(np.random.default_rng(0), 50)
@@ -166,21 +146,6 @@ def test_n_steps_are_summed_up_as_far_as_they_are_remembered(
         assert (found["actions"], found["log_mu"]) == (first["actions"], first["log_mu"])
         assert discount == (0.0 if last["terminated"] else GAMMA ** len(chain))
     memory.close()
-
-
-def test_a_batchs_end_does_not_shorten_what_is_summed_up() -> None:
-    """Neither with one lane nor with several, which begin in new rows."""
-    for lanes in (1, 2):
-        batch = 2 * lanes
-        memory = shared(1, 20 * batch, batch, lanes=lanes)
-        writer = Writer(memory, batch, lanes=lanes)
-        for _ in range(6):
-            writer.write(*[[GOES_ON] * 2] * lanes)
-        sampler = Sampler(ReplayTensor(memory, batch, (2,), 1), GAMMA)
-        drawn = sampler.sample(np.random.default_rng(0), 12 * lanes, replacement=False, steps=5)
-        lengths = np.log(drawn.discounts) / np.log(GAMMA)
-        assert sorted(lengths.round().tolist()) == sorted([1, 2, 3, 4, *[5] * 8] * lanes)
-        memory.close()
 
 
 def test_rewards_are_scaled_and_cut_before_they_are_summed_up() -> None:
@@ -284,17 +249,12 @@ def test_without_priorities_none_can_be_asked_for() -> None:
     memory.close()
 
 
-def memory_of(cores: int, steps: int, batch: int = 4) -> SharedMemory:
-    rows = ReplayTensor.rows(steps, batch)
-    return memory_of_rows(cores, rows)
-
-
-def memory_of_rows(cores: int, rows: int) -> SharedMemory:
+def memory_of(rows: int) -> SharedMemory:
     columns = ReplayTensor.columns(2, 1)
     more = ring_arrays(rows, columns)
     more["priorities"] = SharedArray((nodes_of(rows),), "float64")
     more["largest"] = SharedArray((), "float64")
-    return shared_memory(cores, rows, columns, more)
+    return shared_memory(2, rows, columns, more)
 
 
 class Noting(Writer):
@@ -316,7 +276,7 @@ def leaves(memory: SharedMemory) -> np.ndarray:
 
 @pytest.mark.parametrize("rows", [2, 31, 32, 33, 1024, 1025, 40_000])
 def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
-    memory = memory_of_rows(2, rows)
+    memory = memory_of(rows)
     trees = SumTrees(memory, ReplayTensor(memory, 1, (2,), 1), 1.0)
     rng = np.random.default_rng(rows)
     expected = np.zeros((2, rows))
@@ -354,7 +314,7 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
     story: list[tuple[int, int, list[int]]], seed: int
 ) -> None:
     """At wraps, truncations and deaths, while priorities are given."""
-    memory = memory_of(2, 12)
+    memory = memory_of(ReplayTensor.rows(12, 4))
     replay = ReplayTensor(memory, 4, (2,), 1)
     writers = [Noting(memory, 4, index) for index in range(2)]
     trees = writers[0].trees
@@ -391,7 +351,7 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
 
 def filled(exponent: float = 1.0) -> tuple[SharedMemory, SumTrees, Sampler]:
     """Two cores with eight steps each, and errors of 1 to 16."""
-    memory = memory_of(2, 20)
+    memory = memory_of(ReplayTensor.rows(20, 4))
     for index in range(2):
         writer = Noting(memory, 4, index)
         writer.write([GOES_ON] * 3 + [TERMINATED])
@@ -456,8 +416,7 @@ def test_weights_make_up_for_chances(correction: float) -> None:
 def test_what_has_been_overwritten_gets_no_priority() -> None:
     memory, trees, sampler = filled()
     drawn = sampler.sample(np.random.default_rng(0), 16, replacement=False, correction=0.4)
-    before = leaves(memory).copy()
-    before_room = before[:, 8:].copy()
+    before_room = leaves(memory)[:, 8:].copy()
     trees.prioritize(0, drawn.places + 8, np.full(16, 99.0))
     assert (leaves(memory)[:, 8:] == before_room).all()
     memory.close()
@@ -474,12 +433,4 @@ def test_errors_that_are_no_numbers_are_never_drawn() -> None:
     assert (drawn.places >= memory.replay.shape[1]).all()
     with pytest.raises(ValueError, match=r"^3 steps asked for, 0 are there$"):
         sampler.sample(np.random.default_rng(0), 3, share=0, correction=0.4)
-    memory.close()
-
-
-def test_all_cores_write_the_same_trees() -> None:
-    memory, trees, _ = filled()
-    other: Any = SumTrees(memory, ReplayTensor(memory, 4, (2,), 1), 1.0)
-    other.prioritize(0, np.array([3]), np.array([100.0]))
-    assert trees.totals()[0] == pytest.approx(36.0 + 8e-3 - 4.0 + 100.0)
     memory.close()

@@ -408,12 +408,6 @@ async def _fail() -> int:
     raise ValueError("no")
 
 
-async def test_all_results_come_in_their_order() -> None:
-    ended: list[int] = []
-    assert await gather_all(_later(value, ended) for value in (2, 1)) == [2, 1]
-    assert ended == [1, 2]
-
-
 async def test_the_first_error_ends_the_others() -> None:
     ended: list[int] = []
     with pytest.raises(ValueError, match="no"):

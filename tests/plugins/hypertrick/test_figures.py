@@ -84,38 +84,36 @@ def test_the_whole_report_with_all_figures(
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_figure_of_nothing(drawn: Any) -> None:
-    assert drawn(make_study(until=-1.0)) == set()
-    assert drawn(make_study(until=1.0)) == set()
+RATE = "optimizer.learning_rate"
+ODD = {
+    "a.b": {"choices": ["$x", "y$", "a quite long choice of words", [1, 2]]},
+    "c.b": {"low": 0.0, "high": 1.0},
+}
 
 
-def test_one_trial_on_one_node_with_one_setting(drawn: Any) -> None:
-    space = {"optimizer.learning_rate": SPACE["optimizer.learning_rate"]}
-    study = make_study(
-        trials=1,
-        phases=1,
-        nodes=1,
-        space=space,
-        score=lambda params, phase, rng: params["optimizer.learning_rate"],
-    )
-    assert drawn(study) == ALL - {"importances"}
-
-
-def test_all_trials_failed_at_once(drawn: Any) -> None:
-    assert drawn(make_study(trials=6, score=lambda *_: math.nan)) == {"timeline"}
-
-
-def test_constant_scores_and_texts_that_look_like_formulas(drawn: Any) -> None:
-    space = {
-        "a.b": {"choices": ["$x", "y$", "a quite long choice of words", [1, 2]]},
-        "c.b": {"low": 0.0, "high": 1.0},
-    }
-    study = make_study(trials=6, phases=2, space=space, method="random", score=lambda *_: 3.0)
-    assert drawn(study) == ALL - {"importances"}
-
-
-def test_a_search_of_which_nothing_has_completed_has_no_best_score_to_draw(drawn: Any) -> None:
-    assert drawn(make_study(trials=6, until=200)) == ALL - {"importances", "best_score"}
+@pytest.mark.parametrize(
+    ("made", "figures"),
+    [
+        ({"until": -1.0}, set()),
+        ({"until": 1.0}, set()),
+        (
+            {"trials": 1, "phases": 1, "nodes": 1, "space": {RATE: SPACE[RATE]}}
+            | {"score": lambda params, phase, rng: params[RATE]},
+            ALL - {"importances"},
+        ),
+        ({"trials": 6, "score": lambda *_: math.nan}, {"timeline"}),
+        (
+            {"trials": 6, "phases": 2, "method": "random", "space": ODD, "score": lambda *_: 3.0},
+            ALL - {"importances"},
+        ),
+        ({"trials": 6, "until": 200}, ALL - {"importances", "best_score"}),
+    ],
+    ids=["nothing", "no score", "one trial", "all failed", "one score, odd texts", "none is done"],
+)
+def test_there_are_only_figures_of_what_is_known(
+    drawn: Any, made: dict[str, Any], figures: set[str]
+) -> None:
+    assert drawn(make_study(**made)) == figures
 
 
 @pytest.fixture(scope="module")

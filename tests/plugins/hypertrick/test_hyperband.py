@@ -293,14 +293,6 @@ def test_no_trial_waits_for_ever_or_is_chosen_twice_whatever_the_order(
     assert restored.decisions == search.rule.decisions
 
 
-def test_nobody_waits_for_a_trial_of_another_program() -> None:
-    rule = SynchronousHalving(workers=3, phases=2, factor=2)
-    rule.left_out.add(1)
-    assert rule.report(0, 0, 1.0) is PAUSE and rule.settle() == []
-    assert rule.report(2, 0, 2.0) is PAUSE
-    assert [each.trial for each in rule.settle()] == [2, 0]
-
-
 def test_more_trials_than_before_open_a_rung_again() -> None:
     first = SynchronousHalving(workers=4, phases=2, factor=2)
     for trial in range(4):

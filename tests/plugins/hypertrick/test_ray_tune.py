@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick import Decision, HyperTrick, Mode, Verdict
+from tests.helpers import ROOT
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from genkidama.plugins.hypertrick.ray_tune import HyperTrickScheduler
 
 NAN = math.nan
-ROOT = Path(__file__).parents[3]
 RULE: dict[str, Any] = {"workers": 6, "phases": 3, "eviction_rate": 0.25}
 
 
@@ -198,19 +198,6 @@ def test_a_last_result_that_only_ends_the_trial_counts() -> None:
     assert [(decision.trial, decision.metric) for decision in ours.rule.decisions] == [(0, 4.0)]
 
 
-def test_a_failed_trial_counts_as_the_worst_of_its_phase() -> None:
-    ours = scheduler(workers=1)
-    first, second = trials_of(ours, 2)
-    assert ours.on_trial_result(None, first, result(1, -math.inf)) == "CONTINUE"
-    fail(ours, first)
-    assert ours.rule.decisions[1].mode is Mode.FAILURE
-    assert ours.rule.decisions[1].phase == 1
-    ours.on_trial_result(None, second, result(2, -math.inf))
-    assert ours.rule.decisions[-1] == Decision(
-        1, 1, -math.inf, order=2, worse=1, mode=Mode.SELECTION, verdict=Verdict.CONTINUE
-    )
-
-
 def test_a_trial_that_ray_tries_again_has_not_failed_and_its_repeated_phases_count_once() -> None:
     ours = scheduler()
     trial = trials_of(ours, 1)[0]
@@ -279,16 +266,6 @@ def test_a_restored_run_goes_on_with_the_same_verdicts(
     third: HyperTrickScheduler = pickle.loads(pickled)
     trials_of(third, directory=directory)
     assert repr(third.rule.decisions) == repr(rule.decisions)
-
-
-def test_a_failure_after_a_restart_counts_in_the_phase_under_way(tmp_path: Path) -> None:
-    before, after = scheduler(), scheduler()
-    before.on_trial_result(None, trials_of(before, 1, tmp_path)[0], result(1, 5.0))
-    fail(after, trials_of(after, 1, tmp_path)[0])
-    assert [(decision.phase, decision.mode) for decision in after.rule.decisions] == [
-        (0, Mode.COLLECTION),
-        (1, Mode.FAILURE),
-    ]
 
 
 def test_a_trial_that_was_stopped_after_rays_last_checkpoint_is_stopped_again(

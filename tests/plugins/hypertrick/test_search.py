@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.search import PhaseRecord, Search
 from genkidama.protocol.messages import (
     PROTOCOL,
@@ -618,47 +618,31 @@ def test_a_restored_search_by_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phases", "metric", "expected"),
-    [(1, 5.0, "completed"), (3, NAN, "failed"), (3, 5.0, "running")],
-    ids=["all phases", "NaN", "none"],
+    ("phases", "metric", "verdict", "expected"),
+    [
+        (1, 5.0, Verdict.CONTINUE, "completed"),
+        (3, NAN, Verdict.STOP, "failed"),
+        (3, 5.0, Verdict.STOP, "stopped"),
+        (3, 5.0, Verdict.CONTINUE, "running"),
+    ],
 )
 def test_a_trial_whose_end_was_not_written_is_not_trained_again(
-    phases: int, metric: float, expected: str
+    phases: int, metric: float, verdict: Verdict, expected: str
 ) -> None:
     old = make(window=1, phases=phases)
     offer(old, 2)
     a = Node(old)
     a.enter()
     a.say(value=metric, returns=(5.0,))
+    (record,) = searching(old).trials[0].phases
     new = make(window=1, phases=phases)
     search = searching(new)
-    search.restore(0, {}, "running", list(searching(old).trials[0].phases))
+    search.restore(0, {}, "running", [msgspec.structs.replace(record, verdict=verdict)])
     search.restored(0.0)
     assert search.trials[0].state == expected
     assert [trial.number for trial in search.take_changed()] == (
         [] if expected == "running" else [0]
     )
-
-
-def test_a_trial_that_was_stopped_and_whose_end_was_not_written_stays_stopped() -> None:
-    new = make()
-    record = PhaseRecord(
-        phase=0,
-        node="a",
-        start=0,
-        end=1,
-        metric=0.0,
-        order=4,
-        worse=0,
-        mode=Mode.SELECTION,
-        verdict=Verdict.STOP,
-        steps=10,
-        episodes=1,
-        report=0,
-    )
-    searching(new).restore(0, {}, "running", [record])
-    searching(new).restored(0.0)
-    assert searching(new).trials[0].state == "stopped"
 
 
 def test_a_trial_that_has_lost_its_weights_begins_again() -> None:
@@ -1025,25 +1009,6 @@ def test_nodes_wait_at_a_rung_and_the_best_go_on_by_values() -> None:
         *((2, "stopped"), (0, "stopped"), (1, "completed"), (3, "completed")),
     ]
     assert [record.verdict.value for record in search.trials[0].phases] == ["stop"]
-
-
-def test_a_rung_goes_on_when_its_last_node_dies() -> None:
-    plan: dict[str, Any] = {"method": "successive_halving", "trials": 2, "phases": 3}
-    server = make(window=1, **plan)
-    offer(server, 2)
-    a, b = Node(server, "a"), Node(server, "b")
-    a.enter(), b.enter()
-    a.push(1.0, 1.0)
-    b.vanish(2.0)
-    assert a.hello(3.0).wait and a.hello(31.0).wait  # it may come back
-    assert a.enter(32.0) == 1
-    # Nor does it hang if nobody can train that trial.
-    for now in (33.0, 34.0):
-        a.leave(now, failed=True, reason="no such environment")
-        a.enter(now)
-    search = searching(server)
-    assert [trial.state for trial in search.trials.values()] == ["running", "failed"]
-    assert a.trial == 0
 
 
 #: A bracket whose first rung is full after three reports; trial 1 is the best.

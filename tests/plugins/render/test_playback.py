@@ -105,19 +105,19 @@ def test_what_draws_nothing_is_an_error_of_one_line(settings: Any, why: str) -> 
         make_pictured(Environment(**settings))
 
 
-def test_what_draws_no_picture_is_an_error_of_one_line(tmp_path: Path) -> None:
-    name = f"{__name__}:Wrong"
-    run = untrained(tmp_path, small(environment={"id": name}))
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("Wrong", ConfigurationError, r"render\(\) gives float64 of shape \(4, 4\)"),
+        ("Failing", EnvironmentFailure, r"Failing fails while it plays: KeyError: 'my b"),
+    ],
+)
+def test_what_draws_no_picture_or_fails_is_an_error_of_one_line(
+    tmp_path: Path, name: str, kind: type[Exception], said: str
+) -> None:
+    run = untrained(tmp_path, small(environment={"id": f"{__name__}:{name}"}))
     policy = Policy(run.load(), allow=run.allow)
-    with pytest.raises(ConfigurationError, match=r"render\(\) gives float64 of shape \(4, 4\)"):
-        next(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
-
-
-def test_an_environment_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
-    name = f"{__name__}:Failing"
-    run = untrained(tmp_path, small(environment={"id": name}))
-    policy = Policy(run.load(), allow=run.allow)
-    with pytest.raises(EnvironmentFailure, match=r"Failing fails while it plays: KeyError: 'my b"):
+    with pytest.raises(kind, match=said):
         list(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
 
 
