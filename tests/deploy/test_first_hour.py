@@ -80,7 +80,7 @@ class System:
         """What types a line in a shell of the user's."""
         mounts = (
             'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; '
-            'mount -t tmpfs tmpfs "$0/dev/shm"; trap "" INT; '
+            'mount -t tmpfs tmpfs "$0/dev/shm"; '
             'exec chroot --userspec=1000:1000 "$0" /usr/bin/env -i HOME=/home/ada LANG=C.UTF-8 '
             'PATH=/usr/bin:/bin bash -ec "cd; [ ! -e .venv ] || . .venv/bin/activate; $1"'
         )
@@ -118,11 +118,7 @@ class System:
             for child in _descendants(process.pid):
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGINT)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(30)
         count, seconds = self.steps.get(step, (0, 0.0))
         self.steps[step] = (count + 1, seconds + time.monotonic() - began)
 
