@@ -191,22 +191,6 @@ def test_a_host_that_is_read_is_read_by_others_in_the_same_way(host: str) -> Non
     assert cookie_of(host) == (f"genkidama-{port}" if port else "genkidama")
 
 
-_ODD = st.one_of(st.text(), st.text("[]:/@%?#;=\\http.\ud800", max_size=12).map("http://[".__add__))
-
-
-@given(
-    st.sampled_from(["", "watch", "status", "metrics", "static/", "films//["]),
-    st.text(max_size=40),
-    st.dictionaries(st.sampled_from(["host", "origin", "cookie", "authorization"]), _ODD),
-)
-def test_whatever_is_asked_there_is_an_answer_or_none(
-    path: str, more: str, headers: dict[str, str]
-) -> None:
-    for viewers in (OPEN, CLOSED):
-        found = answer(HttpRequest(f"/{path}{more}", headers), Shown(), viewers, 0.0)
-        assert found is None or found.status in (200, 401, 403, 404)
-
-
 def test_what_is_compressed_says_so() -> None:
     found = ask("/static/page.js", **{"accept-encoding": "br, gzip"})
     assert found is not None and ("Content-Encoding", "gzip") in found.headers

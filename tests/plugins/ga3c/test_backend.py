@@ -28,7 +28,7 @@ from genkidama.plugins.ga3c.backend import GA3C, Rates
 from genkidama.plugins.ga3c.slots import Count
 from genkidama.protocol.vector import Vector
 from tests.child.problems import bandit_solved, corridor_solved
-from tests.helpers import eventually, shared_memory, starting, until
+from tests.helpers import eventually, merged, shared_memory, starting, until
 
 
 def experiment(
@@ -47,9 +47,7 @@ def experiment(
         "ga3c": {"agents": 2, "dynamic": False},
     }
     settings["environment"]["options"] = options or {}
-    for name, section in sections.items():
-        settings[name] = {**settings.get(name, {}), **section}
-    return Experiment.from_dict(settings)
+    return merged(settings, **sections)
 
 
 def bandit(**sections: dict[str, Any]) -> Experiment:

@@ -34,7 +34,7 @@ from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c.engine import Engine, Predictor, Trainer, _device
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
-from tests.helpers import PATIENCE, eventually, starting, until
+from tests.helpers import PATIENCE, eventually, merged, starting, until
 from tests.plugins.ga3c.starter import EXPERIMENT, Started
 
 Array = npt.NDArray[Any]
@@ -56,9 +56,7 @@ def experiment(
         "child": {"backend": "ga3c", "exchange": "free"},
         "ga3c": {"rollouts": 4, "device": "cpu"},
     }
-    for name, section in sections.items():
-        settings[name] = {**settings.get(name, {}), **section}
-    return Experiment.from_dict(settings)
+    return merged(settings, **sections)
 
 
 class Bench:

@@ -46,16 +46,8 @@ class Submitted:
 class Yard:
     """The memory, the queues' other ends, and what has come out of them.
 
-    The agent is the second of three, so that others' memory lies on both sides of its own.
-
-    Args:
-        environment: of the experiment.
-        environments: E.
-        rollouts: K.
-        steps: T.
-        exchange: `child.exchange`.
-        mischief: random numbers by which bells are rung for no reason and old questions are
-            answered; neither happens if it is absent.
+    The agent is the second of three, so that others' memory lies on both sides of its own. By the
+    random numbers of `mischief` bells are rung for no reason and old questions are answered.
     """
 
     index, agents = 1, 3

@@ -16,7 +16,6 @@ from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
 from genkidama.plugins.hypertrick.pbt import PopulationBasedTraining
 from genkidama.plugins.hypertrick.rule import HyperTrick
 from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
-from tests.helpers import ROOT
 
 SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}}
 LEAST: dict[str, Any] = {"phase_steps": 10, "space": SPACE}
@@ -95,12 +94,6 @@ HALVING = ("successive_halving", "hyperband", "asynchronous_hyperband", "asha")
 def test_a_plain_experiment_has_no_search() -> None:
     assert Experiment().search is None
     assert "search" not in Experiment().to_dict()
-
-
-def test_the_example_is_one() -> None:
-    experiment = Experiment.load(ROOT / "examples" / "lunarlander" / "search.toml")
-    assert experiment.search is not None
-    assert set(experiment.search.space) == {"optimizer", "algorithm"}
 
 
 def test_a_single_setting_can_be_changed() -> None:
@@ -398,11 +391,6 @@ def test_lists_and_tables_are_told_to_a_study_as_text() -> None:
     dimension = Dimension(choices=[[64, 64], {"a": 1}, "adam", 3, 0.5, True, [[1.5], "x"]])
     assert dimension.labels == ["[64,64]", '{"a":1}', "adam", 3, 0.5, True, '[[1.5],"x"]']
     assert [dimension.value(label) for label in dimension.labels] == dimension.choices
-
-
-def test_the_value_of_a_range_is_its_own_label() -> None:
-    assert Dimension(low=1, high=3).value(2) == 2
-    assert Dimension(low=1, high=3).labels == []
 
 
 plain = (

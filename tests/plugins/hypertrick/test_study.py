@@ -35,6 +35,7 @@ from tests.plugins.hypertrick.studies import (
     written,
 )
 from tests.plugins.hypertrick.studies import SPACE as LANDER_SPACE
+from tests.plugins.hypertrick.test_search_run import trials_of
 
 SPACE: dict[str, Any] = {
     "optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
@@ -64,16 +65,6 @@ def refused(out: Path, resumes: bool = False, **search: Any) -> str:
     text = str(error.value)
     assert "\n" not in text
     return text
-
-
-def optunas(out: Path) -> list[optuna.trial.FrozenTrial]:
-    """The trials as anybody reads them."""
-    storage = optuna.storages.RDBStorage(f"sqlite:///{out}/study.db")
-    try:
-        return optuna.load_study(storage=storage, study_name=out.name).trials
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -198,7 +189,7 @@ async def test_what_is_written_twice_stands_there_once(tmp_path: Path) -> None:
         for _ in range(2):
             await study.write([(trial, "trials/x") for trial in trials])
         assert [trial.state for trial in study.trials()] == ["completed", "failed", "running"]
-    found = optunas(tmp_path)
+    found = trials_of(tmp_path)
     assert [trial.state for trial in found] == [COMPLETE, FAIL, RUNNING]
     assert (found[0].value, found[0].intermediate_values) == (5.0, {0: 5.0})
     assert found[0].user_attrs["checkpoint"] == "trials/x"
