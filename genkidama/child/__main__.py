@@ -76,11 +76,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     try:
-        keys = (
-            *("parent", "name", "cores", "role", "state"),
-            *("token_file", "ca_file", "fingerprint", "allow"),
-        )
-        given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
+        keys, typed = Role.__struct_fields__, vars(options).items()
+        given = {key: value for key, value in typed if key in keys and value is not None}
         if not options.file and not options.parent:
             raise ConfigurationError(
                 "where is the parent? give --parent ws://HOST:PORT or a child's TOML"

@@ -109,14 +109,8 @@ class Backend(Protocol):
 
 def notify_reply(backend: Backend, steps: int, version: int, children: float = 0.0) -> None:
     """Calls a backend's `heard(version)`, `answered(steps)` and `averaged(children)`, as far as it
-    has them: a push is answered.
-
-    Args:
-        backend: the child's.
-        steps: that the next push should bring; 0 leaves them to the backend.
-        version: of θ_P.
-        children: that push lately; 0 if nothing follows their number.
-    """
+    has them: a push is answered, with the version of θ_P. The numbers of steps that the next push
+    should bring, and of children that push lately, are 0 where nothing depends on them."""
     for name, value in (("heard", version), ("answered", steps), ("averaged", children)):
         if (method := getattr(backend, name, None)) is not None:
             method(value)
@@ -147,24 +141,7 @@ class ChunkBackend(Backend, Protocol):
         ...
 
     def take(self, weights: Vector | None, seconds: float) -> None:
-        """θ_C ← θ_P, if the parent has answered.
-
-        Args:
-            weights: θ_P; None if it is no newer.
-            seconds: from the request to the answer.
-        """
-        ...
-
-
-class RestingBackend(Backend, Protocol):
-    """A backend that can play fewer lanes, to spare a machine that is throttled."""
-
-    def rest(self, share: float) -> tuple[int, int] | None:
-        """Has this share of each process' lanes rest from its next batch on; 0 lets all play.
-
-        Returns:
-            The lanes that play, and all lanes; None where none can rest.
-        """
+        """θ_C ← θ_P, if the parent has answered, which took these seconds; None is no newer one."""
         ...
 
 
@@ -187,26 +164,21 @@ class NewsBackend(Backend, Protocol):
 
 
 def make_backend(experiment: Experiment, cores: int, child: str) -> Backend:
-    """The backend that `child.backend` names; no other one is imported.
-
-    Args:
-        experiment: with its settings.
-        cores: as `Backend` takes it.
-        child: the child's name.
+    """The backend that `child.backend` names; no other one is imported. `cores` as in `Backend`.
 
     Raises:
         ConfigurationError: an import string that leads nowhere, or to a backend without gradients
             where these are pushed.
     """
-    name = experiment.child.backend
+    name, acts = experiment.child.backend, experiment.sends_experience
     kind: Any
     if is_import_string(name):
         kind = load_object(name, "child.backend")
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {name!r}: is no class")
     else:
-        kind = find("backends", "experience" if experiment.sends_experience else name)
-    if kind is None and experiment.sends_experience:
+        kind = find("backends", "experience" if acts else name)
+    if kind is None and acts:
         raise ConfigurationError(
             f"parent.rule = {experiment.parent.rule!r}: takes experience, which is of the plug-in "
             "'actors', which is not there; take another rule, or install Genkidama anew"

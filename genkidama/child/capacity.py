@@ -80,9 +80,8 @@ def replay_refusal(
     `size` has the bytes of the tensor and of what is kept beside it. Where `steps` is 0, the tensor
     holds one batch. A small one is never refused.
     """
-    if available is None or size + RESERVE_BYTES <= available:
-        return ""
-    if not steps and size <= RESERVE_BYTES:
+    small = not steps and size <= RESERVE_BYTES
+    if available is None or size + RESERVE_BYTES <= available or small:
         return ""
     cores, rows, columns = shape
     setting = "replay.steps" if steps else "algorithm.batch_size"

@@ -259,11 +259,7 @@ class Child:
     # One trial; a plain run is one.
 
     async def _train_one(self) -> bool:
-        """Trains the parent's experiment to its end.
-
-        Returns:
-            Whether there may be another trial.
-        """
+        """Trains the parent's experiment to its end; whether there may be another trial."""
         session = self._session
         try:
             if self._connection.over is None:
@@ -304,22 +300,16 @@ class Child:
         if signature is None:
             return
         self._using = getattr(self.backend, "cores", self._using)  # it may have taken fewer
-        log.info(
-            "training",
-            child=self.name,
-            cores=self._using,
-            parameters=signature.size,
-            environment=experiment.environment.id,
-        )
+        name, size = experiment.environment.id, signature.size
+        log.info("training", child=self.name, cores=self._using, parameters=size, environment=name)
         await self._train(signature, self.backend)
 
     async def _train(self, signature: Signature, backend: Backend) -> None:
         connection = self._connection
         self._checkpoint.open(self.name, self._state_key(signature))
         resumed = self._checkpoint.restore(backend)
-        begin = await self._until_stopped(
-            connection.enter(signature, self._using, backend.snapshot)
-        )
+        entering = connection.enter(signature, self._using, backend.snapshot)
+        begin = await self._until_stopped(entering)
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
@@ -372,10 +362,7 @@ class Child:
         """One push and its reply. Work that does not reach the parent is kept for the next.
 
         Gradients are of no use without the parent, which makes the steps: with them the child waits
-        for it.
-
-        Raises:
-            GenkidamaError: the parent refuses the push for good.
+        for it. A GenkidamaError says that it refuses the push for good.
         """
         if getattr(backend, "pulls", False):
             await self._pull(backend)  # type: ignore[arg-type]
@@ -444,11 +431,8 @@ class Child:
     def _carry_out(self, decision: Decision, backend: Backend) -> None:
         version = self._session.version
         if isinstance(decision, Reset):
-            log.warning(
-                "training diverged, going on from the parent's weights",
-                child=self.name,
-                version=version,
-            )
+            problem = "training diverged, going on from the parent's weights"
+            log.warning(problem, child=self.name, version=version)
             backend.reset(decision.vector)
         elif isinstance(decision, BlendReply):
             self._exchanged = time.monotonic()
@@ -476,17 +460,11 @@ class Child:
             work.measures = {**work.measures, **figures, **self._spare(backend, figures, now)}
         left_out = self._connection.gather(work)
         if left_out.returns:
-            log.warning(
-                "returns that are NaN or infinite are not reported",
-                child=self.name,
-                count=left_out.returns,
-            )
+            problem = "returns that are NaN or infinite are not reported"
+            log.warning(problem, child=self.name, count=left_out.returns)
         if left_out.measures:
-            log.warning(
-                "measures that the protocol does not permit are not reported",
-                child=self.name,
-                measures=left_out.measures,
-            )
+            problem = "measures that the protocol does not permit are not reported"
+            log.warning(problem, child=self.name, measures=left_out.measures)
 
     def _spare(self, backend: Backend, health: dict[str, float], now: float) -> dict[str, float]:
         """Has some lanes rest while this machine is spared; their figures, if it tells of troubles
@@ -515,9 +493,8 @@ class Child:
             experiment = experiment.with_settings(self._settings, "this child's settings")
         if self._cores is None:
             return experiment
-        return msgspec.structs.replace(
-            experiment, child=msgspec.structs.replace(experiment.child, cores=self._cores)
-        )
+        child = msgspec.structs.replace(experiment.child, cores=self._cores)
+        return msgspec.structs.replace(experiment, child=child)
 
     # Waiting.
 
@@ -575,19 +552,14 @@ class ExchangeLog:
         self.returns += returns
 
     def exchanged(self, child: str, version: int) -> None:
-        """Logs that the parent has answered, if nothing was logged for a while.
-
-        Args:
-            version: of θ_P in the answer.
-        """
+        """Logs that the parent has answered, if nothing was logged for a while."""
         self.exchanges += 1
         now = time.monotonic()
         seconds = now - self._logged
         if seconds < LOG_SECONDS:
             return
-        figures: dict[str, float] = {
-            "steps_per_second": round((self.steps - self._steps) / seconds)
-        }
+        figures: dict[str, float] = {}
+        figures["steps_per_second"] = round((self.steps - self._steps) / seconds)
         if self.returns:
             figures["mean_return"] = round(fmean(self.returns), 1)
         log.info("exchanging", child=child, version=version, exchanges=self.exchanges, **figures)
@@ -597,13 +569,6 @@ class ExchangeLog:
 
     def left(self, child: str, command: str, reason: str) -> None:
         """Logs the child's end: its work, the reason, and the command that continues."""
-        log.info(
-            "left",
-            child=child,
-            reason=reason,
-            exchanges=self.exchanges,
-            steps=self.steps,
-            episodes=self.episodes,
-            seconds=round(time.monotonic() - self._began),
-            next=command,
-        )
+        counts = {name: getattr(self, name) for name in ("exchanges", "steps", "episodes")}
+        seconds = round(time.monotonic() - self._began)
+        log.info("left", child=child, reason=reason, **counts, seconds=seconds, next=command)

@@ -56,13 +56,14 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.forms import learner_class, tensor_setting
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target, updates
 from genkidama.learning.model import Model, Spaces, scaled
-from genkidama.learning.optimizers import STATE_ROWS, leave_gradient, make_optimizer
+from genkidama.learning.optimizers import STATE_ROWS, LeaveGradient, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.machine import forget_peak, return_large_blocks
 from genkidama.server.rules.registry import reads_loss
 
 Array = npt.NDArray[Any]
+Seed = tuple[int, ...]
 
 #: Seconds that a core which only learns waits, if there is too little to learn from.
 _REST_SECONDS = 0.05
@@ -72,19 +73,8 @@ _REHEARSAL_SECONDS = 0.1
 
 
 class Core(Protocol):
-    """The work of one core process; `SingleCore`, or the class of a plug-in's hook `cores`.
-
-    Arguments as for `SingleCore`.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        experiment: Experiment,
-        memory: SharedMemory,
-        pipe: WorkerPipe,
-        seed: tuple[int, ...],
-    ) -> None: ...
+    """The work of one core process; `SingleCore`, or the class of a plug-in's hook `cores`, which
+    is made alike."""
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
@@ -137,12 +127,9 @@ class CorePart:
         """The core has made an update."""
 
 
-def core_class(experiment: Experiment) -> type[Core]:
-    """The class of an experiment's cores."""
-    if not experiment.sends_experience:
-        return SingleCore
-    kind: type[Core] = find("cores", "experience")
-    return kind
+def core_class(experiment: Experiment) -> Any:
+    """The class of an experiment's cores, each a `Core`."""
+    return find("cores", "experience") if experiment.sends_experience else SingleCore
 
 
 def core_parts(experiment: Experiment) -> list[type[CorePart]]:
@@ -169,12 +156,7 @@ class SingleCore:
     """
 
     def __init__(
-        self,
-        index: int,
-        experiment: Experiment,
-        memory: SharedMemory,
-        pipe: WorkerPipe,
-        seed: tuple[int, ...],
+        self, index: int, experiment: Experiment, memory: SharedMemory, pipe: WorkerPipe, seed: Seed
     ) -> None:
         self.experiment = experiment
         self.algorithm = experiment.algorithm
@@ -196,7 +178,7 @@ class SingleCore:
         self._notes_losses = reads_loss(experiment)
         #: The newest loss, if they are noted.
         self._loss = math.nan
-        make = leave_gradient if experiment.pushes == "gradient" else make_optimizer
+        make = LeaveGradient if experiment.pushes == "gradient" else make_optimizer
         self._optimizer = make(
             experiment.optimizer,
             memory.weights[:trainable],
@@ -222,12 +204,9 @@ class SingleCore:
         #: Decides what is drawn from a replay.
         self.draws = np.random.default_rng(sequence.spawn(1)[0])
         self._parts = [part(self) for part in core_parts(experiment)]
-        sinks = [part.sink for part in self._parts if part.sink is not None]
-        self._sink = (
-            sinks[0]
-            if sinks
-            else BatchSink(memory, index, self.model.observation_shape, self.model.head.columns)
-        )
+        sinks = (part.sink for part in self._parts if part.sink is not None)
+        shape, columns = self.model.observation_shape, self.model.head.columns
+        self._sink = next(sinks, None) or BatchSink(memory, index, shape, columns)
         self._diagnostics = Diagnostics(memory.diagnostics[index])
         context = CollectorContext(
             self.model,
@@ -477,11 +456,7 @@ def settle_memory(experiment: Experiment) -> None:
 
 
 def run_core(
-    index: int,
-    experiment: Experiment,
-    memory: SharedMemory,
-    pipe: Connection,
-    seed: tuple[int, ...],
+    index: int, experiment: Experiment, memory: SharedMemory, pipe: Connection, seed: Seed
 ) -> None:
     """A core process, from its fork to its exit code."""
 
@@ -490,6 +465,7 @@ def run_core(
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]
         worker_pipe = WorkerPipe(pipe, memory.stop, element, after)
-        return core_class(experiment)(index, experiment, memory, worker_pipe, seed).run()
+        core: Core = core_class(experiment)(index, experiment, memory, worker_pipe, seed)
+        return core.run()
 
     run_worker(pipe, work, len(memory.semaphore))

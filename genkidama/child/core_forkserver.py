@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from genkidama.child.capacity import replay_refusal
 from genkidama.child.core import core_class, core_parts, settle_memory
-from genkidama.child.shared_memory import Layout, SharedMemory
+from genkidama.child.shared_memory import Layout, SharedMemory, check_replay
 from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
@@ -32,7 +31,7 @@ from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.runtime.import_strings import describe_error, print_user_traceback
-from genkidama.runtime.machine import available_bytes, private_bytes, since_peak_bytes
+from genkidama.runtime.machine import private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
 
 
@@ -110,8 +109,7 @@ def describe(experiment: Experiment, pipe: Connection) -> None:
 
 def build(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment, Layout]]:
     """The signature's entries, the initial vector, the layout of the memory with one core, and the
-    experiment and the layout for a rehearsal.
-    """
+    experiment and the layout for a rehearsal."""
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
@@ -147,9 +145,5 @@ def _silent_pipe(memory: SharedMemory) -> WorkerPipe:
 def layout_of(experiment: Experiment, model: Model) -> Layout:
     """The layout of a child's memory with one core, if its replay tensor fits into memory."""
     layout = Layout(core_class(experiment).arrays(experiment, model))
-    steps = 0 if experiment.shares_replay else experiment.replay_steps
-    batch = experiment.algorithm.batch_size
-    size = layout.replay_bytes
-    if why := replay_refusal(available_bytes(), layout.replay_shape, size, steps, batch):
-        raise ConfigurationError(why)
+    check_replay(experiment, layout)
     return layout

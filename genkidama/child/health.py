@@ -63,11 +63,7 @@ class Cooling:
 
 
 class Health:
-    """Figures of this machine.
-
-    Args:
-        root: of its file system.
-    """
+    """Figures of this machine, whose file system has this root."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -83,12 +79,8 @@ class Health:
             self._power = None
 
     def figures(self, run: str, now: float) -> dict[str, float]:
-        """All figures: °C, MHz, MB, dBm and W; 1 or 0 of `throttled` and `undervoltage`.
-
-        Args:
-            run: the run, whose machines count once each.
-            now: seconds, never less than at the call before.
-        """
+        """All figures: °C, MHz, MB, dBm and W; 1 or 0 of `throttled` and `undervoltage`. `now`
+        never goes back; the machines of the run count once each."""
         return dict(self._figures(run, now)) if sys.platform == "linux" else {}
 
     def _figures(self, run: str, now: float) -> Iterator[tuple[str, float]]:
@@ -119,10 +111,9 @@ class Health:
             name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 name.bind(f"\0genkidama-watts-{run}"[:100])
+                self._power = name
             except OSError:
                 name.close()
-            else:
-                self._power = name
         return self._power is not None
 
     def _watts(self, now: float) -> float | None:

@@ -24,13 +24,13 @@ from genkidama.child.capacity import (
     RESERVE_BYTES,
     child_bytes,
     cores_that_fit,
-    replay_refusal,
 )
 from genkidama.child.shared_memory import (
     DiagnosticsReader,
     Layout,
     SharedMemory,
     SharedWeights,
+    check_replay,
     progress_checksum,
 )
 from genkidama.child.worker_pool import PooledBackend, WorkerPool
@@ -81,12 +81,9 @@ class _DescriberDied(EnvironmentFailure):
 class CoreOrchestrator(PooledBackend):
     """Owns a child's cores. See `Backend` for what each method promises.
 
-    Args:
-        experiment: all settings.
-        cores: core processes to run, at least 1. If `child.cores` is "auto" there will be fewer
-            where they would not fit into the memory; after `startup`, the attribute of this name is
-            how many there are.
-        name: the child's name; it makes its cores' random numbers differ from other children's.
+    `cores` are at least 1. If `child.cores` is "auto" there will be fewer where they would not fit
+    into the memory; after `startup`, the attribute of this name is how many there are. The child's
+    name makes their random numbers differ from other children's.
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
@@ -94,7 +91,7 @@ class CoreOrchestrator(PooledBackend):
         self.experiment = with_free_exchange(experiment)
         self.cores = cores
         self.name = name
-        self._pool = self._make_pool()
+        self._pool = WorkerPool(self.experiment, "core", name, self)
         self._memory: SharedMemory | None = None
         #: `chunk`: seconds from a request of θ_P to its answer, of the newest ones.
         self._waits: deque[float] = deque(maxlen=_WAITS)
@@ -136,7 +133,7 @@ class CoreOrchestrator(PooledBackend):
         self.signature = Signature.of(entries)
         self.cores = self._fitting(cost, size_of(layout.for_cores(0)))
         layout = layout.for_cores(self.cores)
-        self._check_replay(layout)
+        check_replay(self.experiment, layout)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
@@ -182,11 +179,10 @@ class CoreOrchestrator(PooledBackend):
                     CORES.close()  # it may be busy for long
                 code = "" if describer is None else f" with exit code {describer.wait()}"
                 kind = EnvironmentFailure if tight else _DescriberDied
+                torch = tensor_setting(self.experiment) and ", and `python -c 'import torch'`"
                 raise kind(
                     f"the process that builds the network died{code}{tight}; "
-                    f"try the environment {self.experiment.environment.id!r} by itself"
-                    + ", and `python -c 'import torch'`"
-                    * bool(tensor_setting(self.experiment))
+                    f"try the environment {self.experiment.environment.id!r} by itself{torch}"
                 ) from None
             finally:
                 self._describing = None
@@ -222,31 +218,19 @@ class CoreOrchestrator(PooledBackend):
         beside = f"{free} are free beside a reserve of {megabytes(reserve)}"
         why = f"a core needs {megabytes(needs)}, {beside}"
         if self.experiment.child.cores != "auto":
-            log.warning(
-                f"{self.cores} cores as told, though {fit} would fit: {why}", child=self.name
-            )
+            text = f"{self.cores} cores as told, though {fit} would fit: {why}"
+            log.warning(text, child=self.name)
             return self.cores
         if needs + reserve > available:
-            log.warning(
-                f"1 of {self.cores} cores, and that may be too much: {why}", child=self.name
-            )
+            text = f"1 of {self.cores} cores, and that may be too much: {why}"
+            log.warning(text, child=self.name)
         else:
             log.info(f"{fit} of {self.cores} cores: {why}", child=self.name)
         return fit
 
-    def _check_replay(self, layout: Layout) -> None:
-        """Refuses a replay tensor for which there is no room, before it is made."""
-        steps = 0 if self.experiment.shares_replay else self.experiment.replay_steps
-        batch, size = self.experiment.algorithm.batch_size, layout.replay_bytes
-        if why := replay_refusal(available_bytes(), layout.replay_shape, size, steps, batch):
-            raise ConfigurationError(why)
-
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
         await self._pool.begin(self.cores, version, self.memory.semaphore)
-
-    def _make_pool(self) -> WorkerPool:
-        return WorkerPool(self.experiment, "core", self.name, self)
 
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """As `WorkerStarter.start_worker`."""
@@ -310,7 +294,10 @@ class CoreOrchestrator(PooledBackend):
         self.memory.averaging[2] = children
 
     def rest(self, share: float) -> tuple[int, int] | None:
-        """As `RestingBackend.rest`."""
+        """Has this share of each process' lanes rest from its next batch on; 0 lets all play.
+
+        Returns the lanes that play, and all lanes; None where none can rest.
+        """
         environment, acts = self.experiment.environment, self.experiment.sends_experience
         together = (environment.vectorized or environment.prefix) and not acts
         if environment.lanes == 1 or together or self.experiment.replay_steps:

@@ -27,14 +27,7 @@ from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import transport
 from genkidama.child.backend import NewsBackend, Work
-from genkidama.child.transport import (
-    FAILURES,
-    ConnectErrors,
-    Transport,
-    ask,
-    fingerprints,
-    make_room,
-)
+from genkidama.child.transport import FAILURES, ConnectErrors, Transport, fingerprints, make_room
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
@@ -78,18 +71,8 @@ def connect(
     fingerprint: str,
     allow: Sequence[str],
 ) -> ParentConnection:
-    """The connection of a child, which opens when it begins.
-
-    Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; several, with commas in between, are the
-            shards of one parent in their order.
-        owner: hears of the run's end.
-        name: unique among the parent's children; empty means the machine's name, numbered if that
-            is taken.
-        role: as `Session` takes it.
-        token, ca_file: as `Transport` takes them.
-        fingerprint: SHA-256 of the parent's certificate, or of each shard's with commas in between.
-        allow: as `Session` takes it.
+    """The connection of a child, which opens when it begins; arguments as `genkidama.Child` takes
+    them.
 
     Raises:
         ConfigurationError: as `Transport`; or no plug-in connects to a parent in shards.
@@ -110,13 +93,8 @@ def connect(
 
 
 class ParentConnection:
-    """The connection to a parent of one process, or to one shard.
-
-    Args:
-        transport: opens connections.
-        session: decides.
-        owner: hears of the run's end.
-    """
+    """The connection to a parent of one process, or to one shard: the transport opens connections,
+    the session decides, and the owner hears of the run's end."""
 
     def __init__(self, transport: Transport, session: Session, owner: ReplyHandler) -> None:
         self.transport = transport
@@ -206,13 +184,8 @@ class ParentConnection:
     ) -> Decision:
         """Joins, on a new connection if there is none, however long it takes.
 
-        Args:
-            signature: of the child's vector.
-            cores: that the child trains with; 0 means as many as before.
-            snapshot: the child's vector, for a shard that has lost its slice.
-
-        Raises:
-            GenkidamaError: as `begin`, or the parent has another network.
+        The child trains with so many cores; 0 means as many as before. A snapshot of its vector is
+        for a shard that has lost its slice. Errors as `begin`, or the parent has another network.
         """
         self.session.cores = cores or self.session.cores
         self.joined = False  # of an earlier trial on the same connection
@@ -239,7 +212,7 @@ class ParentConnection:
         """Reports that the trial cannot be trained here, and closes the connection."""
         with suppress(*FAILURES):
             if self._connection is not None:
-                await ask(self._connection, self.session.give_back(reason))
+                await self._exchange(self._connection, self.session.give_back(reason))
         await self.close()
 
     # During training.
@@ -262,17 +235,11 @@ class ParentConnection:
     async def push(
         self, vector: Vector | None, gradient: Vector | None, news: NewsBackend | None = None
     ) -> Decision | None:
-        """One push and its reply, or one pull if there is nothing to push.
+        """One push, as of `Session.push`, and its reply; or one pull if there is nothing to push.
 
-        Args:
-            vector, gradient: as `Session.push` takes them.
-            news: receives newer weights when they come, if it asks for them.
-
-        Returns:
-            The decision; None if there is no connection, or no reply.
-
-        Raises:
-            GenkidamaError: the parent refuses the push for good.
+        Newer weights go to `news` when they come, if it asks for them. Returns the decision; None
+        if there is no connection, or no reply. A GenkidamaError says that the parent refuses the
+        push for good.
         """
         connection = self._connection
         if connection is None or not self.joined:
@@ -283,11 +250,8 @@ class ParentConnection:
         return await self._ask_or_lose(connection, Pull() if news is None else None, news)
 
     async def pull(self, own: Vector) -> Decision | None:
-        """θ_P, to learn from; None if θ_C has to be pushed first, or as `push`.
-
-        Args:
-            own: θ_C. Where the parent has several shards, one may be lost.
-        """
+        """θ_P, to learn from; None if θ_C has to be pushed first, or as `push`. Where the parent
+        has several shards, one may be lost, for which the child's `own` weights stand in."""
         connection, request = self._connection, self.session.pull()
         if connection is None or not self.joined or request is None:
             return None
@@ -326,7 +290,7 @@ class ParentConnection:
         await self._joining.wait()
 
     async def leave(self, over: str = "", proof: str = "") -> None:
-        """A goodbye, if there is a connection; arguments as `Session.leave`, errors as `ask`."""
+        """A goodbye, if there is a connection; arguments as `Session.leave`."""
         if self._connection is not None and self.joined:
             await self._exchange(self._connection, self.session.leave(over, proof))
 
@@ -381,15 +345,11 @@ class ParentConnection:
         self._connection = connection
         self._errors.connected()
         if not isinstance(decision, Renamed):
+            where = {"child": self.session.name, "parent": self.transport.parent}
             experiment = self.session.experiment
             shares = experiment is not None and experiment.shares_replay
-            log.info(
-                "connected",
-                child=self.session.name,
-                parent=self.transport.parent,
-                run=self.session.run,
-                **({"role": experiment.role} if experiment is not None and shares else {}),
-            )
+            role = {"role": experiment.role} if experiment is not None and shares else {}
+            log.info("connected", **where, run=self.session.run, **role)
         return decision
 
     async def _join(self, join: Join, size: int) -> Decision:
@@ -414,12 +374,9 @@ class ParentConnection:
     async def _exchange(
         self, connection: ClientConnection, request: Request, news: NewsBackend | None = None
     ) -> Reply:
-        """One request and its reply; errors as `transport.ask`.
+        """One request and its reply; `news`, if there is one, asks for newer weights with it.
 
-        Args:
-            connection: where.
-            request: what.
-            news: asks for newer weights with this request, if there is one.
+        Raises one of `FAILURES`: there is no reply, or it makes no sense.
         """
         async with asyncio.timeout(transport.REPLY_SECONDS):
             await connection.send(encode(request))
@@ -476,12 +433,8 @@ class ParentConnection:
     def _note_lost(self, connection: ClientConnection, reason: str) -> None:
         self._note_closed(connection)
         if self.session.over is None:
-            log.warning(
-                "parent lost, still trying",
-                child=self.session.name,
-                parent=self.transport.parent,
-                reason=reason,
-            )
+            where = {"child": self.session.name, "parent": self.transport.parent}
+            log.warning("parent lost, still trying", **where, reason=reason)
 
 
 def _mark_seen(task: asyncio.Task[None]) -> None:

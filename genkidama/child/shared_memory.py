@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.child.capacity import replay_refusal
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import exploration, learning_rate
+from genkidama.errors import ConfigurationError
 from genkidama.protocol.diagnostics import CYCLE_COUNTS, SHAPE, Window
 from genkidama.protocol.vector import DTYPE, Vector, blend
+from genkidama.runtime.machine import available_bytes
 from genkidama.runtime.shared_block import Block
 
 Array = npt.NDArray[Any]
@@ -83,6 +86,14 @@ class Layout:
             for name, (shape, dtype) in self.parts().items()
             if self.arrays[name].per_core and name not in own
         )
+
+
+def check_replay(experiment: Experiment, layout: Layout) -> None:
+    """Refuses a replay tensor for which there is no room, before it is made."""
+    steps = 0 if experiment.shares_replay else experiment.replay_steps
+    batch, size = experiment.algorithm.batch_size, layout.replay_bytes
+    if why := replay_refusal(available_bytes(), layout.replay_shape, size, steps, batch):
+        raise ConfigurationError(why)
 
 
 #: The arrays of environments with a clock.

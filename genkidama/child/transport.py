@@ -15,11 +15,9 @@ import os
 import random
 import socket
 import ssl
-import stat
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import websockets
@@ -28,15 +26,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
-from genkidama.protocol.messages import (
-    HANDSHAKE_LIMIT,
-    Reply,
-    Request,
-    decode_reply,
-    encode,
-    size_limit,
-)
+from genkidama.protocol.messages import HANDSHAKE_LIMIT, size_limit
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
+from genkidama.runtime.files import read_secret
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import set_tcp_timeouts
 from genkidama.runtime.pacing import Backoff, Once
@@ -126,12 +118,7 @@ class Transport:
     """
 
     def __init__(
-        self,
-        parent: str,
-        *,
-        token: str = "",
-        ca_file: str | None = None,
-        fingerprint: str = "",
+        self, parent: str, *, token: str = "", ca_file: str | None = None, fingerprint: str = ""
     ) -> None:
         url = parent_url(parent)
         self.host = url.host
@@ -183,19 +170,6 @@ class Transport:
         return connection
 
 
-async def ask(connection: ClientConnection, request: Request) -> Reply:
-    """One request and its one reply.
-
-    Raises:
-        TimeoutError, OSError, WebSocketException: there is none.
-        ProtocolError: it makes no sense.
-    """
-    async with asyncio.timeout(REPLY_SECONDS):
-        await connection.send(encode(request))
-        frame = await connection.recv(decode=False)
-    return decode_reply(frame)
-
-
 def backoff() -> Backoff:
     """The waits before connecting again."""
     return Backoff(BACKOFF_SECONDS, random.random, _EARLY_TRIES)
@@ -226,57 +200,41 @@ def _no_address(parent: str, error: Exception) -> ConfigurationError:
 
 def read_token(role: Role) -> str:
     """The token by which the parent knows this child: from the environment or, if there is none,
-    from `role.token_file`; empty if there is none either.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or what is found is no token.
-    """
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    where = TOKEN_VARIABLE
-    if not token and not role.token_file:
-        return ""
-    if not token:
+    from `role.token_file`; empty if there is none either. A ConfigurationError says that the file
+    cannot be read, or what is found is no token."""
+    token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+    if not token and role.token_file:
         where = f"token_file = {role.token_file!r}"
         token = _read(role.token_file, where)
+    elif not token:
+        return ""
     if not is_token(token):
         raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
     return token
 
 
 def _read(path: str, where: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-        raise ConfigurationError(
-            f"{where}: cannot be read: {reason}; "
-            "put this child's token there, or take the setting out"
-        ) from None
-    if mode & stat.S_IROTH:
+    way = "; put this child's token there, or take the setting out"
+    token, readable = read_secret(path, where, way)
+    if readable:
         way_out = f"chmod o-r {path}"
         log.warning("everybody on this machine may read the token", file=path, way_out=way_out)
-    return token
+    return token.strip()
 
 
 def make_context(ca_file: str) -> ssl.SSLContext:
     """A context that verifies the parent's certificate and host name, with TLS 1.3 or later.
 
-    Args:
-        ca_file: PEM certificates of the authority; empty means the system's.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or holds no certificate.
+    The file has PEM certificates of the authority; empty means the system's. A ConfigurationError
+    says that it cannot be read, or holds none.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
     except ssl.SSLError:
         raise ConfigurationError(f"ca_file = {ca_file!r}: holds no PEM certificate") from None
     except OSError as error:
-        raise ConfigurationError(
-            f"ca_file = {ca_file!r}: cannot be read: {error.strerror}"
-        ) from None
+        problem = f"cannot be read: {error.strerror}"
+        raise ConfigurationError(f"ca_file = {ca_file!r}: {problem}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
@@ -289,13 +247,8 @@ class OtherCertificate(ssl.SSLCertVerificationError):
 
 
 def _pinning(fingerprint: str) -> ssl.SSLContext:
-    """A context that accepts one certificate, whose key the parent proves in the handshake.
-
-    Names, dates and authorities do not matter. TLS is 1.3.
-
-    Args:
-        fingerprint: SHA-256 of the certificate, in 64 hexadecimal digits.
-    """
+    """A context that accepts one certificate by its SHA-256, in 64 hexadecimal digits; the parent
+    proves its key in the handshake. Names, dates and authorities do not matter. TLS is 1.3."""
 
     class Pinned(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -313,16 +266,9 @@ def _pinning(fingerprint: str) -> ssl.SSLContext:
 
 
 def fingerprints(fingerprint: str, addresses: Sequence[str], parent: str) -> list[str]:
-    """The fingerprint of the certificate at each address.
-
-    Args:
-        fingerprint: one for all shards of a parent, or one for each, with commas in between.
-        addresses: of the shards.
-        parent: the same, as the user wrote them.
-
-    Raises:
-        ConfigurationError: there are more or fewer fingerprints than shards.
-    """
+    """The fingerprint of the certificate at each address of a parent's shards, given one for all,
+    or one for each, with commas in between. A ConfigurationError, which names the parent as the
+    user wrote it, says that there are more or fewer than shards."""
     each = fingerprint.split(",")
     if len(each) == 1:
         return each * len(addresses)

@@ -24,6 +24,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -197,9 +198,7 @@ class WorkerPool:
         # Starts and dismissals that are under way come first. From there to the new count, nothing
         # else runs.
         least = min(count, self._count)
-        while changes := [
-            task for index, task in self._changes.items() if index >= least and not task.done()
-        ]:
+        while changes := [t for i, t in self._changes.items() if i >= least and not t.done()]:
             self._no_rest.set()
             await asyncio.wait(changes)
         self._no_rest.clear()
@@ -215,11 +214,9 @@ class WorkerPool:
         return list(range(count, before))
 
     async def _start_all(self, indices: range) -> None:
-        # Shielded: a caller that is cancelled leaves no unknown process behind.
-        # `shutdown` waits for the starts.
-        await asyncio.shield(
-            asyncio.gather(*(self._change(index, self._start(index)) for index in indices))
-        )
+        starts = [self._change(index, self._start(index)) for index in indices]
+        # A caller that is cancelled leaves no unknown process: `shutdown` waits for the starts.
+        await asyncio.shield(asyncio.gather(*starts))
 
     def _change(self, index: int, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._changes[index] = asyncio.get_running_loop().create_task(change)
@@ -236,15 +233,13 @@ class WorkerPool:
         seed = (self._experiment.seed, name, index, self._starts, self._version)
         worker = WorkerProcess(self, index, Connection.recv_bytes)
         worker.failure = failure
+        launch = partial(self._starter.start_worker, index, seed=seed)
         try:
-            await asyncio.to_thread(
-                worker.start, lambda pipe: self._starter.start_worker(index, pipe, seed)
-            )
+            await asyncio.to_thread(worker.start, launch)
         except (EOFError, OSError) as error:
             # The forkserver has been killed. The next attempt starts another one.
             await asyncio.sleep(_RETRY_SECONDS)
-            reason = f"it cannot be started: {type(error).__name__}"
-            self._replace(index, failure, reason)
+            self._replace(index, failure, f"it cannot be started: {type(error).__name__}")
             return
         self._workers[index] = worker
         worker.listen()
@@ -289,11 +284,10 @@ class WorkerPool:
         before, self._endless = self._endless, 0 if ended else self._endless + steps
         if before < ENDLESS_STEPS * max(1, self._count) <= self._endless:
             exchange = ', and no exchange (child.exchange = "episode")'
-            limit = "{ max_episode_steps = 1000 }"
-            if self._experiment.environment.prefix:
-                way = f"environment.options = {limit}"
-            else:
-                way = f'environment.wrappers = [{{ name = "TimeLimit", options = {limit} }}]'
+            way = "environment.options = { max_episode_steps = 1000 }"
+            if not self._experiment.environment.prefix:
+                limit = '{ name = "TimeLimit", options = { max_episode_steps = 1000 } }'
+                way = f"environment.wrappers = [{limit}]"
             log.warning(
                 "no episode ends",
                 reason=f"none in the last {self._endless:,} steps, so there is no return"
@@ -337,8 +331,8 @@ class WorkerPool:
         if policy.given_up:
             often = f"{self._noun} {index} died {policy.deaths} times without ending an episode"
             self.fail(EnvironmentFailure(f"{often}: {reason}"))
-            return
-        self._change(index, self._start(index, failure, rest))
+        else:
+            self._change(index, self._start(index, failure, rest))
 
     def _dismiss(self, index: int) -> None:
         if index in self._workers:
@@ -357,9 +351,7 @@ class WorkerPool:
     async def due(self) -> None:
         """Returns when an exchange is due; may be cancelled and called again.
 
-        Raises:
-            EnvironmentFailure: a process does not live long enough to do anything.
-            Exception: the error given to `fail`.
+        Raises the error given to `fail`, as that no process lives long enough to do anything.
         """
         if self._free:
             seconds = self._experiment.child.exchange_seconds or None

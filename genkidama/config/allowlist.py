@@ -99,9 +99,8 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
 def modules(settings: dict[str, Any]) -> tuple[str, ...]:
     """The modules of the user's own that an experiment names, sorted."""
     named = imports(settings, whole=True).items()
-    return tuple(
-        sorted({module for key, (value, module) in named if not _is_of_a_plugin(key, value)})
-    )
+    found = {module for key, (value, module) in named if not _is_of_a_plugin(key, value)}
+    return tuple(sorted(found))
 
 
 def _is_of_a_plugin(key: str, value: str) -> bool:

@@ -13,6 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -62,22 +63,16 @@ class _Kind(msgspec.StructMeta):
         try:
             return super().__call__(*arguments, **settings)
         except TypeError:
-            known = _sections(self)
-            for name, value in settings.items():
-                if name not in known:
-                    keys = {
-                        f"{kind.__name__}.{key}" for kind in _kinds() for key in _sections(kind)
-                    }
-                    hint = _nearest(name, self, sorted(keys))
-                    raise ConfigurationError(
-                        f"{self.__name__}: {name} = {value!r}: no such setting; {hint}"
-                    ) from None
-            raise
-
-
-def _kinds() -> list[type[msgspec.Struct]]:
-    """The sections of the core: classes that a program may make."""
-    return [kind for kind in Section.__subclasses__() if kind.__module__.startswith("genkidama.")]
+            if not (unknown := settings.keys() - _sections(self).keys()):
+                raise
+            name = next(name for name in settings if name in unknown)
+            # The sections of the core: classes that a program may make.
+            kinds = [k for k in Section.__subclasses__() if k.__module__.startswith("genkidama.")]
+            keys = {f"{kind.__name__}.{key}" for kind in kinds for key in _sections(kind)}
+            raise ConfigurationError(
+                f"{self.__name__}: {name} = {settings[name]!r}: no such setting; "
+                + _nearest(name, self, sorted(keys))
+            ) from None
 
 
 class Section(
@@ -124,14 +119,8 @@ _DEEPEST = 64
 
 
 def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
-    """Makes a section of plain values.
-
-    Args:
-        source: where they come from, as an error names it.
-
-    Raises:
-        ConfigurationError: a key, a type or a range is wrong.
-    """
+    """Makes a section of plain values. A ConfigurationError says that a key, a type or a range is
+    wrong, and names the source."""
     if _depth(settings) > _DEEPEST:
         raise ConfigurationError(f"{source}: not settings: it is nested too deeply")
     try:
@@ -145,12 +134,12 @@ def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Se
 def _depth(settings: dict[str, Any]) -> int:
     """Levels of tables and lists in each other, at most one more than are allowed."""
     level: list[Any] = [settings]
-    for depth in range(_DEEPEST + 1):
+    depth = 0
+    while level and depth <= _DEEPEST:
         inner = (each.values() if isinstance(each, dict) else each for each in level)
         level = [one for each in inner for one in each if isinstance(one, dict | list | tuple)]
-        if not level:
-            return depth
-    return _DEEPEST + 1
+        depth += bool(level)
+    return depth
 
 
 def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
@@ -203,12 +192,8 @@ _ELSEWHERE = {
 
 
 def _nearest(name: str, owner: Any, keys: list[str]) -> str:
-    """The setting that is meant by a name which its table does not have, or all of that table.
-
-    Args:
-        owner: the table's section.
-        keys: all settings, dotted.
-    """
+    """The setting that is meant by a name which its table, the section `owner`, does not have, or
+    all settings of that table. `keys` are all settings, dotted."""
     here = sorted(field.encode_name for field in msgspec.structs.fields(owner))
     last: dict[str, list[str]] = {}
     for key in keys:
@@ -256,8 +241,7 @@ def _named(value: Any) -> Any:
 
 def _why_unnamed(value: Any) -> str:
     """The reason why no import string names a class or function; empty for other values."""
-    name = getattr(value, "__qualname__", None)
-    if name is None or "__module__" not in dir(value):
+    if not (hasattr(value, "__qualname__") and "__module__" in dir(value)):
         return ""
     return "no other process can import it; define it at the top of a module, as a class or by def"
 
@@ -270,14 +254,8 @@ def _sections(kind: Any) -> dict[str, Any]:
 
 def _section_of(kind: Any) -> Any:
     """A section that may be absent, as the section itself."""
-    return next(
-        (
-            part
-            for part in _parts(kind)
-            if isinstance(part, type) and issubclass(part, msgspec.Struct)
-        ),
-        kind,
-    )
+    kinds = (part for part in _parts(kind) if isinstance(part, type))
+    return next((part for part in kinds if issubclass(part, msgspec.Struct)), kind)
 
 
 def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
@@ -302,11 +280,8 @@ def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
-    return (
-        typing.get_args(kind)
-        if typing.get_origin(kind) in (typing.Union, types.UnionType)
-        else (kind,)
-    )
+    either = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if either else (kind,)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -330,14 +305,11 @@ def parse_setting(text: str) -> tuple[str, object]:
         raise ConfigurationError(
             f"--set {text}: expected key=value with a dotted key, as in child.exchange=free"
         )
-    try:
-        document = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):
-        return key, value
-    setting = document["value"]
-    if len(document) > 1 or not isinstance(setting, bool | int | float | str | list | dict):
-        return key, value
-    return key, setting
+    with suppress(ValueError, RecursionError):
+        setting, *more = tomllib.loads(f"value = {value}").values()
+        if not more and isinstance(setting, bool | int | float | str | list | dict):
+            return key, setting
+    return key, value
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from itertools import takewhile
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError
@@ -19,23 +21,18 @@ def examples() -> dict[str, Path]:
         (path for path in (package / "examples", package.parent / "examples") if path.is_dir()),
         package,
     )
-    files = sorted(folder.glob("*/*.toml"))
-    names = [
-        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}"
-        for file in files
-    ]
-    found = dict(zip(names, files, strict=True))
+    found = {
+        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}": file
+        for file in folder.glob("*/*.toml")
+    }
     return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 
 
 def about(file: Path) -> str:
     """The summary of an example: the first sentence of its first comment."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("# ") or line.startswith("#   "):
-            break
-        lines.append(line.removeprefix("# "))
-    text = " ".join(lines)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(re.compile("# (?!  )").match, lines)
+    text = " ".join(line.removeprefix("# ") for line in comment)
     return text.partition(". ")[0].rstrip(".")
 
 

@@ -133,15 +133,15 @@ _BROUGHT: dict[str, dict[str, Any]] = {
 
 def brought(before: str, after: str) -> dict[str, Any]:
     """The settings that a change of `algorithm.name` brings, dotted."""
-    kinds = {name: settings["replay.steps"] for name, settings in _BROUGHT.items()}
-    if kinds.get(before, -1) == kinds.get(after, -1) or not {before, after} <= kinds.keys():
+    known = {before, after} <= _BROUGHT.keys()
+    if not known or _BROUGHT[before]["replay.steps"] == _BROUGHT[after]["replay.steps"]:
         return {}
     return _BROUGHT[after]
 
 
 def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
     """The settings of `[algorithm]` that the algorithm of this name has."""
-    if name not in ("a3c", "ppo", "dqn", "vtrace"):
+    if name not in _BROUGHT:
         return section
     return {key: value for key, value in section.items() if name in _OWN.get(key, (name,))}
 
@@ -346,10 +346,8 @@ class Experiment(Section, frozen=True):
             if table is not None and not table.optional and table == type(table)():
                 del settings[name]
         for section in ("stop", "search"):
-            if settings.get(section) is not None:
-                settings[section] = {
-                    key: value for key, value in settings[section].items() if value is not None
-                }
+            if (table := settings.get(section)) is not None:
+                settings[section] = {k: value for k, value in table.items() if value is not None}
         settings["algorithm"] = applicable_settings(settings["algorithm"], self.algorithm.name)
         if self.child.exchange == "chunk":
             settings["child"]["adapt"] = list(self.adapts)

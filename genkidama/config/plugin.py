@@ -112,10 +112,8 @@ _BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers")
 def _built_in() -> dict[str, Plugin]:
     package = importlib.import_module("genkidama.plugins")
     modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
-    return {
-        "core": CORE,
-        **{name: importlib.import_module(f"{package.__name__}.{name}").PLUGIN for name in modules},
-    }
+    found = {name: importlib.import_module(f"genkidama.plugins.{name}").PLUGIN for name in modules}
+    return {"core": CORE, **found}
 
 
 @cache
@@ -174,18 +172,9 @@ def names(hook: str, installed: bool = False) -> list[str]:
 
 
 def find(hook: str, name: str) -> Any:
-    """The object of this name, imported now; None if no plug-in has it, as an import string.
-
-    Args:
-        hook: a field of `Plugin`, as `"rules"`.
-        name: a key of its tables.
-
-    Raises:
-        ConfigurationError: as `plugins`.
-    """
-    for source in (_built_in, _installed):
-        if ":" in name:
-            break
+    """The object of this name in a hook's tables, imported now; None if no plug-in has it, as an
+    import string. Errors as `plugins`."""
+    for source in () if ":" in name else (_built_in, _installed):
         for each in source().values():
             if (home := getattr(each, hook).get(name)) is not None:
                 return load(home)
@@ -193,15 +182,9 @@ def find(hook: str, name: str) -> Any:
 
 
 def every(hook: str, installed: bool = False) -> Iterator[tuple[str, Any]]:
-    """Name and object of all entries of a hook, the core's first.
-
-    Args:
-        installed: whether plug-ins of other packages count.
-
-    Raises:
-        ConfigurationError: as `plugins`.
-    """
-    for each in (_built_in() | (plugins(installed) if installed else {})).values():
+    """Name and object of all entries of a hook, the core's first. Arguments and errors as
+    `plugins`."""
+    for each in (_built_in() | plugins(installed)).values():
         for name, home in getattr(each, hook).items():
             yield name, load(home)
 

@@ -17,11 +17,7 @@ class Role(Section, frozen=True):
     """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""
 
     parent: Annotated[
-        str,
-        Meta(
-            pattern=rf"^{PARENT}\Z",
-            extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
-        ),
+        str, Meta(pattern=rf"^{PARENT}\Z", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"})
     ] = "ws://127.0.0.1:8765"
     """Address of the parent: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate. For a
     sharded parent, the addresses of all shards in order, separated by commas."""

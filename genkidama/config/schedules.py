@@ -38,10 +38,7 @@ def learning_rate(settings: Optimizer, progress: float) -> float:
 
 
 def exploration(settings: Algorithm, progress: float, version: float, part: float) -> float:
-    """ε when so much of the run is done, at this version of θ_P.
-
-    `part` is the core's place among its child's, 0 to 1.
-    """
+    """ε at this progress and version of θ_P; `part` is the core's place in its child, 0 to 1."""
     versions = settings.epsilon_versions
     done = version / versions if versions else progress / settings.epsilon_fraction
     epsilon = SCHEDULES[settings.epsilon_schedule](settings.epsilon, settings.final_epsilon, done)

@@ -449,7 +449,6 @@ def flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
     """A nested table by dotted names."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= (
-            flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-        )
+        within = isinstance(value, dict)
+        found |= flat(value, f"{before}{key}.") if within else {before + key: value}
     return found

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+#: The entropies of n steps, (n,), when it is called.
+Entropy = Callable[[], Array]
+
 
 def a3c_loss(
     log_pi: Tensor,
@@ -88,18 +91,12 @@ class A3C:
         yield loss
 
     def _targets(
-        self,
-        rollout: Rollout,
-        c_e: float,
-        log_pi: Array,
-        values: Array,
-        entropy: Callable[[], Array],
+        self, rollout: Rollout, c_e: float, log_pi: Array, values: Array, entropy: Entropy
     ) -> tuple[Array, Array, Loss]:
         """A_t and R_t, corrected by V-trace if an older policy has acted, both (n,), and the loss.
 
-        Args:
-            log_pi, entropy: of the steps, (n,).
-            values: of the steps, and of the observations after the cuts if these are not known.
+        The values are those of the n steps, and of the observations after the cuts if these are not
+        known; all else is (n,).
         """
         algorithm, n = self._algorithm, len(rollout.rewards)
         behind = values[n:] if rollout.cut_values is None else rollout.cut_values

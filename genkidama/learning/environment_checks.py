@@ -48,10 +48,8 @@ def try_environment(settings: Environment) -> None:
 
 def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
     """The first mistake that shows itself; empty if none does."""
-    for name, check in (
-        ("observation_space", check_observation_space),
-        ("action_space", check_action_space),
-    ):
+    checks = {"observation_space": check_observation_space, "action_space": check_action_space}
+    for name, check in checks.items():
         space = getattr(environment, name, None)
         if not isinstance(space, gymnasium.Space):
             return f"{name} is {space!r}, expected a space, as gymnasium.spaces.Box(…)"
@@ -115,6 +113,4 @@ def _wrong(space: gymnasium.Space[Any], observation: Any, method: str) -> str:
 
 def _kind(value: Any) -> str:
     """As `"a tuple of 4"`, or `"a ndarray"`."""
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    return f"a {type(value).__name__}"
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"

@@ -56,13 +56,9 @@ THREADS = ("num_threads", "thread_affinity_offset")
 def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.Env[Any, Any]:
     """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
-    Args:
-        settings: `[environment]`.
-        lean: whether Gymnasium's lander may be ours, which gives the same bits in less time.
-
-    Raises:
-        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
-            built; or the same is true of a wrapper.
+    With `lean`, Gymnasium's lander may be ours, which gives the same bits in less time. A
+    ConfigurationError says that it or a wrapper does not exist, does not accept its options, or
+    cannot be built.
     """
     if settings.vectorized or settings.prefix:
         return _OneOfMany(make_vectorized(settings, 1))
@@ -111,10 +107,7 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
 
     Each begins anew in the very step that ends its episode. Where that form has threads it gets
     one, unless `environment.options` says otherwise: a child's processes are its parallelism.
-
-    Raises:
-        ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
-            built, has no vectorized form, or has one that begins anew at another time.
+    Errors as `make_environment`, or it has no such form, or one that begins anew at another time.
     """
     if settings.action_mask == "info":
         raise ConfigurationError(
@@ -152,15 +145,8 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
 
 
 def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) -> None:
-    """Checks a batch, in a few microseconds.
-
-    Args:
-        rewards: float, shape (n,).
-        observations: any shapes; those of whole numbers cost nothing.
-
-    Raises:
-        EnvironmentFailure: one of them is NaN or infinite.
-    """
+    """Checks a batch of rewards (n,) and observations of any shapes, in a few microseconds; an
+    EnvironmentFailure says that one is NaN or infinite."""
     # A sum is NaN or infinite if any part is. If it is only too large, all parts are looked at.
     if not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
         raise EnvironmentFailure(f"the environment gave NaN or infinity as a reward; {_WAY_OUT}")
@@ -174,11 +160,8 @@ def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) ->
 def played(settings: Environment, name: str | None = None) -> Environment:
     """The environment that a policy is evaluated in.
 
-    It is the one that it was trained in. But in place of a plug-in's environment it is Gymnasium's
-    of the same id, if Gymnasium knows that id.
-
-    Args:
-        name: the id of another environment, which is taken whatever it is.
+    It is the one that it was trained in, or that of the id `name`. But in place of a plug-in's
+    environment it is Gymnasium's of the same id, if Gymnasium knows that id.
     """
     if name is None and settings.prefix:
         with suppress(ConfigurationError):
@@ -226,15 +209,12 @@ def _flat(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnas
             "(environment.wrappers)"
         )
     flat: gymnasium.Env[Any, Any] = gymnasium.wrappers.FlattenObservation(environment)
-    box = flat.observation_space
+    box: Any = flat.observation_space
     if box.dtype == np.float32:
         return flat
     # A network takes float32 and gets what it is: parts of several types are no images.
-    vectors = gymnasium.spaces.Box(
-        box.low.astype(np.float32),  # type: ignore[attr-defined]
-        box.high.astype(np.float32),  # type: ignore[attr-defined]
-        dtype=np.float32,
-    )
+    low, high = box.low.astype(np.float32), box.high.astype(np.float32)
+    vectors = gymnasium.spaces.Box(low, high, dtype=np.float32)
     return gymnasium.wrappers.TransformObservation(
         flat, lambda observation: np.asarray(observation, np.float32), vectors
     )
@@ -303,11 +283,8 @@ class Lanes(Protocol):
 
 
 def make_lanes(settings: Environment, count: int) -> Lanes:
-    """`count` environments, in a vectorized form if a plug-in makes them or it is asked for.
-
-    Raises:
-        ConfigurationError: as `make_environment`.
-    """
+    """`count` environments, in a vectorized form if a plug-in makes them or it is asked for; errors
+    as `make_environment`."""
     if settings.vectorized or settings.prefix:
         return _Vectorized(make_vectorized(settings, count), count)
     return _InTurn([make_environment(settings, lean=True) for _ in range(count)])
@@ -325,10 +302,8 @@ class _InTurn:
 
     def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
         self.count = count = len(environments)
-        self.observation_space, self.action_space = (
-            environments[0].observation_space,
-            environments[0].action_space,
-        )
+        self.observation_space = environments[0].observation_space
+        self.action_space = environments[0].action_space
         self._environments = environments
         self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
         # Filled anew in each step: new lists would cost a fast environment several per cent.
@@ -342,10 +317,7 @@ class _InTurn:
 
     def reset(self, seed: int) -> list[Array]:
         first = _first_seed(seed, self.count)
-        return [
-            environment.reset(seed=first + lane)[0]
-            for lane, environment in enumerate(self._environments)
-        ]
+        return [each.reset(seed=first + i)[0] for i, each in enumerate(self._environments)]
 
     def step(self, actions: list[Any]) -> Step:
         result = observations, rewards, terminations, truncations, finals = self._result
@@ -373,10 +345,8 @@ class _Vectorized:
 
     def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count
-        self.observation_space, self.action_space = (
-            environments.single_observation_space,
-            environments.single_action_space,
-        )
+        self.observation_space = environments.single_observation_space
+        self.action_space = environments.single_action_space
         self._environments = environments
         self._dtype = environments.action_space.dtype
 
@@ -405,10 +375,8 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         self._environments = environments
-        self.observation_space, self.action_space = (
-            environments.single_observation_space,
-            environments.single_action_space,
-        )
+        self.observation_space = environments.single_observation_space
+        self.action_space = environments.single_action_space
         self._dtype = environments.action_space.dtype
         self._begun: Array | None = None
 

@@ -15,13 +15,10 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find, load
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.import_strings import is_import_string, load_object
+from genkidama.runtime.import_strings import load_object
 
 #: Values of `network.activation` that NumPy computes.
 ARRAY_ACTIVATIONS = ("tanh", "relu")
-
-#: The learners of the core. Plug-ins have others.
-_LEARNERS = {"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo:PPO"}
 
 
 def tensor_setting(experiment: Experiment, head: object = None) -> str:
@@ -64,12 +61,8 @@ def check_torch(user: str, extra: str = "torch") -> None:
 
 def learner_class(algorithm: Algorithm) -> Any:
     """The class of the learner `algorithm.name`. No other one is imported."""
-    name = algorithm.name
-    if name in _LEARNERS:
-        return load(_LEARNERS[name])
-    if (kind := None if is_import_string(name) else find("learners", name)) is not None:
-        return kind
-    return load_object(name, "algorithm.name")
+    kind = find("learners", algorithm.name)
+    return load_object(algorithm.name, "algorithm.name") if kind is None else kind
 
 
 def made_for(kind: Any, name: str, *others: str) -> bool:

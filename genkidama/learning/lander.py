@@ -148,11 +148,8 @@ def _plays_the_same() -> bool:
     """Tells whether the episodes of `_SEEDS` are equal to the bit; it takes a tenth of a second."""
     try:
         return all(
-            one == other
+            list(_episode(LunarLander(), seed)) == list(_episode(LeanLander(), seed))
             for seed in _SEEDS
-            for one, other in zip(
-                _episode(LunarLander(), seed), _episode(LeanLander(), seed), strict=True
-            )
         )
     except Exception:  # another Gymnasium's may lack anything that a lean step reads
         return False

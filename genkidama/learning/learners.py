@@ -160,10 +160,7 @@ def actor_critic_losses(
 ) -> dict[str, float]:
     """The losses of an actor-critic's update: means over its n steps, and what it minimizes.
 
-    Args:
-        policy_loss: of a step.
-        residual: R_t − V(s_t), (n,).
-        entropy: of a step.
+    `policy_loss` and `entropy` are means, too; `residual` is R_t − V(s_t), (n,).
     """
     n = len(residual)
     value_loss = float(np.dot(residual, residual)) / n

@@ -23,13 +23,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices, mask_size
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, MultiCategorical, head_for
-from genkidama.learning.perceptron import (
-    Entries,
-    MaskedPerceptron,
-    Perceptron,
-    initialize,
-    layout,
-)
+from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import describe_error
@@ -105,12 +99,9 @@ class Model:
                 f"algorithm.name = {experiment.algorithm.name!r}: its head has "
                 f"{self.head.outputs} outputs, which a mask of {self.mask} choices does not fit"
             )
+        discrete = isinstance(self.head, Categorical | MultiCategorical)
         #: The number of discrete actions in each column, counted from 0; () if none is discrete.
-        self.choices = (
-            choices(environment.action_space)
-            if isinstance(self.head, Categorical | MultiCategorical)
-            else ()
-        )
+        self.choices = choices(environment.action_space) if discrete else ()
         self.observation_shape = space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
         #: True if an observation is an image of uint8.
@@ -171,11 +162,8 @@ class Model:
         return np.concatenate((rollout.observations, rollout.cut_observations))
 
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
-        """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back.
-
-        Args:
-            network: instead of this model's own, as `twin` gives one.
-        """
+        """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back; of a
+        `twin` instead of this model's own network, if one is given."""
         evaluated: tuple[Array, Array] = (network or self.network).evaluate(observations)
         return evaluated
 
@@ -213,11 +201,7 @@ class Model:
         Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
-        return (
-            None
-            if part is None
-            else RunningMeanStd((self.numbers if numbers is None else numbers)[part])
-        )
+        return part and RunningMeanStd((self.numbers if numbers is None else numbers)[part])
 
     def mean_and_deviation(self, numbers: Array | None = None) -> tuple[Array, Array] | None:
         """Those of the observations, in their shape, as for `moments`; a mask stays as it is."""
@@ -279,11 +263,8 @@ def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Spac
     """The space of what a network gets to see: no masks, and normalized observations are floats."""
     if isinstance(space, MaskedBox):
         space = space.rest
-    if (
-        experiment.environment.normalize_observations
-        and space.dtype is not None
-        and not np.issubdtype(space.dtype, np.floating)
-    ):
+    whole = space.dtype is not None and not np.issubdtype(space.dtype, np.floating)
+    if experiment.environment.normalize_observations and whole:
         return gymnasium.spaces.Box(-CUT, CUT, space.shape)
     return space
 
@@ -322,14 +303,9 @@ class RunningMeanStd:
 
 
 def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
-    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
-
-    Args:
-        rewards: the environment's own, shape (n,).
-        settings: `[environment]`.
-        returns: moments of the discounted return, by whose deviation rewards are divided too; None
-            without `normalize_rewards`.
-    """
+    """The environment's rewards (n,) as they are learned from: times `reward_scale`, then cut to
+    ± `clip_rewards`. They are divided, too, by the deviation of the discounted return, if its
+    moments are given."""
     scale = np.float32(settings.reward_scale)
     result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
     if settings.clip_rewards:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
@@ -29,18 +29,12 @@ Numbers = Any
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
 
 
-class Optimizer(Protocol):
-    def step(self, gradient: Numbers, learning_rate: float) -> None:
-        """Applies one gradient (n,) to the weights, in place. The gradient may be changed."""
-        ...
-
-
 def _library(numbers: Numbers) -> Any:
     """The module with functions of these numbers: numpy, or torch."""
     return sys.modules[type(numbers).__module__]
 
 
-class _Rule:
+class Optimizer:
     """A rule; arguments as for `make_optimizer`."""
 
     def __init__(
@@ -53,7 +47,8 @@ class _Rule:
         self._buffer = self._xp.empty_like(weights)
 
     def step(self, gradient: Numbers, learning_rate: float) -> None:
-        """As `Optimizer.step`; with `weight_decay` g ← g + λθ before the rule, as torch.optim's."""
+        """Applies a gradient (n,), which may be changed, to the weights, in place. With
+        `weight_decay` g ← g + λθ before the rule, as torch.optim's."""
         if decay := self._settings.weight_decay:
             gradient += self._xp.multiply(self._weights, decay, out=self._buffer)
         self._apply(gradient, learning_rate)
@@ -73,7 +68,7 @@ class _Rule:
         return self._xp.divide(gradient, denominator, out=self._buffer)
 
 
-class SGD(_Rule):
+class SGD(Optimizer):
     """v ← μv + g; θ ← θ − ηv."""
 
     def _apply(self, gradient: Numbers, learning_rate: float) -> None:
@@ -85,7 +80,7 @@ class SGD(_Rule):
         self._weights -= self._xp.multiply(gradient, learning_rate, out=self._buffer)
 
 
-class RMSprop(_Rule):
+class RMSprop(Optimizer):
     """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε), as in torch.
 
     With `epsilon_inside` θ ← θ − ηg/√(s + ε): Mnih et al. 2016, eq. S2 and S3.
@@ -107,7 +102,7 @@ class RMSprop(_Rule):
         self._descend(direction, learning_rate)
 
 
-class AdaGrad(_Rule):
+class AdaGrad(Optimizer):
     """s ← s + g²; θ ← θ − ηg/(√s + ε) (Duchi et al. 2011)."""
 
     def _apply(self, gradient: Numbers, learning_rate: float) -> None:
@@ -116,17 +111,15 @@ class AdaGrad(_Rule):
         self._descend(self._divided(gradient, self._settings.epsilon), learning_rate)
 
 
-class Adam(_Rule):
+class Adam(Optimizer):
     """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are.
 
     By Cauchy and Schwarz |m|/√v is at most (1−β₁)/√((1−β₂)(1−β₁²/β₂)), 7.3 with the usual β. Where
     a sibling has changed one of the two and not yet the other, it may be millions. So it is cut.
     """
 
-    def __init__(
-        self, settings: OptimizerSettings, weights: Numbers, state: Numbers, clock: npt.NDArray[Any]
-    ) -> None:
-        super().__init__(settings, weights, state, clock)
+    def __init__(self, settings: OptimizerSettings, *memory: Any) -> None:
+        super().__init__(settings, *memory)
         beta_1, beta_2 = settings.betas
         within = (1.0 - beta_2) * (1.0 - beta_1**2 / beta_2) if beta_2 > beta_1**2 else 0.0
         #: A little more, for what rounding adds.
@@ -157,30 +150,22 @@ class Adam(_Rule):
 def make_optimizer(
     settings: OptimizerSettings, weights: Numbers, state: Numbers, clock: npt.NDArray[Any]
 ) -> Optimizer:
-    """The rule that `[optimizer]` names.
+    """The rule that `[optimizer]` names, which steps the weights, float32 (n,), in place.
 
-    Args:
-        settings: the section.
-        weights: float32 (n,), stepped in place.
-        state: float32 (STATE_ROWS[name], n), zeros at the start.
-        clock: float64 (1,), the number of steps so far.
+    State is float32 (STATE_ROWS[name], n), zeros at the start. The clock, float64 (1,), is the
+    number of steps so far.
     """
+    rules: dict[str, type[Optimizer]]
     rules = {"sgd": SGD, "rmsprop": RMSprop, "adagrad": AdaGrad, "adam": Adam}
     return rules[settings.name](settings, weights, state, clock)
 
 
-class _Left:
-    """Makes no step: the gradient stays where it is, for whatever steps elsewhere."""
+class LeaveGradient(Optimizer):
+    """Makes no step: the gradient stays where it is, for the parent, which makes the steps."""
 
-    def step(self, gradient: Numbers, learning_rate: float) -> None:
-        pass
+    def __init__(self, *_: Any) -> None: ...
 
-
-def leave_gradient(
-    settings: OptimizerSettings, weights: Numbers, state: Numbers, clock: npt.NDArray[Any]
-) -> Optimizer:
-    """In the place of `make_optimizer` where the parent makes the steps."""
-    return _Left()
+    def step(self, gradient: Numbers, learning_rate: float) -> None: ...
 
 
 def clip_gradient(gradient: Numbers, limit: float) -> float:

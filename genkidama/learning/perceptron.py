@@ -61,10 +61,7 @@ def _through_relu(d: Array, y: Array) -> None:
 
 
 #: By their names in `forms.ARRAY_ACTIVATIONS`. The others are torch's alone.
-ACTIVATIONS = {
-    "tanh": Activation(_tanh, _through_tanh),
-    "relu": Activation(_relu, _through_relu),
-}
+ACTIVATIONS = {"tanh": Activation(_tanh, _through_tanh), "relu": Activation(_relu, _through_relu)}
 
 
 class Layer(NamedTuple):
@@ -125,11 +122,8 @@ def initialize(
 ) -> None:
     """Draws the initial numbers of a network as `network.initialization` says.
 
-    Args:
-        parts: name and memory of each parameter of `layout`, or of a network whose layers are named
-            like that: each weight (outputs, …) is followed by its bias. They are written to.
-        settings: `[network]`.
-        rng: decides the numbers.
+    The parts are name and memory, written to, of each parameter of `layout`, or of a network whose
+    layers are named like that: each weight (outputs, …) is followed by its bias.
     """
     parts = list(parts)
     weights = [name for name, _ in parts if name.endswith("weight")]
@@ -185,10 +179,9 @@ class Perceptron:
         self._trunk = _Stack(layers["body"], self._activation, len(layers["body"]))
         self._policy = _Stack(layers["policy"], self._activation, len(layers["policy"]) - 1)
         self._value = _Stack(layers["value"], self._activation, len(layers["value"]) - 1)
-        deviation = "log_deviation"
-        self._log_deviation = (
-            (self.parts[deviation], slopes[deviation]) if deviation in self.parts else None
-        )
+        name, self._log_deviation = "log_deviation", None
+        if name in self.parts:
+            self._log_deviation = self.parts[name], slopes[name]
 
     @property
     def outputs(self) -> int:
@@ -197,11 +190,8 @@ class Perceptron:
         return outputs if self._log_deviation is None else 2 * outputs
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
-        """Outputs of the policy (m, outputs), and values (m,).
-
-        Args:
-            observations: float32 (m, inputs). `backward` needs them again.
-        """
+        """Outputs of the policy (m, outputs), and values (m,), of observations, float32 (m,
+        inputs), which `backward` needs again."""
         hidden = self._trunk.forward(observations)
         outputs = self._policy.forward(hidden)
         values = self._value.forward(hidden)[:, 0]
@@ -220,10 +210,8 @@ class Perceptron:
             for layer in (*self._trunk.layers, *self._policy.layers)
         ]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
-        steps = [
-            (matrix, x, following[:-1])
-            for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)
-        ]
+        results = [following[:-1] for following in inputs[1:]]
+        steps = list(zip(matrices, inputs, results, strict=False))
         first, last = inputs[0][:-1], inputs[-1]
         readout = matrices[-1]
         activate, dot = self._activation.apply, np.dot
@@ -286,11 +274,7 @@ class Perceptron:
 
 
 class MaskedPerceptron(Perceptron):
-    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
-
-    Args:
-        entries, activation, vector, gradient: as for `Perceptron`.
-    """
+    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it."""
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
         k = self.outputs
@@ -318,13 +302,8 @@ class MaskedPerceptron(Perceptron):
 
 
 class _Stack:
-    """Layers, one after the other, with the memory that their results and gradients take.
-
-    Args:
-        layers: none or more.
-        activation: σ.
-        activated: the number of layers with σ behind them.
-    """
+    """Layers, none or more, with the memory that their results and gradients take. So many of them
+    are `activated`: σ is behind them."""
 
     def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:
         self.layers = list(layers)
@@ -349,14 +328,10 @@ class _Stack:
         return x
 
     def backward(self, d: Array, below: bool) -> Array:
-        """Writes the layers' gradients.
+        """Writes the layers' gradients, given that at the result of `forward`, which is changed if
+        σ is behind the last layer.
 
-        Args:
-            d: the gradient at what `forward` gave. It is changed if σ is behind the last layer.
-            below: whether the gradient at what `forward` got is wanted.
-
-        Returns:
-            That gradient; senseless if it is not wanted.
+        Returns that at the argument of `forward`, if the gradient `below` is wanted.
         """
         m = len(d)
         for number in range(len(self.layers) - 1, -1, -1):

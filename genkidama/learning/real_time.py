@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import action_of
 from genkidama.protocol.diagnostics import CYCLE_COUNTS, Cycles
 
 Array = npt.NDArray[Any]
@@ -31,15 +32,11 @@ _LATE = 0.1
 
 
 class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose steps begin at the ticks of a clock.
+    """An environment whose steps, which do not wait, begin at the ticks of a clock of
+    `environment.period`.
 
-    Args:
-        environment: its `step` takes an action, and observes; it does not wait.
-        settings: `[environment]`, with a `period`.
-        now, sleep: the clock; only tests have another one.
-
-    Raises:
-        ConfigurationError: `environment.safe_action` is no action.
+    Only tests have another `now` and `sleep`. A ConfigurationError says that
+    `environment.safe_action` is no action.
     """
 
     def __init__(
@@ -56,8 +53,13 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         #: Whether the environment itself waits for the ticks.
         self._keeps_time = keeps_time(environment)
         self._safe = None
-        if settings.safe_action:
-            self._safe = _action(environment.action_space, settings.safe_action)
+        if given := settings.safe_action:
+            self._safe = action_of(environment.action_space, given)
+            if self._safe is None:
+                raise ConfigurationError(
+                    f"environment.safe_action = {list(given)}: is none of "
+                    f"{environment.action_space}"
+                )
         self._cycles = Cycles(self._period, np.zeros(CYCLE_COUNTS, np.int64))
         self._answered: Array | None = None
         self._lock = threading.Lock()
@@ -72,12 +74,8 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._meanwhile: tuple[Any, ...] | None = None
 
     def report(self, counts: Array, answered: Array) -> None:
-        """Gives it shared memory.
-
-        Args:
-            counts: int64 (CYCLE_COUNTS,), where cycles are counted from now on.
-            answered: float64 (1,), when the parent answered last, by `time.monotonic`.
-        """
+        """Gives it shared memory: int64 (CYCLE_COUNTS,), where cycles are counted from now on, and
+        float64 (1,), when the parent answered last, by `time.monotonic`."""
         self._cycles = Cycles(self._period, counts)
         self._answered = answered
 
@@ -165,14 +163,3 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
 def keeps_time(environment: gymnasium.Env[Any, Any]) -> bool:
     """True if an environment waits for the ticks itself, by its attribute `keeps_time`."""
     return bool(getattr(environment.unwrapped, "keeps_time", False))
-
-
-def _action(space: gymnasium.Space[Any], given: tuple[float, ...]) -> Any:
-    """The action that a setting gives by its numbers."""
-    try:
-        action = np.asarray(given, space.dtype).reshape(space.shape or ())[()]
-    except (TypeError, ValueError, OverflowError):
-        action = None
-    if not space.contains(action):
-        raise ConfigurationError(f"environment.safe_action = {list(given)}: is none of {space}")
-    return action

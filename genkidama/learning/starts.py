@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import action_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -22,17 +23,10 @@ class StartStates:
     def begin(
         self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
     ) -> Any:
-        """Begins an episode.
+        """Begins an episode by its number; whatever is random follows from the sequence.
 
-        Args:
-            episode: its number.
-            sequence: whatever is random follows from it.
-
-        Returns:
-            The first observation that the policy is asked about.
-
-        Raises:
-            ConfigurationError: the environment cannot begin so.
+        Returns the first observation that the policy is asked about. A ConfigurationError says that
+        the environment cannot begin so.
         """
         return environment.reset(seed=_seed(sequence))[0]
 
@@ -79,11 +73,7 @@ class Recorded(StartStates):
             observation = _put(environment, start["state"], where)
         space = environment.action_space
         for step, given in enumerate(start.get("actions", [])):
-            try:
-                action = np.asarray(given, space.dtype).reshape(space.shape or ())[()]
-            except (TypeError, ValueError):
-                action = None
-            if not space.contains(action):
+            if (action := action_of(space, given)) is None:
                 raise ConfigurationError(f"{where}: action {step} = {given!r}: is none of {space}")
             observation, _, terminated, truncated, _ = environment.step(action)
             if terminated or truncated:
@@ -94,17 +84,13 @@ class Recorded(StartStates):
 
 
 def starts_of(text: str | None, recorded: Any = None) -> StartStates:
-    """The starts that `--starts` names.
+    """The starts that `--starts` names; a ConfigurationError says that it is none of these:
 
-    Args:
-        text: `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing; or a
-            file's name. None leaves the environment its own beginnings.
-        recorded: what the file holds, a list of starts. A start is a list of actions, or an object
-            with `actions`, with the `seed` that the environment is reset with, and with the `state`
-            that is put into it before they are taken.
-
-    Raises:
-        ConfigurationError: it is none of these.
+    - `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing.
+    - A file's name, with `recorded`, its content: a list of starts. A start is a list of actions,
+      or an object with `actions`, with the `seed` that the environment is reset with, and with the
+      `state` that is put into it before they are taken.
+    - None, which leaves the environment its own beginnings.
     """
     if text is None:
         return StartStates()

@@ -55,11 +55,8 @@ def main(
     options = _parser().parse_args(arguments)
     try:
         experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
-        given = {
-            f"parent.{key}": getattr(options, key)
-            for key in _FILES
-            if getattr(options, key) is not None
-        }
+        typed = ((f"parent.{key}", getattr(options, key)) for key in _FILES)
+        given = {key: file for key, file in typed if file is not None}
         experiment = experiment.with_settings(given, source="the command line")
         # A machine that only holds weights needs neither Gymnasium nor the like; its children check
         # the environment.

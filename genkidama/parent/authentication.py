@@ -11,9 +11,7 @@ Laws of this file:
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -23,6 +21,7 @@ from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
+from genkidama.runtime.files import read_secret
 from genkidama.runtime.log import FilteringBoundLogger
 
 
@@ -63,19 +62,11 @@ class Authenticator:
         return self._entries
 
     def _read(self) -> None:
-        try:
-            with Path(self._path).open(encoding="utf-8") as file:
-                mode, text = os.fstat(file.fileno()).st_mode, file.read()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-            raise ConfigurationError(
-                f"parent.tokens_file = {self._path!r}: cannot be read: {reason}"
-            ) from None
+        text, readable = read_secret(self._path, f"parent.tokens_file = {self._path!r}")
         if text != self._text:
             self._entries = parse_tokens(text, self._path)
             self._text = text
         self._problem = ""
-        readable = bool(mode & stat.S_IROTH)
         if readable and not self._readable:
             self._log.warning(
                 "everybody on this machine may read the tokens",
@@ -152,14 +143,13 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(certificate_file, key_file, refuse)
     except ssl.SSLError as error:
+        problem = f"parent.key_file = {key_file!r}: holds no PEM private key"
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigurationError(
+            problem = (
                 f"{given}: the key is not the certificate's; "
                 "give the key that the certificate was made for"
-            ) from None
-        raise ConfigurationError(
-            f"parent.key_file = {key_file!r}: holds no PEM private key"
-        ) from None
+            )
+        raise ConfigurationError(problem) from None
     return context
 
 

@@ -19,6 +19,7 @@ import math
 import os
 import time
 from collections import deque
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -74,19 +75,16 @@ class Checkpointer(RunStore):
         self._next_update = float(self._settings.checkpoint_updates or math.inf)
         self._saved_version = 0
         self._saved_at: float | None = None
-        self._retry_at = -math.inf
-        self._best = -math.inf
-        self._best_at = -math.inf
-        self._looked_at = -math.inf
+        self._retry_at = self._looked_at = -math.inf
+        self._best = self._best_at = -math.inf
         self._shortage = Once()
 
     @staticmethod
     def make_trials(experiment: Experiment, shard: Shard) -> Trials:
         check_parts(experiment, shard.count)
         name = experiment.parent.rule
-        rule = make_rule(
-            experiment, load_object(name, "parent.rule") if is_import_string(name) else None
-        )
+        kind = load_object(name, "parent.rule") if is_import_string(name) else None
+        rule = make_rule(experiment, kind)
         check_push(experiment, rule.takes)
         return SingleTrialRun(experiment, rule, shard)
 
@@ -98,14 +96,11 @@ class Checkpointer(RunStore):
             return self._begin(part, now)
         self._check_same(checkpoint)
         server, snapshot = self._server, checkpoint.snapshot
-        trained = checkpoint.state.pop(TRAINED, None)
-        if trained is not None and (trained.dtype, trained.shape) != (
-            DTYPE,
-            checkpoint.vector.shape,
-        ):
+        trained, shape = checkpoint.state.pop(TRAINED, None), checkpoint.vector.shape
+        if trained is not None and (trained.dtype, trained.shape) != (DTYPE, shape):
             raise ConfigurationError(
                 f"{checkpoint.path}: {TRAINED!r} is {trained.dtype} {list(trained.shape)}, "
-                f"expected {DTYPE} {list(checkpoint.vector.shape)}; use another checkpoint"
+                f"expected {DTYPE} {list(shape)}; use another checkpoint"
             )
         server.restore(snapshot, checkpoint.whole, checkpoint.vector)
         if trained is not None:
@@ -150,14 +145,12 @@ class Checkpointer(RunStore):
         if self._server.updates >= self._next_update:
             self._plan_update()
             self._due.append(self._copy(self._journal.now()))
-        return bool(self._due)
+        return self.due
 
     def forget_files(self) -> None:
         self._saved_version = _NONE
-        self._saved_at = -math.inf
-        self._retry_at = -math.inf
-        self._best = -math.inf
-        self._best_at = -math.inf
+        self._saved_at = self._retry_at = -math.inf
+        self._best = self._best_at = -math.inf
 
     @property
     def due(self) -> bool:
@@ -226,11 +219,8 @@ class Checkpointer(RunStore):
         """Refuses another network, with which every child would be refused, and another rule, which
         cannot read the state of the one before."""
         before, after = checkpoint.experiment, self._server.experiment
-        for key, was, now_is in (
-            ("network", before.network, after.network),
-            ("environment.id", before.environment.id, after.environment.id),
-            ("parent.rule", before.parent.rule, after.parent.rule),
-        ):
+        for key in ("network", "environment.id", "parent.rule"):
+            was, now_is = attrgetter(key)(before), attrgetter(key)(after)
             if was != now_is:
                 raise ConfigurationError(
                     f"{self._out}: its checkpoints were made with {key} = {was!r}, "
@@ -283,26 +273,20 @@ class Checkpointer(RunStore):
             try:
                 path = await asyncio.to_thread(self._folder.save_latest, *copy)
             except EnvironmentFailure:
-                kept = sorted([*self._due, copy], key=_version)
+                kept = sorted([*self._due, copy], key=lambda each: each[2].version)
                 self._due = deque(kept, maxlen=self._due.maxlen)
                 raise
-            snapshot = copy[2]
-            self._saved_version = max(self._saved_version, snapshot.version)
+            version, update = copy[2].version, copy[2].updates
+            self._saved_version = max(self._saved_version, version)
             self._saved_at = now
             self._journal.note(
-                CheckpointWritten(
-                    time=now, version=snapshot.version, update=snapshot.updates, file=path.name
-                )
+                CheckpointWritten(time=now, version=version, update=update, file=path.name)
             )
 
     async def _write_best(self, now: float) -> None:
         copy = self._copy(now)
         await asyncio.to_thread(self._folder.save_best, *copy)
         self._best = _mean(copy[2].mean_return)
-
-
-def _version(copy: _Copy) -> int:
-    return copy[2].version
 
 
 def _restore_rule(rule: Rule, checkpoint: Checkpoint) -> None:

@@ -35,12 +35,7 @@ from typing import Any, Protocol, TypeAlias
 from websockets import protocol as base
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import (  # type: ignore[attr-defined]
-    CloseCode,
-    Frame,
-    Opcode,
-    apply_mask,
-)
+from websockets.frames import CloseCode, Frame, Opcode, apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
@@ -152,12 +147,8 @@ class RequestFirstProtocol(ServerProtocol, _FramesProtocol):
 
 
 class Connection(ServerConnection):
-    """A connection whose pushes and pulls are answered at once while `answer` is set.
-
-    Args:
-        owner: keeps it from its first byte to its end.
-        settings: its limits.
-    """
+    """A connection whose pushes and pulls are answered at once while `answer` is set. The owner
+    keeps it from its first byte to its end; the settings have its limits."""
 
     def __init__(
         self, owner: ConnectionOwner, settings: ParentSettings, *args: Any, **options: Any
@@ -275,11 +266,8 @@ class Connection(ServerConnection):
     # Reading.
 
     def data_received(self, data: bytes) -> None:
-        if (
-            self._between
-            and (answer := self.answer) is not None
-            and self._answer_whole(answer, data)
-        ):
+        answer = self.answer
+        if self._between and answer is not None and self._answer_whole(answer, data):
             return
         self._between = False
         super().data_received(data)
@@ -353,14 +341,9 @@ class Connection(ServerConnection):
         event.data = b""
 
     def account(self, now: float) -> None:
-        """Pauses reading from a child over its budget. To be called often.
-
-        Args:
-            now: seconds of the loop's clock.
-        """
-        pause = max(
-            self._pushes.spend(self._new_messages, now), self._bytes.spend(self._new_bytes, now)
-        )
+        """Pauses reading from a child over its budget. To be called often, with the loop's time."""
+        pause = self._pushes.spend(self._new_messages, now)
+        pause = max(pause, self._bytes.spend(self._new_bytes, now))
         self._old_bytes += self._new_bytes
         self._new_messages = self._new_bytes = 0
         if pause and "budget" not in self._holds:

@@ -132,9 +132,8 @@ class Parent:
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             log_with(run=self.server.run)
-            self.observers += [
-                each for _, make in every("observers", installed=True) if (each := make(self))
-            ]
+            made = (make(self) for _, make in every("observers", installed=True))
+            self.observers += filter(None, made)
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             self._writer = RunWriter(self, self._store, own, self._log)
             for _, make in every("companions", installed=True):
@@ -160,11 +159,8 @@ class Parent:
         log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
 
     async def serve(self) -> None:
-        """Returns when the run is over and its children have left, or when `stop` was called.
-
-        Raises:
-            GenkidamaError: a companion cannot go on.
-        """
+        """Returns when the run is over and its children have left, or when `stop` was called. A
+        GenkidamaError says that a companion cannot go on."""
         assert self._writer is not None, "the parent is not started"
         over = math.inf
         while not self._stopped:
@@ -231,8 +227,7 @@ class Parent:
         code, words = CloseCode.NORMAL_CLOSURE, "the run is over"
         if not self.server.stop:
             code, words = CloseCode.GOING_AWAY, "the parent goes away"
-            version = self.server.trials.version
-            reason = self._stopped or "stopped"
+            version, reason = self.server.trials.version, self._stopped or "stopped"
             writer.note(Stopped(time=self.now(), reason=reason, version=version))
         for observer in self.observers:
             observer.end()

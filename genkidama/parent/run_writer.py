@@ -29,13 +29,8 @@ from genkidama.server.events import CheckpointWritten, Event, Started, Warned, a
 
 
 class RunWriter:
-    """Writes down what a parent does, and restores its server if the directory holds a run.
-
-    Args:
-        host: the parent. Its status and observers get the events.
-        store: keeps the weights.
-        out: the run's directory, which exists.
-        log: for people.
+    """Writes down what a parent does, and restores its server if the directory, which exists, holds
+    a run. The store keeps the weights; the parent's status and observers get the events.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -120,11 +115,8 @@ class RunWriter:
         await self._store.keep(self.now())
 
     async def finish(self) -> None:
-        """Writes the final checkpoint and the rest of the history, and closes them.
-
-        Raises:
-            EnvironmentFailure: one of them could not be written.
-        """
+        """Writes the final checkpoint and the rest of the history, and closes them. An
+        EnvironmentFailure says that one of them could not be written."""
         failure: EnvironmentFailure | None = None
         try:
             await self._store.finish(self.now())
@@ -154,8 +146,7 @@ class RunWriter:
         events = [*self._server.take_events(), *own]
         self._share(events)
         self._events.report(events, self.now(), last)
-        server = self._server
-        beta = server.experiment.child.beta
+        server, beta = self._server, self._server.experiment.child.beta
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
     def _share(self, events: list[Event]) -> None:
@@ -180,11 +171,8 @@ class RunWriter:
 
 
 def make_directory(out: Path | None, name: str) -> Path:
-    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`.
-
-    Raises:
-        EnvironmentFailure: it cannot be made.
-    """
+    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`. An
+    EnvironmentFailure says that it cannot be made."""
     try:
         if out is None:
             return new_directory(name)

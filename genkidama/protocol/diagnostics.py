@@ -213,38 +213,28 @@ _LEAST_CYCLES = 100
 
 
 class Cycles:
-    """The counts of one environment.
+    """The counts of one environment, int64 (CYCLE_COUNTS,) in memory that the reader sees, too.
 
-    Args:
-        period: seconds of a step.
-        counts: int64 (CYCLE_COUNTS,), memory that the reader sees, too.
+    A step takes `period` seconds.
     """
 
     def __init__(self, period: float, counts: Array) -> None:
         self._period, self._counts = period, counts
 
     def add(self, seconds: float, late: bool, safe: bool) -> None:
-        """Counts a cycle.
+        """Counts a cycle, `seconds` after the action before.
 
-        Args:
-            seconds: since the action before.
-            late: whether the action came more than a tenth of a period after its time.
-            safe: whether the safe action stood in for that of the policy.
+        It is late more than a tenth of a period after its time, and safe with the safe action
+        instead of the policy's.
         """
         place = min(_BINS - 1, int(100.0 * seconds / self._period))
         self._counts[place] += 1
-        if late:
-            self._counts[_BINS] += 1
-        if safe:
-            self._counts[_BINS + 1] += 1
+        self._counts[_BINS] += late
+        self._counts[_BINS + 1] += safe
 
 
 class CycleReader:
-    """The figures of a child's environments, for its pushes.
-
-    Args:
-        period: seconds of a step.
-    """
+    """The figures of a child's environments, for its pushes; a step takes `period` seconds."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -252,11 +242,8 @@ class CycleReader:
 
     def figures(self, counts: Array) -> dict[str, float]:
         """Milliseconds of the median and of the 99th percentile since the last figures, and the
-        late steps and safe actions so far; empty while there are too few new cycles.
-
-        Args:
-            counts: int64 (processes, CYCLE_COUNTS).
-        """
+        late steps and safe actions so far; empty while there are too few new cycles. The counts are
+        int64 (processes, CYCLE_COUNTS)."""
         now = counts.sum(0)
         grown = (now - self._before)[:_BINS].cumsum()
         if grown[-1] < _LEAST_CYCLES:

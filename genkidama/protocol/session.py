@@ -71,9 +71,16 @@ from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
 
 #: The sections of an experiment from which a child builds its network and its learner.
-_BUILT_FROM = (
-    *("environment", "network", "algorithm", "optimizer", "child", "ga3c", "plugins", "pushes"),
-)
+_BUILT_FROM = [
+    "environment",
+    "network",
+    "algorithm",
+    "optimizer",
+    "child",
+    "ga3c",
+    "plugins",
+    "pushes",
+]
 
 #: Returns that one push reports, the newest. Those of a day without a parent fit into it.
 _MOST_RETURNS = 4096
@@ -581,7 +588,7 @@ def check_welcome(welcome: Welcome, parent: str, part: Shard) -> None:
 
 def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
     """Checks that a parent that is back still runs the experiment that the child was built from."""
-    for section in _BUILT_FROM:
+    for section in (*_BUILT_FROM, "pushes"):
         if getattr(theirs, section, None) != getattr(ours, section, None):
             what = "parent.rule" if section == "pushes" else f"[{section}]"
             raise GenkidamaError(

@@ -30,7 +30,7 @@ import hmac
 import ipaddress
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -107,11 +107,7 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
 
 def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
     """The entry of this token, which may have ended; None if there is none."""
-    given, match = _digest_of(token), None
-    for entry in entries:
-        if hmac.compare_digest(entry.digest, given):
-            match = entry
-    return match
+    return _find(token, entries, lambda entry: entry.digest)
 
 
 def find_link(key: str, entries: Iterable[Entry]) -> str:
@@ -127,9 +123,14 @@ def find_link(key: str, entries: Iterable[Entry]) -> str:
 
 def find_cookie(cookie: str, entries: Iterable[Entry]) -> Entry | None:
     """The entry whose link has left this cookie, which may have ended; None if there is none."""
-    given, match = _digest_of(cookie), None
+    return _find(cookie, entries, lambda entry: entry.cookie)
+
+
+def _find(secret: str, entries: Iterable[Entry], digest: Callable[[Entry], str]) -> Entry | None:
+    """The last entry with this secret's hash; how long that takes reveals nothing."""
+    given, match = _digest_of(secret), None
     for entry in entries:
-        if entry.cookie and hmac.compare_digest(entry.cookie, given):
+        if hmac.compare_digest(digest(entry), given):
             match = entry
     return match
 
@@ -149,11 +150,7 @@ def _keyed(salt: str, text: str) -> str:
 
 
 def written(
-    name: str,
-    token: str,
-    last: datetime | None = None,
-    viewer: str = "",
-    cookie: str = "",
+    name: str, token: str, last: datetime | None = None, viewer: str = "", cookie: str = ""
 ) -> str:
     """The line of a tokens file for a token, without the token.
 

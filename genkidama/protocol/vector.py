@@ -28,9 +28,7 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 #: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
 
-
-#: Numbers blended at a time. The child's share of a block stays in a second-level cache, so that a
-#: large vector crosses the memory bus once. Smaller blocks cost more in calls than they save.
+#: Numbers blended at a time; smaller blocks cost more in calls than they save.
 _BLENDED = 65_536
 
 #: The longest push (Euclidean norm of its trained numbers) and the largest running statistic that a
@@ -90,19 +88,14 @@ class Signature:
                     f"expected {mine[0]!r} with shape {list(mine[1])}"
                 )
         ours, count = len(self.entries), len(other.entries)
-        if count > ours:
-            name, shape = other.entries[ours]
-            return (
-                f"parameter {name!r} with shape {list(shape)} is not expected "
-                f"({count} parameters, expected {ours})"
-            )
-        if count < ours:
-            name, shape = self.entries[count]
-            return (
-                f"parameter {name!r} with shape {list(shape)} is missing "
-                f"({count} parameters, expected {ours})"
-            )
-        return None
+        if count == ours:
+            return None
+        name, shape = max(self.entries, other.entries, key=len)[min(ours, count)]
+        return (
+            f"parameter {name!r} with shape {list(shape)} is "
+            f"{'missing' if count < ours else 'not expected'} "
+            f"({count} parameters, expected {ours})"
+        )
 
 
 def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:

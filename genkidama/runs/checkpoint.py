@@ -77,9 +77,8 @@ class Checkpoint:
         Raises:
             ConfigurationError: this version of the software does not know or allow one of them.
         """
-        return Experiment.from_dict(
-            self.snapshot.experiment, source=str(self.path or "the checkpoint")
-        )
+        source = str(self.path or "the checkpoint")
+        return Experiment.from_dict(self.snapshot.experiment, source)
 
 
 def save(
@@ -129,12 +128,8 @@ def _checksum(tensors: RuleState, metadata: dict[str, str]) -> str:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint.
-
-    Raises:
-        ConfigurationError: there is no such file, or it is damaged or no checkpoint of ours; the
-            message is one line that names the file and the way out.
-    """
+    """Reads a checkpoint. A ConfigurationError says that there is no such file, or it is damaged or
+    no checkpoint of ours."""
     path = Path(path)
     if not path.is_file():
         raise ConfigurationError(
@@ -159,11 +154,8 @@ def load(path: str | Path) -> Checkpoint:
         vector = np.empty(signature.size, DTYPE)
         for name, part in unflatten(vector, signature).items():
             part[...] = tensors[name]
-        state = {
-            name.removeprefix(STATE_PREFIX): array
-            for name, array in tensors.items()
-            if name.startswith(STATE_PREFIX)
-        }
+        own = [name for name in tensors if name.startswith(STATE_PREFIX)]
+        state = {name.removeprefix(STATE_PREFIX): tensors[name] for name in own}
     except (
         safetensors.SafetensorError,
         msgspec.DecodeError,
@@ -210,11 +202,10 @@ def newest_readable(
         try:
             found = load(path)
             _ = found.experiment
+            return found
         except GenkidamaError as error:
             unreadable(str(error))
             strange = strange or (error if found else None)
-        else:
-            return found
     if strange is not None:
         raise strange
     return None

@@ -97,10 +97,9 @@ def measured(
     points: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in names}
     for line, place in _placed(lines):
         for name in names if line["event"] == "measures" else ():
-            if isinstance(line.get(name), int | float):
-                points[name].setdefault(str(line.get("child")), []).append(
-                    (place[over], line[name])
-                )
+            if isinstance(value := line.get(name), int | float):
+                found = points[name].setdefault(str(line.get("child")), [])
+                found.append((place[over], value))
     return {
         name: {child: _arrays(found) for child, found in of.items()}
         for name, of in points.items()

@@ -104,11 +104,8 @@ class Evaluation:
     def __str__(self) -> str:
         quantiles = " · ".join(f"{share} {value:.1f}" for share, value in self.quantiles.items())
         limit = "no threshold" if self.threshold is None else f"{self.threshold:g}"
-        verdict = {
-            True: f"solved (at least {limit})",
-            False: f"not solved (below {limit})",
-            None: limit,
-        }
+        solved, not_solved = f"solved (at least {limit})", f"not solved (below {limit})"
+        verdict = {True: solved, False: not_solved, None: limit}
         actions = "greedy" if self.greedy else "sampled"
         where = ""
         if self.environment != self.trained_in:
@@ -207,14 +204,8 @@ def evaluate(
     allowed = [*allow, *(() if run is None else run.allow)]
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
-    request: dict[str, Any] = {"seed": seed, "greedy": deterministic}
-    request |= {
-        "environment": environment,
-        "starts": starts,
-        "recorded": recorded,
-        "parent": os.getpid(),
-        "allow": allowed,
-    }
+    request: dict[str, Any] = {"seed": seed, "greedy": deterministic, "environment": environment}
+    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
     processes = cores or available_cores()
     which = str(weights)
     if run is not None and choose and (kept := _kept(run)):
@@ -230,8 +221,9 @@ def evaluate(
     request["checkpoint"] = str(path)
     log = (path.parents[1] if run is None else run.path) / LOGS
     display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
+    questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]
     with display as watch:
-        answers = play_shares(request, shares, watch, log)
+        answers = ask(_COMMAND, questions, watch, log)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -272,19 +264,14 @@ def _judged(
     request: dict[str, Any], kept: list[Path], episodes: int, processes: int, log: Path
 ) -> Iterator[tuple[float, Path]]:
     """The mean return of each checkpoint over the same episodes, none of those that count."""
-    request = request | {
-        "seed": (request["seed"] + 1) % 2**32,
-        "episodes": list(range(episodes)),
-    }
-    command = [sys.executable, "-m", WORKER]
+    seed = (request["seed"] + 1) % 2**32
+    request = request | {"seed": seed, "episodes": list(range(episodes))}
     for first in range(0, len(kept), processes):
         some = kept[first : first + processes]
         questions = [json.dumps(request | {"checkpoint": str(path)}).encode() for path in some]
-        answers = ask(command, questions, _ignore, log)
-        yield from (
-            (float(np.mean(answer["returns"])), path)
-            for answer, path in zip(answers, some, strict=True)
-        )
+        answers = ask(_COMMAND, questions, _ignore, log)
+        for answer, path in zip(answers, some, strict=True):
+            yield float(np.mean(answer["returns"])), path
 
 
 def _keep(run: Run, path: Path) -> Path:
@@ -309,30 +296,20 @@ def _recorded(name: str) -> Any:
 # The processes that play, each with its share of the episodes.
 
 
-#: The module of such a process.
-WORKER = "genkidama.runs.evaluation_worker"
+_COMMAND = [sys.executable, "-m", "genkidama.runs.evaluation_worker"]
 
 
 def _ignore(_: float) -> None:
     """Watches nothing."""
 
 
-def play_shares(
-    request: dict[str, Any], shares: list[list[int]], watch: Callable[[float], None], log: Path
-) -> list[dict[str, Any]]:
-    """Plays each share of the episodes in a process of its own, all at once; returns their answers.
-
-    `watch` is called with each return as it comes. A traceback is written to the folder `log`.
-    """
-    command = [sys.executable, "-m", WORKER]
-    questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]
-    return ask(command, questions, watch, log)
-
-
 def ask(
     command: list[str], questions: list[bytes], watch: Callable[[float], None], log: Path
 ) -> list[dict[str, Any]]:
-    """Runs a command once for each question, and returns what `play_shares` does."""
+    """Runs a command, which plays, once for each question, all at once; returns their answers.
+
+    `watch` is called with each return as it comes. A traceback is written to the folder `log`.
+    """
     lock = threading.Lock()
 
     def tell(value: float) -> None:

@@ -108,23 +108,16 @@ def main() -> int:
             print(json.dumps(value), file=answer, flush=True)
 
         returns = play(model, environment, request["episodes"], seed, greedy, starts, tell)
-        json.dump(
-            {
-                "returns": returns,
-                "threshold": default_threshold(settings),
-                "environment": settings.id,
-                "greedy": greedy or getattr(model.head, "greedy", False),
-            },
-            answer,
-        )
+        found = {"returns": returns, "threshold": default_threshold(settings)}
+        greedy = greedy or getattr(model.head, "greedy", False)
+        json.dump({**found, "environment": settings.id, "greedy": greedy}, answer)
     except GenkidamaError as error:
         print_user_traceback(error)
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
     except Exception as error:  # an environment or network of the user's own may raise anything
         traceback.print_exc()
-        json.dump(
-            {"error": f"playing episodes fails: {describe_error(error)}", "exit_code": 1}, answer
-        )
+        words = f"playing episodes fails: {describe_error(error)}"
+        json.dump({"error": words, "exit_code": 1}, answer)
     return 0
 
 

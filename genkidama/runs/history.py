@@ -109,11 +109,9 @@ class HistoryTail:
             return []
         found = whole_lines(piece)
         self.behind = len(piece) == PIECE_BYTES
-        if self.behind and not found:
-            self.skipped += 1
-            self.position += len(piece)
-            return []
-        self.position += len(found)
+        passed_over = self.behind and not found
+        self.skipped += passed_over
+        self.position += len(piece if passed_over else found)
         return found.splitlines()
 
 

@@ -12,7 +12,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from genkidama.config.allowlist import allowing, modules
@@ -164,16 +164,14 @@ def _next_goal(mean: float, best: float) -> float:
 
 
 def afterwards(run: Run, again: str) -> list[str]:
-    """The lines that end a command: what is kept of a run, and the commands that follow.
-
-    Args:
-        again: the command that goes on with the run.
-    """
-    folder = shlex.quote(str(run.path)) + allowing(run.allow)
+    """The lines that end a command: what is kept of a run, and the commands that follow, the last
+    of which goes on with the run `again`."""
+    path = shlex.quote(str(run.path))
+    folder = path + allowing(run.allow)
     lines = [f"run: {run.path}"]
-    commands = [("its page:", f"genkidama serve {shlex.quote(str(run.path))}")]
+    commands = [("its page:", f"genkidama serve {path}")]
     if run.trials:
-        commands.append(("report:", f"genkidama report {shlex.quote(str(run.path))}"))
+        commands.append(("report:", f"genkidama report {path}"))
     elif run.checkpoints:
         lines[0] += f", saved: version {run.snapshot.version}"
         commands.append(("play again:", f"genkidama evaluate {folder}"))
@@ -205,11 +203,10 @@ def default_threshold(settings: Environment) -> float | None:
     name = settings.plain_id
     if is_import_string(name):
         return None
-    try:
+    with suppress(ConfigurationError, ImportError):
         threshold: float | None = environment_spec(name).reward_threshold
-    except (ConfigurationError, ImportError):
-        return None
-    return threshold
+        return threshold
+    return None
 
 
 def prepare(experiment: Experiment) -> tuple[Experiment, str]:
@@ -228,8 +225,7 @@ def with_default_stop(experiment: Experiment) -> tuple[Experiment, str]:
     limits = (stop.mean_return, stop.updates, stop.episodes, stop.steps, stop.seconds)
     if experiment.searches or any(limit is not None for limit in limits):
         return experiment, ""
-    goal = experiment.solved
-    if goal is None:
+    if (goal := experiment.solved) is None:
         goal = default_threshold(experiment.environment)
     if goal is None:
         return experiment, (

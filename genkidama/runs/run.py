@@ -91,15 +91,8 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, allow: Iterable[str] = ()) -> Self:
-        """An existing run.
-
-        Args:
-            path: the directory.
-            allow: as `Run`.
-
-        Raises:
-            ConfigurationError: there is no run in that directory.
-        """
+        """An existing run; arguments as `Run`. A ConfigurationError says that there is none in that
+        directory."""
         run = cls(Path(path), tuple(allow))
         if not (run.path / EXPERIMENT).is_file():
             raise ConfigurationError(
@@ -120,9 +113,8 @@ class Run:
     @property
     def trials(self) -> list[Self]:
         """The trials of a search that have weights, by number."""
-        return [
-            type(self)(path, self.allow) for path in sorted((self.path / TRIALS).glob("[0-9]*"))
-        ]
+        paths = sorted((self.path / TRIALS).glob("[0-9]*"))
+        return [type(self)(path, self.allow) for path in paths]
 
     @property
     def best(self) -> Path | None:
@@ -186,13 +178,8 @@ class Run:
         return found
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """The events, oldest first: the whole lines of `history.jsonl` as dictionaries.
-
-        `docs/history.md` says what they mean.
-
-        Raises:
-            ConfigurationError: a line is damaged.
-        """
+        """The events, oldest first: the whole lines of `history.jsonl` as dictionaries, as
+        `docs/history.md` explains them. A ConfigurationError says that a line is damaged."""
         path = self.path / HISTORY
         for number, text in enumerate(read_lines(path), 1):
             try:
@@ -205,21 +192,16 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """The last evaluation as it was written, None if there was none.
-
-        Raises:
-            ConfigurationError: the file is broken.
-        """
+        """The last evaluation as it was written, None if there was none. A ConfigurationError says
+        that the file is broken."""
+        path = self.path / _EVALUATION
         try:
-            text = (self.path / _EVALUATION).read_bytes()
+            return decode_line(path.read_bytes())
         except FileNotFoundError:
             return None
-        try:
-            return msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"{self.path / _EVALUATION}: is broken: {error}; "
-                f"evaluate again: genkidama evaluate {self.path}"
+                f"{path}: is broken: {error}; evaluate again: genkidama evaluate {self.path}"
             ) from None
 
     def record_evaluation(
@@ -265,21 +247,15 @@ class Run:
         return Path(path)
 
     def curve(self) -> pandas.DataFrame:
-        """The learning curve: a row an exchange, with the columns of `genkidama.runs.curves`.
-
-        Raises:
-            EnvironmentFailure: pandas is not installed.
-        """
+        """The learning curve: a row an exchange, with the columns of `genkidama.runs.curves`. An
+        EnvironmentFailure says that pandas is not installed."""
         from genkidama.runs.curves import columns
 
         return _pandas().DataFrame(columns(self.history()))
 
     def frame(self) -> pandas.DataFrame:
-        """The whole history: a row a line, a column a field (docs/history.md).
-
-        Raises:
-            EnvironmentFailure: pandas is not installed.
-        """
+        """The whole history: a row a line, a column a field (docs/history.md); errors as
+        `curve`."""
         return _pandas().DataFrame(list(self.history()))
 
     def plot(self, folder: str | Path | None = None, over: str = "steps") -> list[Path]:
@@ -331,11 +307,9 @@ class Run:
                 f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
                 f"over {evaluation['episodes']} episodes"
             )
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        cell = "<tr><th style='text-align:left'>{}</th><td>{}</td></tr>"
+        cells = (cell.format(name, html.escape(str(value))) for name, value in rows.items())
+        return f"<table>{''.join(cells)}</table>"
 
     def _status(self) -> RunStatus:
         """The status that its history gives; lines that another program wrote are left out."""

@@ -13,6 +13,7 @@ Laws of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,9 +85,8 @@ def cut(whole: Checkpoint, part: Shard) -> Checkpoint:
         name: array[numbers] if _is_cut(array, lengths) else array
         for name, array in whole.state.items()
     }
-    snapshot = msgspec.structs.replace(
-        whole.snapshot, part=str(part), whole=[*whole.signature.entries]
-    )
+    entries = [*signature.entries]
+    snapshot = msgspec.structs.replace(whole.snapshot, part=str(part), whole=entries)
     return Checkpoint(whole.path, part.of(signature), whole.vector[numbers].copy(), snapshot, state)
 
 
@@ -127,20 +127,16 @@ def _like(first: Checkpoint, run: Path, part: Shard) -> Checkpoint:
 
 def _readable(folder: CheckpointFolder) -> Iterator[Checkpoint]:
     for path in (*map(folder.version_path, folder.versions()), folder.best_path):
-        try:
-            if path.exists():
-                yield load_file(path)
-        except ConfigurationError:
-            continue  # another one is nearly as good
+        with suppress(ConfigurationError):  # another one is nearly as good
+            yield load_file(path)
 
 
 def _joined(name: str, array: Array, parts: list[Checkpoint]) -> Array:
     if not _is_cut(array, _lengths(parts[0].signature)):
         return array
     none = (np.zeros(_lengths(part.signature)[0], DTYPE) for part in parts)
-    return np.concatenate(
-        [part.state.get(name, zero) for part, zero in zip(parts, none, strict=True)]
-    )
+    found = zip(parts, none, strict=True)
+    return np.concatenate([part.state.get(name, zero) for part, zero in found])
 
 
 def _is_cut(array: Array, lengths: tuple[int, int]) -> bool:

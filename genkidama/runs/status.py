@@ -106,11 +106,9 @@ class Speed:
 
 
 class Curve:
-    """Values over time, thinned as they become many. A point that was sent is never changed.
+    """Values over time, thinned beyond `most` points. A point that was sent is never changed.
 
-    Args:
-        columns: names of a point's numbers; the first is a time in seconds.
-        most: at most this many points are kept.
+    The columns are the names of a point's numbers, of which the first is a time in seconds.
     """
 
     def __init__(self, columns: tuple[str, ...], most: int) -> None:
@@ -227,11 +225,7 @@ class SearchPart(Protocol):
 
 
 class RunStatus:
-    """The status of one run.
-
-    Args:
-        experiment: its settings.
-    """
+    """The status of one run of this experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -483,7 +477,10 @@ class RunStatus:
 
     def there(self) -> int:
         """The number of children that take part, or took part to the end."""
-        return sum(child.state == "training" for child in self.children.values())
+        return len(self._there())
+
+    def _there(self) -> list[ChildStatus]:
+        return [child for child in self.children.values() if child.state == "training"]
 
     def speed(self, now: float) -> float:
         """Environment steps a second: of the last seconds, or of a whole run that is over."""
@@ -507,21 +504,14 @@ class RunStatus:
         if self.search is not None:
             return self.search.share(self.elapsed(now))
         stop, last = self.experiment.stop, self.last
-        seconds = self.elapsed(now)
-        used = [(seconds, stop.seconds)]
+        done: tuple[float, int, int, float] = (0.0, 0, 0, self.elapsed(now))
         if last is not None:
-            done = (last.update, last.episodes, last.steps, seconds)
+            done = (last.update, last.episodes, last.steps, done[3])
             if self.reason and reached(stop, last.mean_return, *done):
                 return 1.0
-            used += [
-                (last.update, stop.updates),
-                (last.episodes, stop.episodes),
-                (last.steps, stop.steps),
-            ]
-        shares = [have / limit for have, limit in used if limit]
-        if not shares and not (stop.updates or stop.episodes or stop.steps):
-            return None
-        return min(1.0, max(shares, default=0.0))
+        limits = (stop.updates, stop.episodes, stop.steps, stop.seconds)
+        shares = [have / limit for have, limit in zip(done, limits, strict=True) if limit]
+        return min(1.0, max(shares)) if shares else None
 
     def left(self, now: float) -> float | None:
         """Seconds that are left at the pace of this parent; None if it cannot be estimated."""
@@ -539,9 +529,8 @@ class RunStatus:
         """
         if self.search is not None:
             return {}
-        there = (child.figures for child in self.children.values() if child.state == "training")
         found: dict[str, list[tuple[float, float]]] = {}
-        for figures in (self._learner, *there):
+        for figures in (self._learner, *(child.figures for child in self._there())):
             for name, value in figures.items():
                 found.setdefault(name, []).append((value, weight_of(name, figures)))
         return {
@@ -554,17 +543,10 @@ class RunStatus:
     # Rendering.
 
     def document(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
-        """The whole document as it was sent, for one who is then sent each change.
-
-        Args:
-            now: seconds, as the events have them.
-            facts: gives what is known of a child beside the events.
-        """
+        """The whole document as it was sent, for one who is then sent each change. The time is in
+        seconds, as the events have it; the facts are known of a child beside the events."""
         children = [self._row(name, now, facts) for name in self.children]
-        return {
-            **self._render(now, "status", children, Curve.sent),
-            "settings": self._settings,
-        }
+        return {**self._render(now, "status", children, Curve.sent), "settings": self._settings}
 
     def snapshot(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
         """The whole document where no changes are sent: all there is. Arguments as `document`."""
@@ -600,9 +582,8 @@ class RunStatus:
     def _notes(self, now: float) -> list[str]:
         newest = list(self._warnings.items())[-_MOST_WARNINGS:]
         self._warnings = dict(each for each in newest if now - each[1] < _WARNING_SECONDS)
-        there = [child for child in self.children.values() if child.state == "training"]
         found: dict[str, list[str]] = {words: [] for words in _TROUBLES.values()}
-        for child in there:
+        for child in self._there():
             for figure, words in _TROUBLES.items():
                 if child.figures.get(figure):
                     found[words].append(child.name)
@@ -673,14 +654,8 @@ class RunStatus:
 
 
 def fold(before: dict[str, Any] | None, message: dict[str, Any]) -> dict[str, Any]:
-    """The whole document after a message of the feed, as every viewer puts it together.
-
-    Args:
-        before: what this gave for the message before; None at the first.
-
-    Raises:
-        ValueError: the first message is not a whole document.
-    """
+    """The whole document after a message of the feed, as every viewer puts it together from that
+    before; None at the first message, and a ValueError says that this is not a whole document."""
     if message["type"] == "status":
         return message
     if before is None:

@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 #: What helps where a file cannot be written, by the system's number for the reason.
 _WAYS_OUT = {
@@ -118,6 +119,17 @@ def remembered(name: str, decide: Callable[[], bool]) -> bool:
         make_folder(path.parent)
         write_atomically(path, b"yes\n" if verdict else b"no\n")
     return verdict
+
+
+def read_secret(path: str, key: str, way_out: str = "") -> tuple[str, bool]:
+    """The text of a file, and whether everybody on this machine may read it; a ConfigurationError
+    names the key of the setting."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(), bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise ConfigurationError(f"{key}: cannot be read: {reason}{way_out}") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -125,12 +125,9 @@ def _own_wrapper(name: str, key: str) -> Any:
     wrappers = importlib.import_module("gymnasium.wrappers")
     known = sorted(set(wrappers.__all__) - {"vector"})
     if name not in known:
-        near = difflib.get_close_matches(name, known, 3)
-        hint = (
-            f"did you mean {' or '.join(map(repr, near))}?"
-            if near
-            else f"it has {', '.join(known)}; one of your own is 'module:Class'"
-        )
+        hint = f"it has {', '.join(known)}; one of your own is 'module:Class'"
+        if near := difflib.get_close_matches(name, known, 3):
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
         raise ConfigurationError(f"{key} = {name!r}: no wrapper of Gymnasium's; {hint}")
     try:
         return getattr(wrappers, name)
@@ -168,11 +165,8 @@ def environment_spec(name: str) -> Any:
 
 
 def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
-    """False if the environment is a class of the user's that is known to draw no pictures.
-
-    Args:
-        allow: modules that may be imported.
-    """
+    """False if the environment is a class of the user's, of a module that may be imported, that is
+    known to draw no pictures."""
     named = import_string(settings.id)
     if named is None or not is_import_string(settings.id) or named.module not in allow:
         return True
@@ -240,14 +234,10 @@ def describe_error(error: BaseException) -> str:
 
 def is_user_error(error: BaseException) -> bool:
     """True if a user's own code has raised it, or its cause."""
-    cause: BaseException | None = error
-    seen: list[BaseException] = []
-    while cause is not None and cause not in seen:
-        if _place(cause):
-            return True
-        seen.append(cause)
-        cause = cause.__cause__
-    return False
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
+        causes.append(cause)
+    return any(map(_place, causes))
 
 
 def print_user_traceback(error: BaseException) -> None:

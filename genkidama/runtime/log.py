@@ -25,29 +25,23 @@ else:  # without importing structlog
 _always: dict[str, str] = {}
 
 
-class _StandardError:
-    """Standard error as it is at the moment of writing. No run stops because nobody reads it."""
+class _Stream:
+    """A display, or else standard error as it is at the moment of writing, as a file. No run stops
+    because nobody reads it."""
+
+    def __init__(self, say: Callable[[str], None] | None) -> None:
+        self._say = say
 
     def write(self, text: str) -> None:
+        if self._say is not None:
+            self._say(text.rstrip())
+            return
         with suppress(OSError, ValueError):
             sys.stderr.write(text)
 
     def flush(self) -> None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
-
-
-class _Display:
-    """A display, as a file."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-
-    def write(self, text: str) -> None:
-        self._say(text.rstrip())
-
-    def flush(self) -> None:
-        pass
 
 
 class Parser(argparse.ArgumentParser):
@@ -116,27 +110,19 @@ def configure_logging(*, named: bool = False, say: Callable[[str], None] | None 
     get_logger()
     import structlog  # a command that logs nothing does without it
 
-    terminal = sys.stderr.isatty()
-    processors: list[Processor] = [
-        *([_add_always] if named else []),
-        _redact,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
-        if terminal
-        else structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    processors.append(
-        structlog.dev.ConsoleRenderer(colors=say is None)
-        if terminal
-        else structlog.processors.JSONRenderer()
-    )
-    file: Any = _StandardError() if say is None else _Display(say)
+    processors: list[Processor] = [_add_always] if named else []
+    processors += [_redact, structlog.processors.add_log_level]
+    if sys.stderr.isatty():
+        processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
+        processors.append(structlog.dev.ConsoleRenderer(colors=say is None))
+    else:
+        processors.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
+        processors.append(structlog.processors.JSONRenderer())
+    level = logging.INFO if say is None else logging.WARNING
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.INFO if say is None else logging.WARNING
-        ),
-        logger_factory=structlog.WriteLoggerFactory(file),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(_Stream(say)),  # type: ignore[arg-type]
     )
 
 

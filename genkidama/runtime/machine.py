@@ -137,11 +137,7 @@ def available_cores() -> int:
 def machine_name() -> str:
     """The host name in letters, digits, `-` and `_`; `"child"` if there is none."""
     host = socket.gethostname().partition(".")[0]
-    name = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
-        for letter in host
-    )
-    return name.strip("-_")[:48] or "child"
+    return re.sub(r"[^A-Za-z0-9_-]", "-", host).strip("-_")[:48] or "child"
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -178,9 +174,8 @@ def resident_bytes() -> int:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
@@ -196,9 +191,9 @@ def available_bytes(root: Path = _ROOT) -> int | None:
 
 def _machines_room(root: Path) -> list[int]:
     with suppress(OSError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return [int(line.split()[1]) * 1024]
+        text = (root / "proc/meminfo").read_text()
+        found = re.findall(r"^MemAvailable:\s*(\d+)", text, re.MULTILINE)
+        return [int(size) * 1024 for size in found]
     return []
 
 
@@ -255,18 +250,16 @@ def _groups_room(group: Path, version: int) -> list[int]:
 def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
     """Version, folder and topmost folder of each control group here that may limit memory."""
     try:
-        mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
-        lines = [
-            line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()
-        ]
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
     memberships = {
         2 if number == "0" else 1: path
-        for number, controllers, path in lines
+        for number, controllers, path in (line.split(":", 2) for line in lines)
         if number == "0" or "memory" in controllers.split(",")
     }
-    for fields in mounts:
+    for fields in map(str.split, mounts):
         kind, _, options = fields[fields.index("-") + 1 :][:3]
         if kind == "cgroup2":
             version = 2
@@ -354,13 +347,9 @@ def forget_peak() -> None:
 def since_peak_bytes(root: Path = _ROOT) -> int:
     """Bytes of RAM that this process took at its peak and no more; 0 where the system is silent."""
     try:
-        lines = (line.split() for line in (root / "proc/self/status").read_text().splitlines())
-        sizes = {
-            fields[0]: int(fields[1])
-            for fields in lines
-            if fields and fields[0] in ("VmHWM:", "VmRSS:")
-        }
-        return max(0, sizes["VmHWM:"] - sizes["VmRSS:"]) * 1024
+        text = (root / "proc/self/status").read_text()
+        sizes = dict(re.findall(r"^(VmHWM|VmRSS):\s*(\d+)", text, re.MULTILINE))
+        return max(0, int(sizes["VmHWM"]) - int(sizes["VmRSS"])) * 1024
     except (OSError, KeyError):
         return 0
 

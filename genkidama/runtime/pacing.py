@@ -17,13 +17,10 @@ T = TypeVar("T")
 class RestartPolicy:
     """Decides whether and when a worker that died is started again.
 
-    Args:
-        most: deaths in a row after which it is given up.
-        window: seconds after which a death no longer counts as one of the row.
-        rest: seconds before a restart, doubled with each death; 0 for none.
-        at_once: deaths in a row that are followed by no rest.
-        half_life: seconds without a death that halve the count from which the rest follows. Work
-            does not reset that count then; without a half-life it does.
+    After `most` deaths in a row, within a window of seconds, it is given up. The first `at_once`
+    are followed by no rest, the next by one of so many seconds, which each further one doubles.
+    `half_life` seconds without a death halve the count from which the rest follows. Work does not
+    reset that count then; without a half-life it does.
     """
 
     #: The longest rest, in seconds.
@@ -39,10 +36,8 @@ class RestartPolicy:
         half_life: float = math.inf,
     ) -> None:
         self.most = most
-        self._window = window
-        self._rest = rest
-        self._at_once = at_once
-        self._half_life = half_life
+        self._window, self._half_life = window, half_life
+        self._rest, self._at_once = rest, at_once
         self._row: list[float] = []
         self._weight = 0
         self._last = math.inf
@@ -80,15 +75,12 @@ class Patience:
     """The wait for an answer before one goes on without it: several times the usual wait.
 
     The usual one is the median of the newest, so a single long one changes nothing.
-
-    Args:
-        least: seconds, also before the first answer.
-        times: the usual wait.
     """
 
-    def __init__(self, least: float = 0.5, times: float = 5.0) -> None:
-        self._least = least
-        self._times = times
+    #: Seconds, also before the first answer, and multiple of the usual wait.
+    LEAST, TIMES = 0.5, 5.0
+
+    def __init__(self) -> None:
         self._waits: deque[float] = deque(maxlen=9)
 
     def waited(self, seconds: float) -> None:
@@ -98,7 +90,7 @@ class Patience:
     @property
     def seconds(self) -> float:
         """Seconds to wait for the next answer."""
-        return max(self._least, self._times * median(self._waits) if self._waits else 0.0)
+        return max(self.LEAST, self.TIMES * median(self._waits) if self._waits else 0.0)
 
 
 class Backoff:

@@ -54,11 +54,8 @@ class Block:
             raise _too_large(size, error) from None
         start = 0
         for name, (shape, dtype) in layout.parts().items():
-            setattr(
-                self,
-                name,
-                np.frombuffer(self._map, dtype, int(np.prod(shape)), start).reshape(shape),
-            )
+            flat = np.frombuffer(self._map, dtype, math.prod(shape), start)
+            setattr(self, name, flat.reshape(shape))
             start += _padded(_bytes(shape, dtype))
 
     def __getstate__(self) -> tuple[BlockLayout, Any]:

@@ -1,4 +1,8 @@
-"""Signals during work that must not be left half done."""
+"""Signals: during work that must not be left half done, and while a command imports.
+
+Ctrl-C while a command imports what it needs ends it at once, and prints no traceback.
+`python -m genkidama…` imports this module before all else. In any other program it does nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-# ------------------------------------------------------------------------------------------------
-# Ctrl-C while a command imports what it needs ends it at once, and prints no traceback.
-#
-# `python -m genkidama…` imports this module before all else. In any other program it does nothing.
 
 
 def _is_command() -> bool:

@@ -32,9 +32,7 @@ async def supervised(status: Callable[[], str]) -> AsyncIterator[Notify]:
     It is sent a status, a few words, and `WATCHDOG=1` twice in each of its watchdog's periods. The
     context's value tells it more.
     """
-    before = {
-        name: value for name in _VARIABLES if (value := os.environ.pop(name, None)) is not None
-    }
+    before = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     address = before.get("NOTIFY_SOCKET", "")
 
     def notify(*assignments: str) -> None:
@@ -42,11 +40,10 @@ async def supervised(status: Callable[[], str]) -> AsyncIterator[Notify]:
             _send(address, "\n".join(" ".join(each.splitlines()) for each in assignments))
 
     period = _period(before)
-    beats = (
-        [asyncio.create_task(_repeat(STATUS_SECONDS, lambda: notify(f"STATUS={status()}")))]
-        if address
-        else []
-    )
+    beats = []
+    if address:
+        tell = _repeat(STATUS_SECONDS, lambda: notify(f"STATUS={status()}"))
+        beats.append(asyncio.create_task(tell))
     if period:
         beats.append(asyncio.create_task(_repeat(period / 2, lambda: notify("WATCHDOG=1"))))
     try:

@@ -4,6 +4,10 @@ Laws of this file:
 - `HangDetector` decides who hangs; `Watchdog` brings it the signs of life and the time.
 - A process that is silent may still work, in the middle of a batch. Then its shared memory
   changes, and looking at that costs the process nothing.
+- Ages grow by ticks of limited length: after the machine was asleep, or workers were stopped, no
+  process is old. A process that waits for others has no age.
+- The limit follows from the longest silence of any process of the pool, since all do the same
+  work. That maximum is forgotten slowly.
 """
 
 from __future__ import annotations
@@ -12,16 +16,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
-
-# ------------------------------------------------------------------------------------------------
-# Detection of processes that hang. Pure.
-#
-# Laws of this file:
-# - Ages grow by ticks of limited length: after the machine was asleep, or workers were stopped, no
-#   process is old.
-# - A process that waits for others has no age.
-# - The limit follows from the longest silence of any process of the pool, since all do the same
-#   work. That maximum is forgotten slowly.
 
 #: The most seconds that a tick adds to an age.
 _LONGEST_TICK = 2.0
@@ -74,9 +68,8 @@ class HangDetector:
         """Starts its clock again."""
         self._ages.setdefault(index, 0.0)
 
-    def forget(self, index: int) -> None:
-        """Forgets it."""
-        self.rest(index)
+    #: Forgets it.
+    forget = rest
 
     def tick(self, seconds: float) -> None:
         """Adds the seconds since the last tick to all ages."""
@@ -156,8 +149,7 @@ class Watchdog:
     def look(self, seconds: float) -> None:
         """Updates ages and reports processes that hang, `seconds` after the last call."""
         self.ages.tick(seconds)
-        quiet = self.ages.quiet if self._trace is not None else []
-        traces = {index: self._trace(index) for index in quiet} if self._trace else {}
+        traces = {index: self._trace(index) for index in self.ages.quiet} if self._trace else {}
         for index, trace in traces.items():
             if trace is None or trace != self._traces.get(index, trace):
                 self.ages.sign(index)

@@ -7,7 +7,7 @@ agree on comes too often before anybody sees it. So each counts η = min(1/2, 2/
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from typing import Any
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import following
@@ -107,20 +107,14 @@ class Averaging:
         return eta if self._differences else eta / max(0.5, 1.0 - eta * self._staleness)
 
     def _report(self, n: float, now: float) -> None:
-        adapts = self._experiment.adapts
         child = following(self._experiment, n)
-        self._events.append(
-            AveragingChosen(
-                time=now,
-                children=round(n, 1),
-                staleness=round(self._staleness, 1),
-                alpha=round(self._alpha(n), 3) if "alpha" in adapts else UNSET,
-                lanes=round(child.lanes) if "lanes" in adapts else UNSET,
-                minibatch_size=child.minibatch_size if "minibatch_size" in adapts else UNSET,
-                learning_rate=(
-                    round(self._experiment.optimizer.learning_rate * child.rate, 6)
-                    if "learning_rate" in adapts
-                    else UNSET
-                ),
-            )
-        )
+        chosen: dict[str, Any] = {
+            "alpha": round(self._alpha(n), 3),
+            "lanes": round(child.lanes),
+            "minibatch_size": child.minibatch_size,
+            "learning_rate": round(self._experiment.optimizer.learning_rate * child.rate, 6),
+        }
+        chosen = {name: chosen[name] for name in self._experiment.adapts}
+        children, staleness = round(n, 1), round(self._staleness, 1)
+        event = AveragingChosen(time=now, children=children, staleness=staleness, **chosen)
+        self._events.append(event)

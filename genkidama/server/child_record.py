@@ -145,9 +145,7 @@ class DivergenceSampling:
         The trial has θ_P as it is before the push, which has its whole vector.
         """
         trial = record.trial
-        if now < self.after or now < record.judged + _EVERY:
-            return
-        if trial is None or trial.vector is None:
+        if now < record.judged + _EVERY or trial is None or trial.vector is None:
             return
         self.after = now + _EVERY / _JUDGED
         record.judged = now
@@ -199,14 +197,8 @@ def restore_children(snapshot: Snapshot) -> dict[str, ChildRecord]:
     """The records in a checkpoint. None of these children is connected."""
     records = {}
     for name in snapshot.children.keys() | snapshot.sessions.keys():
-        counts = snapshot.children.get(name, {})
+        counts: dict[str, Any] = snapshot.children.get(name, {})
         session, sequence = snapshot.sessions.get(name, ("", 0))
-        records[name] = ChildRecord(
-            session=session,
-            sequence=sequence,
-            exchanges=counts.get("exchanges", 0),
-            episodes=counts.get("episodes", 0),
-            steps=counts.get("steps", 0),
-            left_out=counts.get("left_out", 0),
-        )
+        known = {key: counts.get(key, 0) for key in ("exchanges", "episodes", "steps", "left_out")}
+        records[name] = ChildRecord(session=session, sequence=sequence, **known)
     return records

@@ -158,14 +158,9 @@ def place_of(host: str) -> str:
 
 def check_exposed(settings: ParentSettings, host: str) -> None:
     """Checks that a parent that listens beyond this machine has TLS and tokens."""
-    missing = [
-        what
-        for what, given in (
-            ("tokens (parent.tokens_file)", settings.tokens_file),
-            ("TLS (parent.certificate_file, parent.key_file)", settings.certificate_file),
-        )
-        if not given
-    ]
+    missing = [] if settings.tokens_file else ["tokens (parent.tokens_file)"]
+    if not settings.certificate_file:
+        missing.append("TLS (parent.certificate_file, parent.key_file)")
     if missing and not settings.open and not is_loopback(host):
         raise ConfigurationError(
             f"the parent would let other machines in at {host} without {' and '.join(missing)}; "

@@ -45,15 +45,7 @@ from genkidama.server.child_record import (
     restore_children,
     snapshot_children,
 )
-from genkidama.server.events import (
-    Event,
-    Joined,
-    Left,
-    Measures,
-    PushesRefused,
-    Stopped,
-    Warned,
-)
+from genkidama.server.events import Event, Joined, Left, Measures, PushesRefused, Stopped, Warned
 from genkidama.server.rules.blend import Update
 from genkidama.server.trial import SingleTrialRun, Snapshot, Trial, Trials
 from genkidama.server.validation import (
@@ -351,13 +343,14 @@ class ParameterServer:
         left_out: str | None,
         now: float,
     ) -> None:
+        label = trial.label
         trial.steps += message.steps
         if message.returns:
             trial.episodes += len(message.returns)
             trial.add_returns(message.returns)
         if warning := record.count(message, left_out=bool(left_out)):
             reason = f"{child}: {warning}; environment.wrappers can set a limit"
-            self._events.append(Warned(time=now, trial=trial.label, reason=reason))
+            self._events.append(Warned(time=now, trial=label, reason=reason))
         if left_out or not self._tally.exchanges % self._every:
             staleness = trial.version - (left_out is None) - message.version
             event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)
@@ -365,15 +358,9 @@ class ParameterServer:
             self._events.append(event)
         if message.measures and record.measured(self._every):
             # Every n-th of each child: otherwise children that push in turns would be left out.
-            self._events.append(
-                Measures(
-                    time=now,
-                    backend=trial.experiment["child"]["backend"],
-                    child=child,
-                    trial=trial.label,
-                    figures=message.measures,
-                )
-            )
+            backend, figures = trial.experiment["child"]["backend"], message.measures
+            told = Measures(time=now, backend=backend, child=child, trial=label, figures=figures)
+            self._events.append(told)
 
     def _leave(self, child: str, message: Leave, now: float) -> Reply:
         record, trial = self._record(child)
@@ -417,11 +404,8 @@ class ParameterServer:
         return self._weights(child, trial, now, answer=True)
 
     def _proof(self, reason: str, *, check: bool = False) -> str:
-        """The proof of the run's end for the other shards; empty before, and on these.
-
-        Args:
-            check: whether another shard needs it for comparison.
-        """
+        """The proof of the run's end for the other shards; empty before, and on these, unless they
+        `check` one."""
         part = self.trial.part
         if not reason or part.count == 1 or not (part.is_first or check):
             return ""
@@ -451,9 +435,6 @@ class RoleAssignment:
     A child has the role that it asks for. Otherwise it gets the one that is furthest below its
     share of `child.roles` among the connected children. A child that returns under the same name
     keeps its role; a restarted parent learns it from the child.
-
-    Args:
-        experiment: the settings of all.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -468,15 +449,10 @@ class RoleAssignment:
     def experiment_for(
         self, hello: Hello, experiment: dict[str, Any], connected: Collection[str]
     ) -> dict[str, Any]:
-        """The experiment as this child is sent it.
+        """The experiment of its trial, which is not changed, as this child is sent it.
 
-        Args:
-            hello: of the child.
-            experiment: of its trial; it is not changed.
-            connected: all connected children, this one included.
-
-        Raises:
-            ProtocolError: the child wants a role that the experiment has no room for.
+        It is one of the connected. A ProtocolError says that the experiment has no room for the
+        role that it wants.
         """
         experiment = self._without_the_parents(experiment)
         name = hello.name

@@ -20,7 +20,6 @@ from genkidama.child.transport import (
     FAILURES,
     OtherCertificate,
     Transport,
-    ask,
     explain,
     read_token,
     retry_after,
@@ -29,7 +28,7 @@ from genkidama.cli.access import fingerprint_of
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
-from genkidama.protocol.messages import Welcome
+from genkidama.protocol.messages import Welcome, decode_reply, encode
 from genkidama.protocol.session import Session
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.child.talking import OTHER, TOKEN
@@ -104,7 +103,8 @@ async def test_an_open_uplink_has_said_nothing_yet(tmp_path: Path, tokens: Path)
         assert connection.response is not None
         assert connection.response.headers["Server"].startswith("genkidama/")
         assert not parent.server.children
-        assert isinstance(await ask(connection, session_of(there).hello()), Welcome)
+        await connection.send(encode(session_of(there).hello()))
+        assert isinstance(decode_reply(await connection.recv(decode=False)), Welcome)
         await connection.close()
 
 

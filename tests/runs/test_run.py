@@ -149,11 +149,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The checkpoints of which evaluations asked their processes to play; nothing is played."""
     found: list[Path] = []
 
-    def play(request: Any, shares: Any, *_: Any) -> list[dict[str, Any]]:
-        found.append(Path(request["checkpoint"]))
+    def play(command: Any, questions: Any, *_: Any) -> list[dict[str, Any]]:
+        found.append(Path(json.loads(questions[0])["checkpoint"]))
         return [{"returns": [1.0], "threshold": None, "greedy": False, "environment": "C"}]
 
-    monkeypatch.setattr("genkidama.runs.evaluation.play_shares", play)
+    monkeypatch.setattr("genkidama.runs.evaluation.ask", play)
     return found
 
 

@@ -67,11 +67,8 @@ class TensorModel(Model):
     ) -> Entries:
         settings = self.experiment.network
         setting = f"network.name = {settings.name!r}"
-        kind: Any = (
-            load_object(settings.name, "network.name")
-            if is_import_string(settings.name)
-            else NETWORKS[settings.name]
-        )
+        own = is_import_string(settings.name)
+        kind: Any = load_object(settings.name, "network.name") if own else NETWORKS[settings.name]
         if not (isinstance(kind, type) and issubclass(kind, Network)):
             raise ConfigurationError(f"{setting}: expected a subclass of genkidama.Network")
         self._kind = kind
@@ -215,14 +212,8 @@ _TOLERANCE = 1e-4
 
 
 def exported(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
-    """The content of the file that `Policy.to_onnx` writes.
-
-    Args:
-        space: of the actions.
-
-    Raises:
-        EnvironmentFailure: packages for it are missing, or ONNX Runtime computes something else.
-    """
+    """The content of the file that `Policy.to_onnx` writes, with the actions of this space; errors
+    as there."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  torch's exporter needs it

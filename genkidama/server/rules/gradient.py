@@ -19,12 +19,7 @@ from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector, length
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.outliers import LossStatistics
-from genkidama.server.rules.trust_region import (
-    BLOCK,
-    StepOptions,
-    blend_statistics,
-    shortening,
-)
+from genkidama.server.rules.trust_region import BLOCK, StepOptions, blend_statistics, shortening
 from genkidama.server.rules.weighted import Buffer, PushWeights
 
 #: The state of each optimizer: vectors of θ_P's length.
@@ -64,13 +59,7 @@ class NumpyOptimizer:
         self._buffers = np.empty((2, BLOCK), DTYPE)
         #: A small vector costs as much in views as in arithmetic, so they are made once.
         self._blocks: list[_Block] = []
-        directions: dict[str, _Direction] = {
-            "sgd": self._sgd,
-            "rmsprop": self._rmsprop,
-            "adagrad": self._adagrad,
-            "adam": self._adam,
-        }
-        self._direct = directions[settings.name]
+        self._direct: _Direction = getattr(self, f"_{settings.name}")
 
     def apply(
         self, weights: Vector, gradient: Vector, rate: float, factor: float, longest: float
