@@ -204,9 +204,9 @@ class SingleCore:
         #: Decides what is drawn from a replay.
         self.draws = np.random.default_rng(sequence.spawn(1)[0])
         self._parts = [part(self) for part in core_parts(experiment)]
-        sinks = (part.sink for part in self._parts if part.sink is not None)
+        sinks = [part.sink for part in self._parts if part.sink is not None]
         shape, columns = self.model.observation_shape, self.model.head.columns
-        self._sink = next(sinks, None) or BatchSink(memory, index, shape, columns)
+        self._sink = sinks[0] if sinks else BatchSink(memory, index, shape, columns)
         self._diagnostics = Diagnostics(memory.diagnostics[index])
         context = CollectorContext(
             self.model,
@@ -295,11 +295,8 @@ class SingleCore:
         next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
 
     def learn(self, batch: CollectedBatch) -> int:
-        """Applies the learner's updates from the newest batch to θ_O.
-
-        Returns:
-            The number of gradients, with those that were left out as outliers.
-        """
+        """Applies the learner's updates from the newest batch to θ_O; returns the number of
+        gradients, with those that were left out as outliers."""
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)

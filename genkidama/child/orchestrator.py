@@ -204,11 +204,8 @@ class CoreOrchestrator(PooledBackend):
         return f": {reason}"
 
     def _fitting(self, cost: int | None, shared: int) -> int:
-        """The number of cores to run. If not all fit, it logs why.
-
-        `cost` are the bytes that a core takes for itself, None if not measured; `shared` those that
-        all of them share, not taken yet.
-        """
+        """The number of cores to run. If not all fit, it logs why. `cost` are the bytes that a core
+        takes for itself, None if not measured; `shared` those that all share, not taken yet."""
         available, needs = available_bytes(), (CORE_BYTES if cost is None else cost) + GROWTH_BYTES
         reserve = shared + RESERVE_BYTES
         fit = cores_that_fit(available, needs, self.cores, reserve)

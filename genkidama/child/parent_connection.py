@@ -157,10 +157,8 @@ class ParentConnection:
     async def begin(self) -> Decision:
         """Says hello until the parent says what to train, or that there is nothing left to train.
 
-        Raises:
-            RequestRefused: the parent never wants this child.
-            GenkidamaError: the address is invalid, the parent speaks another protocol, or its
-                experiment cannot be read.
+        A RequestRefused says that the parent never wants this child; a GenkidamaError that the
+        address is invalid, it speaks another protocol, or its experiment cannot be read.
         """
         try:
             while True:

@@ -81,11 +81,8 @@ class _Connect(connect):
 
 
 async def _dial(host: str, port: int) -> socket.socket:
-    """A TCP connection to the first of the host's addresses that answers.
-
-    Raises:
-        OSError: none does; the error of the last one.
-    """
+    """A TCP connection to the first of the host's addresses that answers, or else the OSError of
+    the last one."""
     loop = asyncio.get_running_loop()
     for *kind, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         line = socket.socket(*kind)
@@ -103,14 +100,7 @@ async def _dial(host: str, port: int) -> socket.socket:
 
 
 class Transport:
-    """Opens connections to one parent.
-
-    Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
-        token: the parent knows this child by it; empty for none.
-        ca_file: PEM certificates of the authority that signed the parent's certificate; None or
-            empty means the system's.
-        fingerprint: SHA-256 of the parent's certificate, instead of an authority.
+    """Opens connections to one parent; arguments as `genkidama.Child` takes them.
 
     Raises:
         ConfigurationError: the address is invalid or, with `wss://`, the authority's certificates
@@ -182,10 +172,8 @@ def make_room(connection: ClientConnection, size: int) -> None:
 
 
 def retry_after(error: BaseException) -> float:
-    """Seconds after which a parent that has no room wants to be asked again; 0 if it did not say.
-
-    They come from `Retry-After` of RFC 9110 §10.2.3, as a number.
-    """
+    """Seconds after which a parent that has no room wants to be asked again, by the number in
+    `Retry-After` (RFC 9110 §10.2.3); 0 if it did not say."""
     if not isinstance(error, websockets.InvalidStatus):
         return 0.0
     said = error.response.headers.get("Retry-After", "")
@@ -310,11 +298,7 @@ class ConnectErrors:
             self._say(f"{event}, still trying", child, reason=reason)
 
     def refused(self, child: str, refusal: RequestRefused) -> None:
-        """The parent refuses the child.
-
-        Raises:
-            Refused: waiting does not help.
-        """
+        """The parent refuses the child; raises the refusal if waiting does not help."""
         if refusal.final:
             raise refusal
         self.problem = str(refusal)

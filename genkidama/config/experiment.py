@@ -35,19 +35,13 @@ from genkidama.config.sections import (
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 #: Settings of `[algorithm]` that some algorithms alone have. One of a user's code has all.
-_OWN = {
-    "epochs": ("ppo",),
-    "minibatch_size": ("ppo", "dqn", "vtrace"),
-    "clip": ("ppo",),
-    "start_steps": ("dqn", "vtrace"),
-    "batch_updates": ("dqn", "vtrace"),
-    "n_steps": ("dqn", "vtrace"),
-    "double": ("dqn",),
-    "dueling": ("dqn",),
-    "huber": ("dqn",),
-    "target_updates": ("dqn",),
-    "target_versions": ("dqn",),
+_OF_ALGORITHMS = {
+    ("ppo",): ("epochs", "clip"),
+    ("ppo", "dqn", "vtrace"): ("minibatch_size",),
+    ("dqn", "vtrace"): ("start_steps", "batch_updates", "n_steps"),
+    ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
+_OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}
 
 #: Settings whose value may be a name that a plug-in has, and its hook.
 _NAMED = (
@@ -302,11 +296,8 @@ class Experiment(Section, frozen=True):
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any], source: str = "the experiment") -> Self:
-        """Checks nested settings, as TOML gives them.
-
-        Raises:
-            ConfigurationError: as `load`, with `source` in the file's place.
-        """
+        """Checks nested settings, as TOML gives them. Errors as `load`, with `source` in the file's
+        place."""
         for table, owner in OWNERS.items():
             if table in settings and owner not in plugins():
                 raise ConfigurationError(
@@ -418,11 +409,7 @@ _MOST_BYTES = 1 << 20
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The file's settings.
-
-    Raises:
-        ConfigurationError: it cannot be read or is no TOML.
-    """
+    """The file's settings. A ConfigurationError says that it cannot be read or is no TOML."""
     path = Path(path)
     try:
         with path.open("rb") as file:

@@ -143,11 +143,8 @@ def _installed() -> dict[str, Plugin]:
 
 
 def plugins(installed: bool = False) -> dict[str, Plugin]:
-    """The built-in plug-ins by name, and those of other packages if asked for.
-
-    Raises:
-        ConfigurationError: an installed one cannot be imported or is no `Plugin`.
-    """
+    """The built-in plug-ins by name, and those of other packages if asked for. A ConfigurationError
+    says that one of these cannot be imported or is no `Plugin`."""
     return {**_installed(), **_built_in()} if installed else _built_in()
 
 
@@ -190,11 +187,8 @@ def every(hook: str, installed: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def load(home: str) -> Any:
-    """The object of an import string of a plug-in.
-
-    Raises:
-        ConfigurationError: it is of another package, and cannot be imported.
-    """
+    """The object of an import string of a plug-in. A ConfigurationError says that it is of another
+    package, and cannot be imported."""
     try:
         return pkgutil.resolve_name(home)
     except Exception as error:  # as above

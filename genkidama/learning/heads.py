@@ -410,11 +410,7 @@ def _chosen(outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
 
 
 def head_for(space: gymnasium.Space[Any]) -> Head:
-    """The head for an action space.
-
-    Raises:
-        ConfigurationError: there is none, as `actions.supported` says.
-    """
+    """The head for an action space; errors as `actions.supported`."""
     space = supported(space)
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(space)

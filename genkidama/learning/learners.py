@@ -175,8 +175,6 @@ def actor_critic_losses(
 
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
     """c_e at this progress of the run, in [0, 1]."""
-    return SCHEDULES[algorithm.entropy_schedule](
-        algorithm.entropy_coefficient,
-        algorithm.final_entropy_coefficient,
-        progress / algorithm.entropy_fraction,
-    )
+    start, end = algorithm.entropy_coefficient, algorithm.final_entropy_coefficient
+    done = progress / algorithm.entropy_fraction
+    return SCHEDULES[algorithm.entropy_schedule](start, end, done)

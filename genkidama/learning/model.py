@@ -201,7 +201,8 @@ class Model:
         Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
-        return part and RunningMeanStd((self.numbers if numbers is None else numbers)[part])
+        numbers = self.numbers if numbers is None else numbers
+        return None if part is None else RunningMeanStd(numbers[part])
 
     def mean_and_deviation(self, numbers: Array | None = None) -> tuple[Array, Array] | None:
         """Those of the observations, in their shape, as for `moments`; a mask stays as it is."""

@@ -76,10 +76,8 @@ class Layer(NamedTuple):
 
 
 def policy_outputs(action_space: gymnasium.Space[Any]) -> int:
-    """The number of outputs of a policy's last layer.
-
-    It is all that the head takes, without the deviations, which do not depend on the state.
-    """
+    """The number of outputs of a policy's last layer: all that the head takes, without the
+    deviations, which do not depend on the state."""
     head = head_for(action_space)
     return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
 
@@ -89,11 +87,8 @@ def layout(
     action_space: gymnasium.Space[Any],
     settings: NetworkSettings,
 ) -> Entries:
-    """The parameters of the network `"actor-critic"`, named as torch names those of its modules.
-
-    Raises:
-        ConfigurationError: observations are no vectors.
-    """
+    """The parameters of the network `"actor-critic"`, named as torch names those of its modules. A
+    ConfigurationError says that observations are no vectors."""
     if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
         raise ConfigurationError(
             "network.name = 'actor-critic': takes vectors, but the environment's observation "
@@ -152,11 +147,9 @@ def initialize(
 class Perceptron:
     """Policy and value, by way of a common trunk or without one, over flat memory.
 
-    Args:
-        entries: as `layout` gives them.
-        activation: σ, behind each layer but the last of policy and value.
-        vector: the parameters' numbers, float32, one entry after the other. It is never copied.
-        gradient: theirs, alike; without it there is no way back.
+    The activation is behind each layer but the last of policy and value. The vector has the numbers
+    of the entries, as of `layout`, float32, one after the other, and is never copied; the gradient
+    is alike, and without it there is no way back.
     """
 
     #: True if a network takes images of uint8 as they are.
@@ -247,9 +240,8 @@ class Perceptron:
     def backward(self, at_outputs: Array, at_values: Array | None) -> None:
         """Writes the whole gradient, once for each `forward`: the way back spends its results.
 
-        Args:
-            at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
-            at_values: at its values (m,); None if the loss does not depend on them.
+        The loss' gradient at the outputs (m, outputs) of the last `forward` is changed; that at its
+        values is (m,), or None if the loss does not depend on them.
         """
         if self._log_deviation is not None:
             columns = len(self._log_deviation[0])

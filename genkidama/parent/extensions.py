@@ -29,11 +29,7 @@ class Companion:
     """
 
     async def start(self) -> None:
-        """Starts it.
-
-        Raises:
-            GenkidamaError: it cannot start; `stop` is called.
-        """
+        """Starts it. After a GenkidamaError, which says that it cannot start, `stop` is called."""
 
     def feed(self) -> None:
         """Reacts to a push that has been applied, before the next is handled."""
@@ -124,12 +120,8 @@ class RunStore(Protocol):
 
     def restore(self, now: float) -> Resumed | Started | None:
         """Resumes the run in the directory, or begins one with the weights of `parent.start`; None
-        if there is neither.
-
-        Raises:
-            ConfigurationError: it is a run of another network or rule.
-            EnvironmentFailure: the directory cannot be written.
-        """
+        if there is neither. A ConfigurationError says that it is a run of another network or rule,
+        an EnvironmentFailure that the directory cannot be written."""
 
     def after_push(self) -> bool:
         """Copies what must be copied before the next push. Returns `due`."""

@@ -173,11 +173,9 @@ class ChildDelta:
         """
         residual = self._residual
         self._store(weights)
-        return (
-            weights.vector
-            if weights.vector is None or residual is None
-            else weights.vector + residual
-        )
+        if weights.vector is None or residual is None:
+            return weights.vector
+        return weights.vector + residual
 
     def _base_of(self, push: Push, vector: Vector) -> Vector | None:
         """The base of this push's difference; None if it has to travel whole."""

@@ -26,16 +26,8 @@ Array = npt.NDArray[Any]
 
 #: What a learner or a backend may note: each is a mean.
 _NOTED = (
-    "loss",
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "approximate_kl",
-    "clip_fraction",
-    "td_error",
-    "q_mean",
-    "gradient_norm",
-    "episode_length",
+    *("loss", "policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction"),
+    *("td_error", "q_mean", "gradient_norm", "episode_length"),
 )
 
 #: What the explained variance is made from: means of R, R², R − V and (R − V)².
@@ -45,12 +37,8 @@ _ROWS = {name: row for row, name in enumerate((*_NOTED, *_MOMENTS))}
 
 #: The diagnostics, in the order in which they are shown.
 DIAGNOSTICS = (
-    *_NOTED[:6],
-    "explained_variance",
-    *_NOTED[6:9],
-    "learning_rate",
-    "epsilon",
-    "episode_length",
+    *(*_NOTED[:6], "explained_variance", *_NOTED[6:9]),
+    *("learning_rate", "epsilon", "episode_length"),
 )
 
 #: How much they stand for: samples, and episodes for their length.
@@ -58,15 +46,8 @@ WEIGHTS = ("samples", "episodes_ended")
 
 #: Figures of a child's machine, which `genkidama.child.health` measures, and its cores' lanes.
 HEALTH = (
-    "celsius",
-    "throttled",
-    "undervoltage",
-    "megahertz",
-    "wifi_dbm",
-    "free_megabytes",
-    "watts",
-    "lanes",
-    "resting_lanes",
+    *("celsius", "throttled", "undervoltage", "megahertz", "wifi_dbm", "free_megabytes"),
+    *("watts", "lanes", "resting_lanes"),
 )
 
 #: Steps of a core without the end of an episode, after which child and parent say so. It is more

@@ -71,16 +71,7 @@ from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
 
 #: The sections of an experiment from which a child builds its network and its learner.
-_BUILT_FROM = [
-    "environment",
-    "network",
-    "algorithm",
-    "optimizer",
-    "child",
-    "ga3c",
-    "plugins",
-    "pushes",
-]
+_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "plugins")
 
 #: Returns that one push reports, the newest. Those of a day without a parent fit into it.
 _MOST_RETURNS = 4096

@@ -227,18 +227,11 @@ def evaluate(
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
-    threshold = checkpoint.experiment.solved
-    evaluation = Evaluation(
-        returns,
-        path,
-        answers[0]["threshold"] if threshold is None else threshold,
-        answers[0]["greedy"],
-        seed,
-        answers[0]["environment"],
-        checkpoint.experiment.environment.id,
-        starts,
-        which,
-    )
+    first, threshold = answers[0], checkpoint.experiment.solved
+    threshold = first["threshold"] if threshold is None else threshold
+    trained_in = checkpoint.experiment.environment.id
+    played = (first["greedy"], seed, first["environment"])
+    evaluation = Evaluation(returns, path, threshold, *played, trained_in, starts, which)
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
     return evaluation

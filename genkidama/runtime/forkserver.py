@@ -72,7 +72,6 @@ class _Head(NamedTuple):
     numbers: Sequence[int] | None = None
 
 
-# ------------------------------------------------------------------------------------------------
 # Those that ask.
 
 
@@ -446,11 +445,9 @@ class ForkServer:
         return server
 
     def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkedProcess:
-        """Starts a worker, as `Server.fork`, which lives once the forkserver is warm.
-
-        After an OSError, which says that the forkserver has just died, the next call starts another
-        one, if this program may have one.
-        """
+        """Starts a worker, as `Server.fork`, which lives once the forkserver is warm. After an
+        OSError, which says that this has just died, the next call starts another one, if this
+        program may have one."""
         return self.warm_up(experiment).fork(entry, args, self.variables(experiment))
 
     def close(self) -> None:
@@ -460,7 +457,6 @@ class ForkServer:
             self._own = None
 
 
-# ------------------------------------------------------------------------------------------------
 # The forkserver.
 
 
@@ -566,7 +562,6 @@ def _freeze() -> None:
     unmap_libraries()
 
 
-# ------------------------------------------------------------------------------------------------
 # What it forks.
 
 
@@ -653,7 +648,6 @@ def _show(words: Sequence[str], environment: dict[str, str]) -> None:
         ctypes.memmove(start, content.ljust(last - start, b"\0"), last - start)
 
 
-# ------------------------------------------------------------------------------------------------
 # Descriptors.
 
 

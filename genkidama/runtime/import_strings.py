@@ -213,12 +213,10 @@ def check_environment(experiment: Experiment) -> None:
 _LONGEST = 500
 
 #: Code below these folders is no user's.
+_FOLDERS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
 _OTHERS = tuple(
     os.path.realpath(folder) + os.sep
-    for folder in (
-        os.path.dirname(os.path.dirname(__file__)),
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    )
+    for folder in (os.path.dirname(os.path.dirname(__file__)), *_FOLDERS)
 )
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# ------------------------------------------------------------------------------------------------
 # What the kernel lets this process take, and what it has taken.
 
 
@@ -48,7 +47,6 @@ def own_bytes() -> int:
     return resident_bytes()
 
 
-# ------------------------------------------------------------------------------------------------
 # TCP over links that come and go.
 
 #: Linux 6.15 has it: the longest pause before data without an answer are sent again, in ms, and
@@ -88,7 +86,6 @@ def set_tcp_timeouts(transport: asyncio.BaseTransport) -> None:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
 
 
-# ------------------------------------------------------------------------------------------------
 # How many files and sockets this process may have open.
 
 #: These stay free: for checkpoints, the history, the study, and what comes at the same moment.

@@ -266,15 +266,9 @@ class ParameterServer:
         self.joined.add(child)
         self._tally.start(now)
         self.trials.joined(trial, now)
-        self._events.append(
-            Joined(
-                time=now,
-                child=child,
-                version=trial.version,
-                parameters=signature.size,
-                trial=trial.label,
-            )
-        )
+        version, size = trial.version, signature.size
+        event = Joined(time=now, child=child, version=version, parameters=size, trial=trial.label)
+        self._events.append(event)
         self.trials.rule.forget(child)
         record.join(trial.held, message.cores)
         return self._pull(child, now)

@@ -42,12 +42,8 @@ class _Generator(torch.Generator):
 
 
 class TensorModel(Model):
-    """A `Model` of tensors; arguments as there.
-
-    Args:
-        device: where network, vector and gradient are. Vector and gradient are arrays on the CPU,
-            and elsewhere tensors.
-    """
+    """A `Model` of tensors; arguments as there. Network, vector and gradient are on the device:
+    vector and gradient are arrays on the CPU, and elsewhere tensors."""
 
     network: Network
 
