@@ -91,7 +91,7 @@ class CoreOrchestrator(PooledBackend):
         self.experiment = with_free_exchange(experiment)
         self.cores = cores
         self.name = name
-        self._pool = WorkerPool(self.experiment, "core", name, self)
+        self._pool = self._make_pool()
         self._memory: SharedMemory | None = None
         #: `chunk`: seconds from a request of θ_P to its answer, of the newest ones.
         self._waits: deque[float] = deque(maxlen=_WAITS)
@@ -228,6 +228,10 @@ class CoreOrchestrator(PooledBackend):
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
         await self._pool.begin(self.cores, version, self.memory.semaphore)
+
+    def _make_pool(self) -> WorkerPool:
+        """The pool of its processes; the plug-in actors has another kind."""
+        return WorkerPool(self.experiment, "core", self.name, self)
 
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """As `WorkerStarter.start_worker`."""
