@@ -19,7 +19,7 @@ gradient. With `together` all sample the steps of all, as from a global replay. 
 is at the start. Every 1,000 steps of all, θ_P is judged by 20 episodes without ε. `whole` is the
 mean of these ten returns; `to 475` are the steps of the first with a mean of at least that.
 
-    python -m studies.gorila.turns run [--cells adam adagrad] [--seeds 1 2 3]
+    python -m studies.gorila.turns run [--cells adam fresh] [--seeds 1 2 3]
     python -m studies.gorila.turns report
 """
 
