@@ -69,7 +69,7 @@ TASKS: dict[str, tuple[int, dict[str, Any]]] = {
         {
             "environment.id": "minatar.gym:BaseEnv",
             "environment.options": {"game": "breakout", "use_minimal_action_set": True},
-            "environment.wrappers": ["FlattenObservation"],
+            "environment.wrappers": [{"name": "FlattenObservation"}],
             "environment.reward_scale": 1.0,
             "algorithm.gamma": 0.99,
             "algorithm.gae_lambda": 0.95,
@@ -200,6 +200,8 @@ def tables(rows: Sequence[Row]) -> list[tuple[list[str], list[list[str]]]]:
     found = []
     for task in TASKS:
         levels = sorted({row["alpha"] for row in rows if row["task"] == task})
+        if not levels:
+            continue
         lines = []
         for alpha in levels:
             line = [f"**α = {alpha}**"]
