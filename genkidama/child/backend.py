@@ -109,8 +109,14 @@ class Backend(Protocol):
 
 def notify_reply(backend: Backend, steps: int, version: int, children: float = 0.0) -> None:
     """Calls a backend's `heard(version)`, `answered(steps)` and `averaged(children)`, as far as it
-    has them: a push is answered, with the version of θ_P. The numbers of steps that the next push
-    should bring, and of children that push lately, are 0 where nothing depends on them."""
+    has them: a push is answered.
+
+    Args:
+        backend: the child's.
+        steps: that the next push should bring; 0 leaves them to the backend.
+        version: of θ_P.
+        children: that push lately; 0 if nothing follows their number.
+    """
     for name, value in (("heard", version), ("answered", steps), ("averaged", children)):
         if (method := getattr(backend, name, None)) is not None:
             method(value)
@@ -141,7 +147,12 @@ class ChunkBackend(Backend, Protocol):
         ...
 
     def take(self, weights: Vector | None, seconds: float) -> None:
-        """θ_C ← θ_P, if the parent has answered, which took these seconds; None is no newer one."""
+        """θ_C ← θ_P, if the parent has answered.
+
+        Args:
+            weights: θ_P; None if it is no newer.
+            seconds: from the request to the answer.
+        """
         ...
 
 
@@ -164,7 +175,12 @@ class NewsBackend(Backend, Protocol):
 
 
 def make_backend(experiment: Experiment, cores: int, child: str) -> Backend:
-    """The backend that `child.backend` names; no other one is imported. `cores` as in `Backend`.
+    """The backend that `child.backend` names; no other one is imported.
+
+    Args:
+        experiment: with its settings.
+        cores: as `Backend` takes it.
+        child: the child's name.
 
     Raises:
         ConfigurationError: an import string that leads nowhere, or to a backend without gradients

@@ -552,7 +552,11 @@ class ExchangeLog:
         self.returns += returns
 
     def exchanged(self, child: str, version: int) -> None:
-        """Logs that the parent has answered, if nothing was logged for a while."""
+        """Logs that the parent has answered, if nothing was logged for a while.
+
+        Args:
+            version: of θ_P in the answer.
+        """
         self.exchanges += 1
         now = time.monotonic()
         seconds = now - self._logged

@@ -295,8 +295,11 @@ class SingleCore:
         next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
 
     def learn(self, batch: CollectedBatch) -> int:
-        """Applies the learner's updates from the newest batch to θ_O; returns the number of
-        gradients, with those that were left out as outliers."""
+        """Applies the learner's updates from the newest batch to θ_O.
+
+        Returns:
+            The number of gradients, with those that were left out as outliers.
+        """
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)

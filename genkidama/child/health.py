@@ -63,7 +63,11 @@ class Cooling:
 
 
 class Health:
-    """Figures of this machine, whose file system has this root."""
+    """Figures of this machine.
+
+    Args:
+        root: of its file system.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -79,8 +83,12 @@ class Health:
             self._power = None
 
     def figures(self, run: str, now: float) -> dict[str, float]:
-        """All figures: °C, MHz, MB, dBm and W; 1 or 0 of `throttled` and `undervoltage`. `now`
-        never goes back; the machines of the run count once each."""
+        """All figures: °C, MHz, MB, dBm and W; 1 or 0 of `throttled` and `undervoltage`.
+
+        Args:
+            run: the run, whose machines count once each.
+            now: seconds, never less than at the call before.
+        """
         return dict(self._figures(run, now)) if sys.platform == "linux" else {}
 
     def _figures(self, run: str, now: float) -> Iterator[tuple[str, float]]:

@@ -81,9 +81,12 @@ class _DescriberDied(EnvironmentFailure):
 class CoreOrchestrator(PooledBackend):
     """Owns a child's cores. See `Backend` for what each method promises.
 
-    `cores` are at least 1. If `child.cores` is "auto" there will be fewer where they would not fit
-    into the memory; after `startup`, the attribute of this name is how many there are. The child's
-    name makes their random numbers differ from other children's.
+    Args:
+        experiment: all settings.
+        cores: core processes to run, at least 1. If `child.cores` is "auto" there will be fewer
+            where they would not fit into the memory; after `startup`, the attribute of this name is
+            how many there are.
+        name: the child's name; it makes its cores' random numbers differ from other children's.
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:

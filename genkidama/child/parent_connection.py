@@ -71,8 +71,18 @@ def connect(
     fingerprint: str,
     allow: Sequence[str],
 ) -> ParentConnection:
-    """The connection of a child, which opens when it begins; arguments as `genkidama.Child` takes
-    them.
+    """The connection of a child, which opens when it begins.
+
+    Args:
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; several, with commas in between, are the
+            shards of one parent in their order.
+        owner: hears of the run's end.
+        name: unique among the parent's children; empty means the machine's name, numbered if that
+            is taken.
+        role: as `Session` takes it.
+        token, ca_file: as `Transport` takes them.
+        fingerprint: SHA-256 of the parent's certificate, or of each shard's with commas in between.
+        allow: as `Session` takes it.
 
     Raises:
         ConfigurationError: as `Transport`; or no plug-in connects to a parent in shards.
@@ -93,8 +103,13 @@ def connect(
 
 
 class ParentConnection:
-    """The connection to a parent of one process, or to one shard: the transport opens connections,
-    the session decides, and the owner hears of the run's end."""
+    """The connection to a parent of one process, or to one shard.
+
+    Args:
+        transport: opens connections.
+        session: decides.
+        owner: hears of the run's end.
+    """
 
     def __init__(self, transport: Transport, session: Session, owner: ReplyHandler) -> None:
         self.transport = transport
@@ -157,8 +172,10 @@ class ParentConnection:
     async def begin(self) -> Decision:
         """Says hello until the parent says what to train, or that there is nothing left to train.
 
-        A RequestRefused says that the parent never wants this child; a GenkidamaError that the
-        address is invalid, it speaks another protocol, or its experiment cannot be read.
+        Raises:
+            RequestRefused: the parent never wants this child.
+            GenkidamaError: the address is invalid, the parent speaks another protocol, or its
+                experiment cannot be read.
         """
         try:
             while True:
@@ -182,8 +199,13 @@ class ParentConnection:
     ) -> Decision:
         """Joins, on a new connection if there is none, however long it takes.
 
-        The child trains with so many cores; 0 means as many as before. A snapshot of its vector is
-        for a shard that has lost its slice. Errors as `begin`, or the parent has another network.
+        Args:
+            signature: of the child's vector.
+            cores: that the child trains with; 0 means as many as before.
+            snapshot: the child's vector, for a shard that has lost its slice.
+
+        Raises:
+            GenkidamaError: as `begin`, or the parent has another network.
         """
         self.session.cores = cores or self.session.cores
         self.joined = False  # of an earlier trial on the same connection
@@ -233,11 +255,17 @@ class ParentConnection:
     async def push(
         self, vector: Vector | None, gradient: Vector | None, news: NewsBackend | None = None
     ) -> Decision | None:
-        """One push, as of `Session.push`, and its reply; or one pull if there is nothing to push.
+        """One push and its reply, or one pull if there is nothing to push.
 
-        Newer weights go to `news` when they come, if it asks for them. Returns the decision; None
-        if there is no connection, or no reply. A GenkidamaError says that the parent refuses the
-        push for good.
+        Args:
+            vector, gradient: as `Session.push` takes them.
+            news: receives newer weights when they come, if it asks for them.
+
+        Returns:
+            The decision; None if there is no connection, or no reply.
+
+        Raises:
+            GenkidamaError: the parent refuses the push for good.
         """
         connection = self._connection
         if connection is None or not self.joined:
@@ -248,8 +276,11 @@ class ParentConnection:
         return await self._ask_or_lose(connection, Pull() if news is None else None, news)
 
     async def pull(self, own: Vector) -> Decision | None:
-        """θ_P, to learn from; None if θ_C has to be pushed first, or as `push`. Where the parent
-        has several shards, one may be lost, for which the child's `own` weights stand in."""
+        """θ_P, to learn from; None if θ_C has to be pushed first, or as `push`.
+
+        Args:
+            own: θ_C. Where the parent has several shards, one may be lost.
+        """
         connection, request = self._connection, self.session.pull()
         if connection is None or not self.joined or request is None:
             return None

@@ -100,7 +100,14 @@ async def _dial(host: str, port: int) -> socket.socket:
 
 
 class Transport:
-    """Opens connections to one parent; arguments as `genkidama.Child` takes them.
+    """Opens connections to one parent.
+
+    Args:
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
+        token: the parent knows this child by it; empty for none.
+        ca_file: PEM certificates of the authority that signed the parent's certificate; None or
+            empty means the system's.
+        fingerprint: SHA-256 of the parent's certificate, instead of an authority.
 
     Raises:
         ConfigurationError: the address is invalid or, with `wss://`, the authority's certificates
@@ -188,8 +195,11 @@ def _no_address(parent: str, error: Exception) -> ConfigurationError:
 
 def read_token(role: Role) -> str:
     """The token by which the parent knows this child: from the environment or, if there is none,
-    from `role.token_file`; empty if there is none either. A ConfigurationError says that the file
-    cannot be read, or what is found is no token."""
+    from `role.token_file`; empty if there is none either.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or what is found is no token.
+    """
     token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
     if not token and role.token_file:
         where = f"token_file = {role.token_file!r}"
@@ -213,8 +223,11 @@ def _read(path: str, where: str) -> str:
 def make_context(ca_file: str) -> ssl.SSLContext:
     """A context that verifies the parent's certificate and host name, with TLS 1.3 or later.
 
-    The file has PEM certificates of the authority; empty means the system's. A ConfigurationError
-    says that it cannot be read, or holds none.
+    Args:
+        ca_file: PEM certificates of the authority; empty means the system's.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no certificate.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
@@ -254,9 +267,16 @@ def _pinning(fingerprint: str) -> ssl.SSLContext:
 
 
 def fingerprints(fingerprint: str, addresses: Sequence[str], parent: str) -> list[str]:
-    """The fingerprint of the certificate at each address of a parent's shards, given one for all,
-    or one for each, with commas in between. A ConfigurationError, which names the parent as the
-    user wrote it, says that there are more or fewer than shards."""
+    """The fingerprint of the certificate at each address.
+
+    Args:
+        fingerprint: one for all shards of a parent, or one for each, with commas in between.
+        addresses: of the shards.
+        parent: the same, as the user wrote them.
+
+    Raises:
+        ConfigurationError: there are more or fewer fingerprints than shards.
+    """
     each = fingerprint.split(",")
     if len(each) == 1:
         return each * len(addresses)
@@ -298,7 +318,11 @@ class ConnectErrors:
             self._say(f"{event}, still trying", child, reason=reason)
 
     def refused(self, child: str, refusal: RequestRefused) -> None:
-        """The parent refuses the child; raises the refusal if waiting does not help."""
+        """The parent refuses the child.
+
+        Raises:
+            Refused: waiting does not help.
+        """
         if refusal.final:
             raise refusal
         self.problem = str(refusal)

@@ -351,7 +351,9 @@ class WorkerPool:
     async def due(self) -> None:
         """Returns when an exchange is due; may be cancelled and called again.
 
-        Raises the error given to `fail`, as that no process lives long enough to do anything.
+        Raises:
+            EnvironmentFailure: a process does not live long enough to do anything.
+            Exception: the error given to `fail`.
         """
         if self._free:
             seconds = self._experiment.child.exchange_seconds or None

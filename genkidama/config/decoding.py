@@ -31,16 +31,23 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 def plug(*names: str, more: bool = False) -> msgspec.Meta:
-    """Allows one of these names, or an import string `"package.module:Name"` of the user's code. If
-    plug-ins may add `more` names, `Experiment.from_dict` looks a name up."""
+    """Allows a name, or an import string `"package.module:Name"` of the user's code.
+
+    Args:
+        names: the names that Genkidama has.
+        more: whether plug-ins may add names; `Experiment.from_dict` then looks a name up.
+    """
     pattern = "|".join((*(("[a-z][a-z0-9_-]*",) if more else names), IMPORT))
     expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
     return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
 
 
 def check_least(least: float = 1, **values: float | None) -> None:
-    """Checks arguments that a user has given as numbers, but None; a ConfigurationError says that
-    one of them is less than `least`."""
+    """Checks arguments that a user has given as numbers; None is not checked.
+
+    Raises:
+        ConfigurationError: one of them is less than `least`.
+    """
     for name, value in values.items():
         if value is not None and value < least:
             raise ConfigurationError(f"{name} = {value:g}: at least {least:g} is needed")
@@ -112,8 +119,14 @@ _DEEPEST = 64
 
 
 def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
-    """Makes a section of plain values. A ConfigurationError says that a key, a type or a range is
-    wrong, and names the source."""
+    """Makes a section of plain values.
+
+    Args:
+        source: where they come from, as an error names it.
+
+    Raises:
+        ConfigurationError: a key, a type or a range is wrong.
+    """
     if _depth(settings) > _DEEPEST:
         raise ConfigurationError(f"{source}: not settings: it is nested too deeply")
     try:
@@ -283,11 +296,13 @@ _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 
 
 def parse_setting(text: str) -> tuple[str, object]:
-    """`"child.exchange=free"` as `("child.exchange", "free")`; a ConfigurationError says that there
-    is no `=`, or no dotted key before it.
+    """`"child.exchange=free"` as `("child.exchange", "free")`.
 
     The value is read as TOML (`0.5`, `true`, `[64, 64]`, `"free"`). Anything else is taken as a
     string, so that quotes are seldom needed. So is a date, since no setting is a date.
+
+    Raises:
+        ConfigurationError: there is no `=`, or no dotted key before it.
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()

@@ -296,8 +296,11 @@ class Experiment(Section, frozen=True):
 
     @classmethod
     def from_dict(cls, settings: dict[str, Any], source: str = "the experiment") -> Self:
-        """Checks nested settings, as TOML gives them. Errors as `load`, with `source` in the file's
-        place."""
+        """Checks nested settings, as TOML gives them.
+
+        Raises:
+            ConfigurationError: as `load`, with `source` in the file's place.
+        """
         for table, owner in OWNERS.items():
             if table in settings and owner not in plugins():
                 raise ConfigurationError(
@@ -409,7 +412,11 @@ _MOST_BYTES = 1 << 20
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The file's settings. A ConfigurationError says that it cannot be read or is no TOML."""
+    """The file's settings.
+
+    Raises:
+        ConfigurationError: it cannot be read or is no TOML.
+    """
     path = Path(path)
     try:
         with path.open("rb") as file:

@@ -143,8 +143,11 @@ def _installed() -> dict[str, Plugin]:
 
 
 def plugins(installed: bool = False) -> dict[str, Plugin]:
-    """The built-in plug-ins by name, and those of other packages if asked for. A ConfigurationError
-    says that one of these cannot be imported or is no `Plugin`."""
+    """The built-in plug-ins by name, and those of other packages if asked for.
+
+    Raises:
+        ConfigurationError: an installed one cannot be imported or is no `Plugin`.
+    """
     return {**_installed(), **_built_in()} if installed else _built_in()
 
 
@@ -169,8 +172,15 @@ def names(hook: str, installed: bool = False) -> list[str]:
 
 
 def find(hook: str, name: str) -> Any:
-    """The object of this name in a hook's tables, imported now; None if no plug-in has it, as an
-    import string. Errors as `plugins`."""
+    """The object of this name, imported now; None if no plug-in has it, as an import string.
+
+    Args:
+        hook: a field of `Plugin`, as `"rules"`.
+        name: a key of its tables.
+
+    Raises:
+        ConfigurationError: as `plugins`.
+    """
     for source in () if ":" in name else (_built_in, _installed):
         for each in source().values():
             if (home := getattr(each, hook).get(name)) is not None:
@@ -179,16 +189,25 @@ def find(hook: str, name: str) -> Any:
 
 
 def every(hook: str, installed: bool = False) -> Iterator[tuple[str, Any]]:
-    """Name and object of all entries of a hook, the core's first. Arguments and errors as
-    `plugins`."""
+    """Name and object of all entries of a hook, the core's first.
+
+    Args:
+        installed: whether plug-ins of other packages count.
+
+    Raises:
+        ConfigurationError: as `plugins`.
+    """
     for each in (_built_in() | plugins(installed)).values():
         for name, home in getattr(each, hook).items():
             yield name, load(home)
 
 
 def load(home: str) -> Any:
-    """The object of an import string of a plug-in. A ConfigurationError says that it is of another
-    package, and cannot be imported."""
+    """The object of an import string of a plug-in.
+
+    Raises:
+        ConfigurationError: it is of another package, and cannot be imported.
+    """
     try:
         return pkgutil.resolve_name(home)
     except Exception as error:  # as above

@@ -432,8 +432,11 @@ class ChildOverride(Section, frozen=True):
 
 
 def check_own(changes: dict[str, Any], source: str) -> None:
-    """Checks that one child may have these settings, by their dotted names, for itself. A
-    ConfigurationError says that one of them must be the same for all children."""
+    """Checks that one child may have these settings, by their dotted names, for itself.
+
+    Raises:
+        ConfigurationError: one of them must be the same for all children.
+    """
     for key, value in changes.items():
         if not key.startswith(_OWN):
             raise ConfigurationError(

@@ -33,8 +33,11 @@ _KEY = "action_mask"
 
 
 def supported(space: gymnasium.Space[Any]) -> Supported:
-    """The action space itself, if there is a policy for it, else a ConfigurationError: it is no
-    Discrete, MultiDiscrete, MultiBinary, or Box of floats."""
+    """The action space itself, if there is a policy for it.
+
+    Raises:
+        ConfigurationError: it is no Discrete, MultiDiscrete, MultiBinary, or Box of floats.
+    """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return space
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
@@ -112,8 +115,10 @@ def mask_size(space: gymnasium.Space[Any]) -> int:
 class MaskedBox(Box):
     """Observations as vectors that end with a mask.
 
-    The environment's space is a Dict in which the mask has the key `action_mask`, or one without
-    masks. A mask has `size` numbers: the choices of each column, one column after the other.
+    Args:
+        space: of the environment's observations: a Dict in which the mask has the key
+            `action_mask`, or without masks.
+        size: numbers of a mask: the choices of each column, one column after the other.
     """
 
     def __init__(self, space: gymnasium.Space[Any], size: int) -> None:
@@ -134,11 +139,15 @@ class MaskedBox(Box):
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype)
 
     def join(self, observation: Any, mask: Any = None) -> Array:
-        """An observation of the environment and its mask in one vector.
+        """An observation and its mask in one vector. A mask without anything valid counts as none.
 
-        The mask has any shape, or is a tuple of one for each column, as Gymnasium's spaces take it;
-        without it, it is in the Dict of observations. One without anything valid counts as none. An
-        EnvironmentFailure says that it has another size.
+        Args:
+            observation: as the environment gives it.
+            mask: of any shape, or a tuple of one for each column, as Gymnasium's spaces take it;
+                without it, it is in the Dict of observations.
+
+        Raises:
+            EnvironmentFailure: the mask has another size.
         """
         if mask is None:
             mask = observation[_KEY]
@@ -162,9 +171,11 @@ def _has_key(space: gymnasium.Space[Any]) -> TypeGuard[Dict]:
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment with discrete actions, whose observations are those of a `MaskedBox`.
+    """An environment whose observations are those of a `MaskedBox`.
 
-    Its masks are in `info` if it `informs`, else in its Dict of observations.
+    Args:
+        environment: with discrete actions.
+        informs: whether masks are in `info`; else they are in its Dict of observations.
     """
 
     def __init__(self, environment: gymnasium.Env[Any, Any], informs: bool) -> None:
@@ -175,8 +186,11 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @classmethod
     def around(cls, environment: gymnasium.Env[Any, Any], informs: bool) -> gymnasium.Env[Any, Any]:
-        """The environment as it is, or in this wrapper if it has masks. A ConfigurationError says
-        that there are to be masks, but the actions are continuous."""
+        """The environment as it is, or in this wrapper if it has masks.
+
+        Raises:
+            ConfigurationError: there are to be masks, but the actions are continuous.
+        """
         actions = environment.action_space
         if informs and not choices(actions):
             raise ConfigurationError(

@@ -23,8 +23,11 @@ _SECONDS = 2.0
 
 
 def try_environment(settings: Environment) -> None:
-    """Plays a few random steps in an environment that an import string names; others are passed. A
-    ConfigurationError says that it is built wrong: what was expected and what came."""
+    """Plays a few random steps in an environment that an import string names; others are passed.
+
+    Raises:
+        ConfigurationError: it is built wrong; the message says what was expected and what came.
+    """
     if not is_import_string(settings.id) or settings.prefix:
         return
     with warnings.catch_warnings():

@@ -56,9 +56,13 @@ THREADS = ("num_threads", "thread_affinity_offset")
 def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.Env[Any, Any]:
     """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
-    With `lean`, Gymnasium's lander may be ours, which gives the same bits in less time. A
-    ConfigurationError says that it or a wrapper does not exist, does not accept its options, or
-    cannot be built.
+    Args:
+        settings: `[environment]`.
+        lean: whether Gymnasium's lander may be ours, which gives the same bits in less time.
+
+    Raises:
+        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
+            built; or the same is true of a wrapper.
     """
     if settings.vectorized or settings.prefix:
         return _OneOfMany(make_vectorized(settings, 1))
@@ -107,7 +111,10 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
 
     Each begins anew in the very step that ends its episode. Where that form has threads it gets
     one, unless `environment.options` says otherwise: a child's processes are its parallelism.
-    Errors as `make_environment`, or it has no such form, or one that begins anew at another time.
+
+    Raises:
+        ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
+            built, has no vectorized form, or has one that begins anew at another time.
     """
     if settings.action_mask == "info":
         raise ConfigurationError(
@@ -145,8 +152,15 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
 
 
 def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) -> None:
-    """Checks a batch of rewards (n,) and observations of any shapes, in a few microseconds; an
-    EnvironmentFailure says that one is NaN or infinite."""
+    """Checks a batch, in a few microseconds.
+
+    Args:
+        rewards: float, shape (n,).
+        observations: any shapes; those of whole numbers cost nothing.
+
+    Raises:
+        EnvironmentFailure: one of them is NaN or infinite.
+    """
     # A sum is NaN or infinite if any part is. If it is only too large, all parts are looked at.
     if not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
         raise EnvironmentFailure(f"the environment gave NaN or infinity as a reward; {_WAY_OUT}")
@@ -160,8 +174,11 @@ def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) ->
 def played(settings: Environment, name: str | None = None) -> Environment:
     """The environment that a policy is evaluated in.
 
-    It is the one that it was trained in, or that of the id `name`. But in place of a plug-in's
-    environment it is Gymnasium's of the same id, if Gymnasium knows that id.
+    It is the one that it was trained in. But in place of a plug-in's environment it is Gymnasium's
+    of the same id, if Gymnasium knows that id.
+
+    Args:
+        name: the id of another environment, which is taken whatever it is.
     """
     if name is None and settings.prefix:
         with suppress(ConfigurationError):
@@ -283,8 +300,11 @@ class Lanes(Protocol):
 
 
 def make_lanes(settings: Environment, count: int) -> Lanes:
-    """`count` environments, in a vectorized form if a plug-in makes them or it is asked for; errors
-    as `make_environment`."""
+    """`count` environments, in a vectorized form if a plug-in makes them or it is asked for.
+
+    Raises:
+        ConfigurationError: as `make_environment`.
+    """
     if settings.vectorized or settings.prefix:
         return _Vectorized(make_vectorized(settings, count), count)
     return _InTurn([make_environment(settings, lean=True) for _ in range(count)])

@@ -410,7 +410,11 @@ def _chosen(outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
 
 
 def head_for(space: gymnasium.Space[Any]) -> Head:
-    """The head for an action space; errors as `actions.supported`."""
+    """The head for an action space.
+
+    Raises:
+        ConfigurationError: there is none, as `actions.supported` says.
+    """
     space = supported(space)
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(space)

@@ -160,7 +160,10 @@ def actor_critic_losses(
 ) -> dict[str, float]:
     """The losses of an actor-critic's update: means over its n steps, and what it minimizes.
 
-    `policy_loss` and `entropy` are means, too; `residual` is R_t − V(s_t), (n,).
+    Args:
+        policy_loss: of a step.
+        residual: R_t − V(s_t), (n,).
+        entropy: of a step.
     """
     n = len(residual)
     value_loss = float(np.dot(residual, residual)) / n

@@ -162,8 +162,11 @@ class Model:
         return np.concatenate((rollout.observations, rollout.cut_observations))
 
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
-        """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back; of a
-        `twin` instead of this model's own network, if one is given."""
+        """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back.
+
+        Args:
+            network: instead of this model's own, as `twin` gives one.
+        """
         evaluated: tuple[Array, Array] = (network or self.network).evaluate(observations)
         return evaluated
 
@@ -304,9 +307,14 @@ class RunningMeanStd:
 
 
 def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
-    """The environment's rewards (n,) as they are learned from: times `reward_scale`, then cut to
-    ± `clip_rewards`. They are divided, too, by the deviation of the discounted return, if its
-    moments are given."""
+    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
+
+    Args:
+        rewards: the environment's own, shape (n,).
+        settings: `[environment]`.
+        returns: moments of the discounted return, by whose deviation rewards are divided too; None
+            without `normalize_rewards`.
+    """
     scale = np.float32(settings.reward_scale)
     result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
     if settings.clip_rewards:

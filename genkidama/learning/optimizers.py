@@ -150,10 +150,13 @@ class Adam(Optimizer):
 def make_optimizer(
     settings: OptimizerSettings, weights: Numbers, state: Numbers, clock: npt.NDArray[Any]
 ) -> Optimizer:
-    """The rule that `[optimizer]` names, which steps the weights, float32 (n,), in place.
+    """The rule that `[optimizer]` names.
 
-    State is float32 (STATE_ROWS[name], n), zeros at the start. The clock, float64 (1,), is the
-    number of steps so far.
+    Args:
+        settings: the section.
+        weights: float32 (n,), stepped in place.
+        state: float32 (STATE_ROWS[name], n), zeros at the start.
+        clock: float64 (1,), the number of steps so far.
     """
     rules: dict[str, type[Optimizer]]
     rules = {"sgd": SGD, "rmsprop": RMSprop, "adagrad": AdaGrad, "adam": Adam}

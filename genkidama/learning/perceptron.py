@@ -87,8 +87,11 @@ def layout(
     action_space: gymnasium.Space[Any],
     settings: NetworkSettings,
 ) -> Entries:
-    """The parameters of the network `"actor-critic"`, named as torch names those of its modules. A
-    ConfigurationError says that observations are no vectors."""
+    """The parameters of the network `"actor-critic"`, named as torch names those of its modules.
+
+    Raises:
+        ConfigurationError: observations are no vectors.
+    """
     if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
         raise ConfigurationError(
             "network.name = 'actor-critic': takes vectors, but the environment's observation "
@@ -117,8 +120,11 @@ def initialize(
 ) -> None:
     """Draws the initial numbers of a network as `network.initialization` says.
 
-    The parts are name and memory, written to, of each parameter of `layout`, or of a network whose
-    layers are named like that: each weight (outputs, …) is followed by its bias.
+    Args:
+        parts: name and memory of each parameter of `layout`, or of a network whose layers are named
+            like that: each weight (outputs, …) is followed by its bias. They are written to.
+        settings: `[network]`.
+        rng: decides the numbers.
     """
     parts = list(parts)
     weights = [name for name, _ in parts if name.endswith("weight")]
@@ -147,9 +153,11 @@ def initialize(
 class Perceptron:
     """Policy and value, by way of a common trunk or without one, over flat memory.
 
-    The activation is behind each layer but the last of policy and value. The vector has the numbers
-    of the entries, as of `layout`, float32, one after the other, and is never copied; the gradient
-    is alike, and without it there is no way back.
+    Args:
+        entries: as `layout` gives them.
+        activation: σ, behind each layer but the last of policy and value.
+        vector: the parameters' numbers, float32, one entry after the other. It is never copied.
+        gradient: theirs, alike; without it there is no way back.
     """
 
     #: True if a network takes images of uint8 as they are.
@@ -183,8 +191,11 @@ class Perceptron:
         return outputs if self._log_deviation is None else 2 * outputs
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
-        """Outputs of the policy (m, outputs), and values (m,), of observations, float32 (m,
-        inputs), which `backward` needs again."""
+        """Outputs of the policy (m, outputs), and values (m,).
+
+        Args:
+            observations: float32 (m, inputs). `backward` needs them again.
+        """
         hidden = self._trunk.forward(observations)
         outputs = self._policy.forward(hidden)
         values = self._value.forward(hidden)[:, 0]
@@ -240,8 +251,9 @@ class Perceptron:
     def backward(self, at_outputs: Array, at_values: Array | None) -> None:
         """Writes the whole gradient, once for each `forward`: the way back spends its results.
 
-        The loss' gradient at the outputs (m, outputs) of the last `forward` is changed; that at its
-        values is (m,), or None if the loss does not depend on them.
+        Args:
+            at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
+            at_values: at its values (m,); None if the loss does not depend on them.
         """
         if self._log_deviation is not None:
             columns = len(self._log_deviation[0])
@@ -266,7 +278,11 @@ class Perceptron:
 
 
 class MaskedPerceptron(Perceptron):
-    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it."""
+    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
+
+    Args:
+        entries, activation, vector, gradient: as for `Perceptron`.
+    """
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
         k = self.outputs

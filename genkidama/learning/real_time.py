@@ -32,11 +32,15 @@ _LATE = 0.1
 
 
 class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose steps, which do not wait, begin at the ticks of a clock of
-    `environment.period`.
+    """An environment whose steps begin at the ticks of a clock.
 
-    Only tests have another `now` and `sleep`. A ConfigurationError says that
-    `environment.safe_action` is no action.
+    Args:
+        environment: its `step` takes an action, and observes; it does not wait.
+        settings: `[environment]`, with a `period`.
+        now, sleep: the clock; only tests have another one.
+
+    Raises:
+        ConfigurationError: `environment.safe_action` is no action.
     """
 
     def __init__(
@@ -74,8 +78,12 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._meanwhile: tuple[Any, ...] | None = None
 
     def report(self, counts: Array, answered: Array) -> None:
-        """Gives it shared memory: int64 (CYCLE_COUNTS,), where cycles are counted from now on, and
-        float64 (1,), when the parent answered last, by `time.monotonic`."""
+        """Gives it shared memory.
+
+        Args:
+            counts: int64 (CYCLE_COUNTS,), where cycles are counted from now on.
+            answered: float64 (1,), when the parent answered last, by `time.monotonic`.
+        """
         self._cycles = Cycles(self._period, counts)
         self._answered = answered
 

@@ -81,15 +81,22 @@ class Replay(Protocol):
         ...
 
     def prioritize(self, places: Array, errors: Array) -> None:
-        """The steps at the places of a sample are as interesting as their temporal differences,
-        of either sign, (B,), are large."""
+        """Steps are as interesting as their errors are large.
+
+        Args:
+            places: of a sample.
+            errors: their temporal differences, of either sign, (B,).
+        """
         ...
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
         """Random trajectories, one behind the other, each with the log μ of its steps.
 
         Each begins with a uniformly random step, and has `length` steps or as many as there are to
-        the episode's end, or to where it was cut. A ValueError says that no steps are there.
+        the episode's end, or to where it was cut.
+
+        Raises:
+            ValueError: no steps are there.
         """
         ...
 

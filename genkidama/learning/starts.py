@@ -23,10 +23,17 @@ class StartStates:
     def begin(
         self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
     ) -> Any:
-        """Begins an episode by its number; whatever is random follows from the sequence.
+        """Begins an episode.
 
-        Returns the first observation that the policy is asked about. A ConfigurationError says that
-        the environment cannot begin so.
+        Args:
+            episode: its number.
+            sequence: whatever is random follows from it.
+
+        Returns:
+            The first observation that the policy is asked about.
+
+        Raises:
+            ConfigurationError: the environment cannot begin so.
         """
         return environment.reset(seed=_seed(sequence))[0]
 
@@ -84,13 +91,17 @@ class Recorded(StartStates):
 
 
 def starts_of(text: str | None, recorded: Any = None) -> StartStates:
-    """The starts that `--starts` names; a ConfigurationError says that it is none of these:
+    """The starts that `--starts` names.
 
-    - `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing.
-    - A file's name, with `recorded`, its content: a list of starts. A start is a list of actions,
-      or an object with `actions`, with the `seed` that the environment is reset with, and with the
-      `state` that is put into it before they are taken.
-    - None, which leaves the environment its own beginnings.
+    Args:
+        text: `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing; or a
+            file's name. None leaves the environment its own beginnings.
+        recorded: what the file holds, a list of starts. A start is a list of actions, or an object
+            with `actions`, with the `seed` that the environment is reset with, and with the `state`
+            that is put into it before they are taken.
+
+    Raises:
+        ConfigurationError: it is none of these.
     """
     if text is None:
         return StartStates()

@@ -43,10 +43,14 @@ def main(
     command: str = "",
     display: tuple[Callable[[Event], None], Callable[[str], None]] | None = None,
 ) -> int:
-    """Runs the command; returns 0, 1 (this machine cannot) or 2 (the user's mistake).
+    """Runs the command.
 
-    `command` starts this parent again, but for the run's directory; these arguments do if it is
-    empty. The display shows an event, and prints a line.
+    Args:
+        command: starts this parent again, but for the run's directory; these arguments if empty.
+        display: shows an event, and prints a line.
+
+    Returns:
+        The exit code: 0, 1 (this machine cannot) or 2 (the user's mistake).
     """
     options = _parser().parse_args(arguments)
     try:

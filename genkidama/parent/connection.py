@@ -147,8 +147,12 @@ class RequestFirstProtocol(ServerProtocol, _FramesProtocol):
 
 
 class Connection(ServerConnection):
-    """A connection whose pushes and pulls are answered at once while `answer` is set. The owner
-    keeps it from its first byte to its end; the settings have its limits."""
+    """A connection whose pushes and pulls are answered at once while `answer` is set.
+
+    Args:
+        owner: keeps it from its first byte to its end.
+        settings: its limits.
+    """
 
     def __init__(
         self, owner: ConnectionOwner, settings: ParentSettings, *args: Any, **options: Any
@@ -341,7 +345,11 @@ class Connection(ServerConnection):
         event.data = b""
 
     def account(self, now: float) -> None:
-        """Pauses reading from a child over its budget. To be called often, with the loop's time."""
+        """Pauses reading from a child over its budget. To be called often.
+
+        Args:
+            now: seconds of the loop's clock.
+        """
         pause = self._pushes.spend(self._new_messages, now)
         pause = max(pause, self._bytes.spend(self._new_bytes, now))
         self._old_bytes += self._new_bytes

@@ -29,7 +29,11 @@ class Companion:
     """
 
     async def start(self) -> None:
-        """Starts it. After a GenkidamaError, which says that it cannot start, `stop` is called."""
+        """Starts it.
+
+        Raises:
+            GenkidamaError: it cannot start; `stop` is called.
+        """
 
     def feed(self) -> None:
         """Reacts to a push that has been applied, before the next is handled."""
@@ -105,23 +109,36 @@ class Journal(Protocol):
 
 
 class RunStore(Protocol):
-    """Keeps on disk the weights that a run, in the directory `out`, trains.
+    """Keeps on disk the weights that a run trains.
 
     The hook `trials` has subclasses, each under the name of the section that asks for it. Without
     one of these sections a run has the store `genkidama.parent.checkpointer.Checkpointer`.
+
+    Args:
+        server: whose trials it keeps.
+        out: the run's directory.
+        journal: its history.
     """
 
     def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None: ...
 
     @staticmethod
     def make_trials(experiment: Experiment, shard: Shard) -> Trials:
-        """The trials of a new run. A ConfigurationError says that it cannot be run so."""
+        """The trials of a new run.
+
+        Raises:
+            ConfigurationError: the experiment cannot be run so.
+        """
         ...
 
     def restore(self, now: float) -> Resumed | Started | None:
         """Resumes the run in the directory, or begins one with the weights of `parent.start`; None
-        if there is neither. A ConfigurationError says that it is a run of another network or rule,
-        an EnvironmentFailure that the directory cannot be written."""
+        if there is neither.
+
+        Raises:
+            ConfigurationError: it is a run of another network or rule.
+            EnvironmentFailure: the directory cannot be written.
+        """
 
     def after_push(self) -> bool:
         """Copies what must be copied before the next push. Returns `due`."""
@@ -139,8 +156,11 @@ class RunStore(Protocol):
         """Writes what is due. To be called often, and never twice at the same time."""
 
     async def finish(self, now: float) -> None:
-        """Writes the rest and closes what is open. An EnvironmentFailure says that something cannot
-        be written."""
+        """Writes the rest and closes what is open.
+
+        Raises:
+            EnvironmentFailure: something cannot be written.
+        """
 
     def close(self) -> None:
         """Closes what is open and writes nothing, for a parent that could not start."""

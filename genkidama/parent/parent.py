@@ -159,8 +159,11 @@ class Parent:
         log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
 
     async def serve(self) -> None:
-        """Returns when the run is over and its children have left, or when `stop` was called. A
-        GenkidamaError says that a companion cannot go on."""
+        """Returns when the run is over and its children have left, or when `stop` was called.
+
+        Raises:
+            GenkidamaError: a companion cannot go on.
+        """
         assert self._writer is not None, "the parent is not started"
         over = math.inf
         while not self._stopped:

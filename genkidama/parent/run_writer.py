@@ -29,8 +29,13 @@ from genkidama.server.events import CheckpointWritten, Event, Started, Warned, a
 
 
 class RunWriter:
-    """Writes down what a parent does, and restores its server if the directory, which exists, holds
-    a run. The store keeps the weights; the parent's status and observers get the events.
+    """Writes down what a parent does, and restores its server if the directory holds a run.
+
+    Args:
+        host: the parent. Its status and observers get the events.
+        store: keeps the weights.
+        out: the run's directory, which exists.
+        log: for people.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -115,8 +120,11 @@ class RunWriter:
         await self._store.keep(self.now())
 
     async def finish(self) -> None:
-        """Writes the final checkpoint and the rest of the history, and closes them. An
-        EnvironmentFailure says that one of them could not be written."""
+        """Writes the final checkpoint and the rest of the history, and closes them.
+
+        Raises:
+            EnvironmentFailure: one of them could not be written.
+        """
         failure: EnvironmentFailure | None = None
         try:
             await self._store.finish(self.now())
@@ -171,8 +179,11 @@ class RunWriter:
 
 
 def make_directory(out: Path | None, name: str) -> Path:
-    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`. An
-    EnvironmentFailure says that it cannot be made."""
+    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`.
+
+    Raises:
+        EnvironmentFailure: it cannot be made.
+    """
     try:
         if out is None:
             return new_directory(name)

@@ -194,19 +194,23 @@ _LEAST_CYCLES = 100
 
 
 class Cycles:
-    """The counts of one environment, int64 (CYCLE_COUNTS,) in memory that the reader sees, too.
+    """The counts of one environment.
 
-    A step takes `period` seconds.
+    Args:
+        period: seconds of a step.
+        counts: int64 (CYCLE_COUNTS,), memory that the reader sees, too.
     """
 
     def __init__(self, period: float, counts: Array) -> None:
         self._period, self._counts = period, counts
 
     def add(self, seconds: float, late: bool, safe: bool) -> None:
-        """Counts a cycle, `seconds` after the action before.
+        """Counts a cycle.
 
-        It is late more than a tenth of a period after its time, and safe with the safe action
-        instead of the policy's.
+        Args:
+            seconds: since the action before.
+            late: whether the action came more than a tenth of a period after its time.
+            safe: whether the safe action stood in for that of the policy.
         """
         place = min(_BINS - 1, int(100.0 * seconds / self._period))
         self._counts[place] += 1
@@ -215,7 +219,11 @@ class Cycles:
 
 
 class CycleReader:
-    """The figures of a child's environments, for its pushes; a step takes `period` seconds."""
+    """The figures of a child's environments, for its pushes.
+
+    Args:
+        period: seconds of a step.
+    """
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -223,8 +231,11 @@ class CycleReader:
 
     def figures(self, counts: Array) -> dict[str, float]:
         """Milliseconds of the median and of the 99th percentile since the last figures, and the
-        late steps and safe actions so far; empty while there are too few new cycles. The counts are
-        int64 (processes, CYCLE_COUNTS)."""
+        late steps and safe actions so far; empty while there are too few new cycles.
+
+        Args:
+            counts: int64 (processes, CYCLE_COUNTS).
+        """
         now = counts.sum(0)
         grown = (now - self._before)[:_BINS].cumsum()
         if grown[-1] < _LEAST_CYCLES:

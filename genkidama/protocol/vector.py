@@ -99,8 +99,11 @@ class Signature:
 
 
 def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
-    """Named views into `vector`. Nothing is copied: writing to a view writes to the vector. A
-    ValueError says that its length is not the signature's size."""
+    """Named views into `vector`. Nothing is copied: writing to a view writes to the vector.
+
+    Raises:
+        ValueError: the vector's length is not the signature's size.
+    """
     if vector.shape != (signature.size,):
         raise ValueError(f"a vector of shape {list(vector.shape)}, expected [{signature.size}]")
     return {
@@ -195,8 +198,11 @@ def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def are_actions(actions: npt.NDArray[Any], choices: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-    """True for each of actions (n, columns) that can be one: bool (n,). The number of discrete
-    actions in each column, counted from 0, are its choices; () if none is discrete."""
+    """True for each of actions (n, columns) can be one, if it is discrete: bool (n,).
+
+    Args:
+        choices: the number of discrete actions in each column, counted from 0; () if none is.
+    """
     if not choices:
         return np.ones(len(actions), np.bool_)
     valid = (actions >= 0.0) & (actions < choices) & (actions == np.floor(actions))

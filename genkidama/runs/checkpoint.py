@@ -128,8 +128,12 @@ def _checksum(tensors: RuleState, metadata: dict[str, str]) -> str:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Reads a checkpoint. A ConfigurationError says that there is no such file, or it is damaged or
-    no checkpoint of ours."""
+    """Reads a checkpoint.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is damaged or no checkpoint of ours; the
+            message is one line that names the file and the way out.
+    """
     path = Path(path)
     if not path.is_file():
         raise ConfigurationError(

@@ -181,8 +181,11 @@ class History:
             ) from None
 
     def sync(self) -> None:
-        """Returns when what is written would survive a power cut. An EnvironmentFailure says that
-        the disk does not take it."""
+        """Returns when what is written would survive a power cut.
+
+        Raises:
+            EnvironmentFailure: the disk does not take it.
+        """
         with disk_errors(self.path):
             os.fsync(self._file)
 

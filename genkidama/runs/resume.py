@@ -164,8 +164,11 @@ def _next_goal(mean: float, best: float) -> float:
 
 
 def afterwards(run: Run, again: str) -> list[str]:
-    """The lines that end a command: what is kept of a run, and the commands that follow, the last
-    of which goes on with the run `again`."""
+    """The lines that end a command: what is kept of a run, and the commands that follow.
+
+    Args:
+        again: the command that goes on with the run.
+    """
     path = shlex.quote(str(run.path))
     folder = path + allowing(run.allow)
     lines = [f"run: {run.path}"]

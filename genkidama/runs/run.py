@@ -91,8 +91,15 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, allow: Iterable[str] = ()) -> Self:
-        """An existing run; arguments as `Run`. A ConfigurationError says that there is none in that
-        directory."""
+        """An existing run.
+
+        Args:
+            path: the directory.
+            allow: as `Run`.
+
+        Raises:
+            ConfigurationError: there is no run in that directory.
+        """
         run = cls(Path(path), tuple(allow))
         if not (run.path / EXPERIMENT).is_file():
             raise ConfigurationError(
@@ -178,8 +185,13 @@ class Run:
         return found
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """The events, oldest first: the whole lines of `history.jsonl` as dictionaries, as
-        `docs/history.md` explains them. A ConfigurationError says that a line is damaged."""
+        """The events, oldest first: the whole lines of `history.jsonl` as dictionaries.
+
+        `docs/history.md` says what they mean.
+
+        Raises:
+            ConfigurationError: a line is damaged.
+        """
         path = self.path / HISTORY
         for number, text in enumerate(read_lines(path), 1):
             try:
@@ -192,8 +204,11 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """The last evaluation as it was written, None if there was none. A ConfigurationError says
-        that the file is broken."""
+        """The last evaluation as it was written, None if there was none.
+
+        Raises:
+            ConfigurationError: the file is broken.
+        """
         path = self.path / _EVALUATION
         try:
             return decode_line(path.read_bytes())
@@ -247,15 +262,21 @@ class Run:
         return Path(path)
 
     def curve(self) -> pandas.DataFrame:
-        """The learning curve: a row an exchange, with the columns of `genkidama.runs.curves`. An
-        EnvironmentFailure says that pandas is not installed."""
+        """The learning curve: a row an exchange, with the columns of `genkidama.runs.curves`.
+
+        Raises:
+            EnvironmentFailure: pandas is not installed.
+        """
         from genkidama.runs.curves import columns
 
         return _pandas().DataFrame(columns(self.history()))
 
     def frame(self) -> pandas.DataFrame:
-        """The whole history: a row a line, a column a field (docs/history.md); errors as
-        `curve`."""
+        """The whole history: a row a line, a column a field (docs/history.md).
+
+        Raises:
+            EnvironmentFailure: pandas is not installed.
+        """
         return _pandas().DataFrame(list(self.history()))
 
     def plot(self, folder: str | Path | None = None, over: str = "steps") -> list[Path]:

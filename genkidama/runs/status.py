@@ -106,9 +106,11 @@ class Speed:
 
 
 class Curve:
-    """Values over time, thinned beyond `most` points. A point that was sent is never changed.
+    """Values over time, thinned as they become many. A point that was sent is never changed.
 
-    The columns are the names of a point's numbers, of which the first is a time in seconds.
+    Args:
+        columns: names of a point's numbers; the first is a time in seconds.
+        most: at most this many points are kept.
     """
 
     def __init__(self, columns: tuple[str, ...], most: int) -> None:
@@ -225,7 +227,11 @@ class SearchPart(Protocol):
 
 
 class RunStatus:
-    """The status of one run of this experiment."""
+    """The status of one run.
+
+    Args:
+        experiment: its settings.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -543,8 +549,12 @@ class RunStatus:
     # Rendering.
 
     def document(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
-        """The whole document as it was sent, for one who is then sent each change. The time is in
-        seconds, as the events have it; the facts are known of a child beside the events."""
+        """The whole document as it was sent, for one who is then sent each change.
+
+        Args:
+            now: seconds, as the events have them.
+            facts: gives what is known of a child beside the events.
+        """
         children = [self._row(name, now, facts) for name in self.children]
         return {**self._render(now, "status", children, Curve.sent), "settings": self._settings}
 
@@ -654,8 +664,14 @@ class RunStatus:
 
 
 def fold(before: dict[str, Any] | None, message: dict[str, Any]) -> dict[str, Any]:
-    """The whole document after a message of the feed, as every viewer puts it together from that
-    before; None at the first message, and a ValueError says that this is not a whole document."""
+    """The whole document after a message of the feed, as every viewer puts it together.
+
+    Args:
+        before: what this gave for the message before; None at the first.
+
+    Raises:
+        ValueError: the first message is not a whole document.
+    """
     if message["type"] == "status":
         return message
     if before is None:

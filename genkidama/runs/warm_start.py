@@ -29,8 +29,11 @@ _NAMED = 4
 
 
 def found_weights(name: str | Path) -> Path:
-    """The run directory or checkpoint file of this name, fetched if it is one that a plug-in knows,
-    as a repository of the Hugging Face Hub, `"NAME/REPO"`.
+    """The run directory or checkpoint file that is meant, fetched if it lies elsewhere.
+
+    Args:
+        name: a run's directory, a checkpoint file, or a name that a plug-in knows, as a repository
+            of the Hugging Face Hub, `"NAME/REPO"`.
 
     Raises:
         ConfigurationError: there is no such thing.
@@ -47,7 +50,12 @@ def found_weights(name: str | Path) -> Path:
 
 def source_of(experiment: Experiment) -> Checkpoint | None:
     """The checkpoint that `parent.start` names: of a run its best, of a search its best trial's;
-    None without a start. Errors as `found_weights`."""
+    None without a start.
+
+    Raises:
+        ConfigurationError: there is none.
+        EnvironmentFailure: it cannot be fetched.
+    """
     start = experiment.parent.start
     if not start:
         return None
@@ -75,8 +83,14 @@ def warm_start(experiment: Experiment) -> tuple[Checkpoint, str] | None:
 def overlay(
     source: Checkpoint, first: Checkpoint, experiment: Experiment
 ) -> tuple[Checkpoint, str]:
-    """The weights of `first`, with the arrays of `source` that fit, as a checkpoint of version 1;
-    and a sentence on what was taken and what was not. A ConfigurationError says that none fits."""
+    """The weights of `first`, with the arrays of `source` that fit.
+
+    Returns:
+        The checkpoint of version 1, and a sentence on what was taken and what was not.
+
+    Raises:
+        ConfigurationError: no array fits.
+    """
     theirs = unflatten(source.vector, source.signature)
     vector = first.vector.copy()
     left = []

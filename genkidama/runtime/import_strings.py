@@ -165,8 +165,11 @@ def environment_spec(name: str) -> Any:
 
 
 def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
-    """False if the environment is a class of the user's, of a module that may be imported, that is
-    known to draw no pictures."""
+    """False if the environment is a class of the user's that is known to draw no pictures.
+
+    Args:
+        allow: modules that may be imported.
+    """
     named = import_string(settings.id)
     if named is None or not is_import_string(settings.id) or named.module not in allow:
         return True

@@ -17,10 +17,13 @@ T = TypeVar("T")
 class RestartPolicy:
     """Decides whether and when a worker that died is started again.
 
-    After `most` deaths in a row, within a window of seconds, it is given up. The first `at_once`
-    are followed by no rest, the next by one of so many seconds, which each further one doubles.
-    `half_life` seconds without a death halve the count from which the rest follows. Work does not
-    reset that count then; without a half-life it does.
+    Args:
+        most: deaths in a row after which it is given up.
+        window: seconds after which a death no longer counts as one of the row.
+        rest: seconds before a restart, doubled with each death; 0 for none.
+        at_once: deaths in a row that are followed by no rest.
+        half_life: seconds without a death that halve the count from which the rest follows. Work
+            does not reset that count then; without a half-life it does.
     """
 
     #: The longest rest, in seconds.
@@ -75,6 +78,10 @@ class Patience:
     """The wait for an answer before one goes on without it: several times the usual wait.
 
     The usual one is the median of the newest, so a single long one changes nothing.
+
+    Args:
+        least: seconds, also before the first answer.
+        times: the usual wait.
     """
 
     #: Seconds, also before the first answer, and multiple of the usual wait.

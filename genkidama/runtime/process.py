@@ -261,9 +261,11 @@ class WorkerProcess(OwnedProcess):
     ) -> tuple[Any, ...]:
         """Launches it, sends it the experiment, and returns its answer: what it has built.
 
-        If the caller is cancelled, the worker is killed: nobody waits until torch is imported. A
-        ConfigurationError says that it cannot build what the experiment names, an EOFError or
-        OSError that it died on the way.
+        If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names.
+            EOFError, OSError: it died on the way.
         """
         # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
         answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch))

@@ -340,8 +340,14 @@ def decode_line(line: bytes | str) -> dict[str, Any]:
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
-    """Reads a line of a history, JSON or what JSON has made of it; None if its kind is unknown
-    here. A msgspec.MsgspecError says that it is no JSON, or lacks a field of its kind."""
+    """Reads a line of a history; None if its kind is unknown here.
+
+    Args:
+        line: JSON, or what JSON has made of it.
+
+    Raises:
+        msgspec.MsgspecError: the line is no JSON, or lacks a field of its kind.
+    """
     fields = line if isinstance(line, dict) else decode_line(line)
     name = fields.get("event", "")
     if name == "measures":

@@ -429,6 +429,9 @@ class RoleAssignment:
     A child has the role that it asks for. Otherwise it gets the one that is furthest below its
     share of `child.roles` among the connected children. A child that returns under the same name
     keeps its role; a restarted parent learns it from the child.
+
+    Args:
+        experiment: the settings of all.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -443,10 +446,15 @@ class RoleAssignment:
     def experiment_for(
         self, hello: Hello, experiment: dict[str, Any], connected: Collection[str]
     ) -> dict[str, Any]:
-        """The experiment of its trial, which is not changed, as this child is sent it.
+        """The experiment as this child is sent it.
 
-        It is one of the connected. A ProtocolError says that the experiment has no room for the
-        role that it wants.
+        Args:
+            hello: of the child.
+            experiment: of its trial; it is not changed.
+            connected: all connected children, this one included.
+
+        Raises:
+            ProtocolError: the child wants a role that the experiment has no room for.
         """
         experiment = self._without_the_parents(experiment)
         name = hello.name

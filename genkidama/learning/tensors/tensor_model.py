@@ -42,8 +42,12 @@ class _Generator(torch.Generator):
 
 
 class TensorModel(Model):
-    """A `Model` of tensors; arguments as there. Network, vector and gradient are on the device:
-    vector and gradient are arrays on the CPU, and elsewhere tensors."""
+    """A `Model` of tensors; arguments as there.
+
+    Args:
+        device: where network, vector and gradient are. Vector and gradient are arrays on the CPU,
+            and elsewhere tensors.
+    """
 
     network: Network
 
@@ -208,8 +212,14 @@ _TOLERANCE = 1e-4
 
 
 def exported(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
-    """The content of the file that `Policy.to_onnx` writes, with the actions of this space; errors
-    as there."""
+    """The content of the file that `Policy.to_onnx` writes.
+
+    Args:
+        space: of the actions.
+
+    Raises:
+        EnvironmentFailure: packages for it are missing, or ONNX Runtime computes something else.
+    """
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  torch's exporter needs it

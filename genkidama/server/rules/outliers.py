@@ -16,7 +16,9 @@ _NEW = 0.01
 class LossStatistics:
     """The running mean and variance of absolute losses.
 
-    A usual loss is at most `sigmas` standard deviations above the mean; with 0 each is usual.
+    Args:
+        sigmas: greatest distance of a usual loss above the mean, in standard deviations; 0 means
+            that every loss is usual.
     """
 
     def __init__(self, sigmas: float) -> None:
