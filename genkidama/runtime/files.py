@@ -125,7 +125,7 @@ def read_secret(path: str, key: str, way_out: str = "") -> tuple[str, bool]:
     """The text of a file, and whether everybody on this machine may read it; a ConfigurationError
     names the key of the setting."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8") as file:
             return file.read(), bool(os.fstat(file.fileno()).st_mode & stat.S_IROTH)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
