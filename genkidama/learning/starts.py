@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import action_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -78,6 +77,9 @@ class Recorded(StartStates):
         observation, _ = environment.reset(seed=start.get("seed", _seed(sequence)))
         if "state" in start:
             observation = _put(environment, start["state"], where)
+        # Needs Gymnasium, which a command that only names starts does not.
+        from genkidama.learning.actions import action_of
+
         space = environment.action_space
         for step, given in enumerate(start.get("actions", [])):
             if (action := action_of(space, given)) is None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import random
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -249,6 +252,64 @@ async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_muc
     for _, each in taken:
         each.transport.abort()
     await eventually(lambda: not connections.limits._answered)
+
+
+def mutated(rng: random.Random, request: bytes) -> bytes:
+    """The request with a few of its bytes cut, copied, or replaced by what parsers trip over."""
+    for _ in range(rng.randint(0, 3)):
+        at, length = rng.randrange(len(request) + 1), rng.choice((0, 1, 2, 9))
+        odd = (b"[", b"://[", b"\r\n", b"\0", b"\xff", b"%", b":", b"?", b" ", b"abc", b"\x81\x05")
+        new = rng.choice((*odd, request[at : at + 20], b"x" * rng.choice((9, 9_000)), b""))
+        request = request[:at] + new + request[at + length :]
+    return request
+
+
+async def test_no_request_makes_a_traceback_and_none_fills_the_log(
+    guarded: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mutants of what browsers, children and probes ask, on a live parent."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    upgrade = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    )
+    heads = [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nCookie: genkidama=x; y\r\n",
+        b"GET /watch HTTP/1.1\r\nHost: [\r\nOrigin: http://[\r\n" + upgrade,
+        b"GET /status HTTP/1.1\r\nHost: a\r\nOrigin: http://[\r\n",
+        b"GET /?key=x HTTP/1.1\r\nHost: [\r\n",
+        b"GET /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n",
+        b"HEAD /healthz HTTP/1.1\r\nHost: a\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer " + PI.encode() + b"\r\n" + upgrade,
+    ]
+    rng = random.Random(1)
+    asked = [head + b"\r\n" + rest for head in heads for rest in (b"", b"abc", b"\x88\x80\0\0\0\0")]
+    asked += [mutated(rng, rng.choice(asked)) for _ in range(1_000)]
+    began = time.monotonic()
+
+    async def ask(request: bytes) -> None:
+        reader, writer = await asyncio.open_connection(*guarded.address)
+        with suppress(OSError, TimeoutError):
+            writer.write(request)
+            if b"\r\n\r\n" not in request or b"Upgrade" in request:
+                writer.write_eof()  # it would be waited for
+            async with asyncio.timeout(1.0):
+                await reader.read()
+        writer.close()
+
+    for first in range(0, len(asked), 50):
+        await asyncio.gather(*map(ask, asked[first : first + 50]))
+    async with Bearer(guarded.address, PI) as child:
+        await child.enter()
+    seconds = time.monotonic() - began
+    assert not list(map(str, faults[:3]))
+    said = [each.getMessage()[:200] for each in caplog.records if each.levelno >= logging.WARNING]
+    assert not said[:3]
+    assert not any(each.exc_info for each in caplog.records)
+    lines = [line for line in history(guarded.out) if line["event"] == "refused"]
+    assert len(lines) <= len(guarded.server.refusals) * (seconds + 2)
 
 
 async def test_what_is_withdrawn_ends_the_pages_that_are_open(
