@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.ga3c.adjustment import Measurement, Setting
 from genkidama.protocol.vector import DTYPE
 from studies import store
+from studies.ga3c import learning as ga3c_learning
 from studies.ga3c import sweep as ga3c_sweep
 from studies.ga3c.sweep import Window
 from studies.gorila import __main__ as gorila
@@ -26,7 +28,7 @@ from studies.parts import __main__ as parts
 from studies.realtime.__main__ import WARM_UP, measured
 from studies.realtime.plant import Plant
 from studies.scaling.matrix import Condition, Row
-from studies.search import work
+from studies.search import games, work
 from studies.search.contestants import CONTESTANTS, plan
 from studies.search.document import text
 from studies.search.measure import _experiment
@@ -235,6 +237,69 @@ def test_the_page_of_ga3c_has_the_table_of_its_rows() -> None:
     grouped = [row for row in rows if Window.of(row)[:4] == ("pong", 1, "cpu", 80)]
     grid = [row for row in grouped if not Window.of(row).dynamic]
     assert ga3c_sweep.table(grid) in (ROOT / "docs/results/ga3c.md").read_text()
+
+
+def test_rates_are_chosen_by_seed_0_which_the_table_leaves_out() -> None:
+    rows: list[store.Row] = [
+        {"form": "grouped", "rate": rate, "seed": 0, "whole": whole}
+        for rate, whole in ((3e-4, 1.0), (1e-3, 4.0), (3e-3, 2.0))
+    ]
+    forms = ["grouped", "ppo"]
+    first = list(ga3c_learning.planned(forms, [0], []))
+    assert [one.rate for one in first] == list(ga3c_learning.RATES)
+    planned = list(ga3c_learning.planned(forms, [1, 2], rows))
+    assert [(one.form, one.rate, one.seed) for one in planned] == [
+        (form, 1e-3, seed) for seed in (1, 2) for form in forms
+    ]
+    for one in planned:
+        kind = ga3c_learning.experiment(one, 1000)
+        name, grouping = ("ppo", 4096) if one.form == "ppo" else ("a3c", 80)
+        assert (kind.algorithm.name, kind.ga3c.training_batch) == (name, grouping)
+        means = [[100 * place, float(one.seed + place)] for place in range(1, 11)]
+        row = {"curve": means, "whole": 6.0, "mean": 20.0, "lag": 3.0, "training_batch": 84.0}
+        rows.append({**one._asdict(), **row})
+    assert ga3c_learning.table(rows).splitlines()[2:] == [
+        "| A3C, 80 steps an update | 0.001 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 84.0 | 3.0 |",
+        "| PPO, the file | 0.001 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 84.0 | 3.0 |",
+    ]
+
+
+def test_a_form_of_a3c_learns_on_ga3c() -> None:
+    pytest.importorskip("minatar")
+    row = ga3c_learning.measure(ga3c_learning.Wanted("vtrace", 1e-3, 1), steps=4000, episodes=2)
+    assert len(row["curve"]) >= 5 and row["curve"][-1][0] >= 3000 and row["lag"] > 0.0
+    assert row["training_batch"] <= 5.0 and row["episodes"] == 2
+
+
+@pytest.mark.slow
+def test_a_game_is_searched_trained_again_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("minatar")
+    small = {"TRIALS": 2, "PHASES": 2, "SEEDS": (1,), "EPISODES": 2, "SCREENS": 2}
+    for name, value in {**small, "GAMMAS": (0.9,)}.items():
+        monkeypatch.setattr(games, name, value)
+    options = ["--games", "space_invaders", "--phase-steps", "2000"]
+    options += ["--results", str(tmp_path / "games.jsonl")]
+    assert games.main(["run", *options]) == 0
+    (row,) = store.read(tmp_path / "games.jsonl")
+    assert len(row["best"]) == len(row["fixed"]) == 1 and row["params"].keys() == games.FIXED.keys()
+    cannon, *_ = np.array(row["gammas"][0]["screen"])
+    assert cannon.shape == (10, 10) and cannon.sum() == pytest.approx(1.0, abs=0.01)
+    assert games.main(["report", *options]) == 0
+    assert "| space_invaders | 2 of 2,000 | 2, 25% |" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "games.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("module", "rows", "page"),
+    [(ga3c_learning, "ga3c-learning", "ga3c"), (games, "search-games", "hypertrick")],
+)
+def test_the_pages_of_the_games_have_the_tables_of_their_rows(
+    module: Any, rows: str, page: str
+) -> None:
+    found = store.read(ROOT / f"docs/results/{rows}.jsonl")
+    assert module.table(found) in (ROOT / f"docs/results/{page}.md").read_text()
 
 
 def test_a_table_goes_on_where_it_was_and_tells_its_medians(
