@@ -18,7 +18,7 @@ Each window is a line of the results, and is not repeated once it is there.
     python -m studies.ga3c.sweep run                     27 settings, two rounds, 20 minutes
     python -m studies.ga3c.sweep run --training-batch 0  an update a rollout, 20 minutes
     python -m studies.ga3c.sweep run --training-batch 0 20 80 320 --predictors 1 --trainers 1 2 \
-        --agents 32                                      lag against grouping, 5 minutes
+        --agents 32 --results docs/results/ga3c-lag.jsonl      lag against grouping, 5 minutes
     python -m studies.ga3c.sweep dynamic                 two starts, three seeds, an hour
     python -m studies.ga3c.sweep report                  prints the tables
     python -m studies.ga3c gpu                           the source's table, an hour

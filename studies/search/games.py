@@ -8,7 +8,7 @@ nodes of a core each. The best configuration and the fixed one are then trained 
 whole trial with two seeds, and play. Last, the best learning rate and t_max with each of `GAMMAS`:
 the mean screen of 20 episodes shows where the player and what it shoots are.
 
-Bound: an hour. What would change our mind: a search is worth it if the means of its best
+Bound: half an hour. What would change our mind: a search is worth it if the means of its best
 configuration lie above those of the fixed one. Two seeds tell no more.
 
 Each game is a line of the results, and is not repeated once it is there.
@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = store.parser("search.games", __doc__)
     parser.add_argument("what", choices=("run", "report"))
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
-    parser.add_argument("--phase-steps", type=int, default=50_000, help="length of a phase")
+    parser.add_argument("--phase-steps", type=int, default=15_000, help="length of a phase")
     results = ROOT / "docs/results/search-games.jsonl"
     parser.add_argument("--results", type=Path, default=results)
     options: argparse.Namespace = parser.parse_args(arguments)

@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -158,11 +159,9 @@ class Soak:
     def run(self, seconds: float, results: Path) -> None:
         """Plays, and appends a row for every sample."""
         self._start_real(0)
-        while not Run(self._out).checkpoints:
-            if self.parent.poll() is not None:
-                raise SystemExit((self._folder / "parent.log").read_text()[-2000:])
-            time.sleep(0.5)
+        self._wait(lambda: Run(self._out).checkpoints)
         self._stop_machine(0)
+        self._wait(lambda: self._counts["leave"])  # its socket is open until then
         began = time.monotonic()
         store.append(results, self._sample(began, "alone"))
         for machine in range(_MACHINES):
@@ -204,6 +203,13 @@ class Soak:
         newest = checkpoints.load(Run(self._out).checkpoints[-1]).snapshot
         same = newest.version == self._counts["version"] and newest.steps == self._steps
         return {"phase": "end", "code": self.parent.returncode, "checkpoint_is_history": same}
+
+    def _wait(self, done: Callable[[], object]) -> None:
+        while not done():
+            if self.parent.poll() is not None:
+                raise SystemExit((self._folder / "parent.log").read_text()[-2000:])
+            time.sleep(0.5)
+            self._read()
 
     def _start_machine(self, machine: int) -> None:
         self._start_real(machine)

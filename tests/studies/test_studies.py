@@ -272,6 +272,7 @@ def test_a_form_of_a3c_learns_on_ga3c() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_game_is_searched_trained_again_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
