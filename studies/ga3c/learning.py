@@ -15,6 +15,7 @@ lies above that of another.
 Each run is a line of the results, and is not repeated once it is there.
 
     python -m studies.ga3c.learning run [--forms a3c grouped] [--seeds 0]
+    python -m studies.ga3c.learning run --forms grouped ppo --seeds 1 2 3 --steps 1_000_000
     python -m studies.ga3c.learning report
 """
 
@@ -70,16 +71,17 @@ class Wanted(NamedTuple):
     form: str
     rate: float
     seed: int
+    steps: int = STEPS
 
     def __str__(self) -> str:
-        return f"{FORMS[self.form][0]}, rate {self.rate:g}, seed {self.seed}"
+        return f"{FORMS[self.form][0]}, rate {self.rate:g}, seed {self.seed}, {self.steps:,} steps"
 
     @classmethod
     def of(cls, row: Row) -> Wanted:
         return cls(*(row[key] for key in cls._fields))
 
 
-def experiment(one: Wanted, steps: int) -> Experiment:
+def experiment(one: Wanted) -> Experiment:
     """The settings of a run."""
     _, vtrace, grouping = FORMS[one.form]
     settings = Experiment.load(ROOT / "examples/minatar/breakout.toml").to_dict()
@@ -87,21 +89,21 @@ def experiment(one: Wanted, steps: int) -> Experiment:
         settings["algorithm"] = {**_A3C, "vtrace": vtrace}
         settings["ga3c"] |= {"training_batch": grouping, "environments": 16, "rollouts": 2}
     settings["optimizer"]["learning_rate"] = one.rate
-    settings["stop"] |= {"steps": steps}
+    settings["stop"] |= {"steps": one.steps}
     return Experiment.from_dict({**settings, "seed": one.seed})
 
 
-def measure(one: Wanted, steps: int = STEPS, episodes: int = EPISODES) -> Row:
+def measure(one: Wanted, episodes: int = EPISODES) -> Row:
     """One row: the training means on the way, and what the last weights earn."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        settings = experiment(one, steps)
+        settings = experiment(one)
         run = genkidama.train(settings, children=1, cores=2, out=Path(folder) / "run", episodes=0)
         curve: list[list[float]] = []
         measured: dict[str, list[float]] = {"lag": [], "updates": [], "training_batch": []}
         for line in run.history():
             if line["event"] == "exchange" and line["mean_return"] is not None:
-                if line["steps"] * MOMENTS >= steps * (len(curve) + 1):
+                if line["steps"] * MOMENTS >= one.steps * (len(curve) + 1):
                     curve.append([line["steps"], round(line["mean_return"], 2)])
             elif line["event"] == "measures":
                 for name, values in measured.items():
@@ -126,37 +128,39 @@ def best_rates(rows: Sequence[Row]) -> dict[str, float]:
     return {form: rate for _, form, rate in tried} | {"ppo": 1e-3}
 
 
-def planned(forms: Sequence[str], seeds: Sequence[int], rows: Sequence[Row]) -> Iterator[Wanted]:
+def planned(
+    forms: Sequence[str], seeds: Sequence[int], rows: Sequence[Row], steps: int = STEPS
+) -> Iterator[Wanted]:
     """Runs in their order: the rates by seed 0, then seed by seed."""
     best = best_rates(rows)
     for seed in seeds:
         for form in forms:
             if seed:
-                yield from [Wanted(form, best[form], seed)] if form in best else []
+                yield from [Wanted(form, best[form], seed, steps)] if form in best else []
             elif form != "ppo":
-                yield from (Wanted(form, rate, 0) for rate in RATES)
+                yield from (Wanted(form, rate, 0, steps) for rate in RATES)
 
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each form: medians over the seeds, and their intervals; seed 0 does not count."""
     lines = [
-        "| | rate | seeds | mean after a tenth | half | all of the steps | whole | last weights "
-        "| updates of steps | lag |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| | rate | steps | seeds | mean after a tenth | half | all | whole | last weights "
+        "| steps an update | lag |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for form, (label, _, _) in FORMS.items():
-        own = [row for row in rows if row["form"] == form and row["seed"]]
-        if not own:
-            continue
-        at = [
-            _several([row["curve"][place][1] for row in own]) for place in (0, MOMENTS // 2 - 1, -1)
-        ]
-        batch, lag = (_middle(own, name) for name in ("training_batch", "lag"))
-        lines.append(
-            f"| {label} | {own[0]['rate']:g} | {len(own)} | {' | '.join(at)} "
-            f"| {_several([row['whole'] for row in own])} "
-            f"| {_several([row['mean'] for row in own])} | {batch} | {lag} |"
-        )
+    for steps in sorted({row["steps"] for row in rows}):
+        for form, (label, _, _) in FORMS.items():
+            own = [row for row in rows if (row["form"], row["steps"]) == (form, steps)]
+            if not (own := [row for row in own if row["seed"]]):
+                continue
+            places = (0, MOMENTS // 2 - 1, -1)
+            means = [[row["curve"][place][1] for row in own] for place in places]
+            means += [[row[name] for row in own] for name in ("whole", "mean")]
+            batch, lag = (_middle(own, name) for name in ("training_batch", "lag"))
+            lines.append(
+                f"| {label} | {own[0]['rate']:g} | {steps:,} | {len(own)} "
+                f"| {' | '.join(map(_several, means))} | {batch} | {lag} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -178,6 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     results: Any = ROOT / "docs/results/ga3c-learning.jsonl"
     parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args(arguments)
     rows = store.read(options.results)
     if options.what == "report":
@@ -185,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     well = True
     for seed in options.seeds:  # the rates of the others follow from seed 0
-        wanted = list(planned(options.forms, [seed], rows))
+        wanted = list(planned(options.forms, [seed], rows, options.steps))
         done = set(map(Wanted.of, rows))
         well &= store.run(
             wanted,

@@ -58,8 +58,7 @@ FIXED = {"optimizer.learning_rate": 1e-3, "algorithm.gamma": 0.99, "algorithm.ba
 
 def experiment(game: str, phase_steps: int, changes: dict[str, Any]) -> Experiment:
     """A plain run of the steps of a whole trial."""
-    steps = PHASES * phase_steps
-    settings = learning.experiment(learning.Wanted("a3c", 1e-3, 1), steps)
+    settings = learning.experiment(learning.Wanted("a3c", 1e-3, 1, PHASES * phase_steps))
     environment = {"game": game, "use_minimal_action_set": True}
     return settings.with_settings(
         {

@@ -241,7 +241,7 @@ def test_the_page_of_ga3c_has_the_table_of_its_rows() -> None:
 
 def test_rates_are_chosen_by_seed_0_which_the_table_leaves_out() -> None:
     rows: list[store.Row] = [
-        {"form": "grouped", "rate": rate, "seed": 0, "whole": whole}
+        {"form": "grouped", "rate": rate, "seed": 0, "steps": 1, "whole": whole}
         for rate, whole in ((3e-4, 1.0), (1e-3, 4.0), (3e-3, 2.0))
     ]
     forms = ["grouped", "ppo"]
@@ -252,21 +252,22 @@ def test_rates_are_chosen_by_seed_0_which_the_table_leaves_out() -> None:
         (form, 1e-3, seed) for seed in (1, 2) for form in forms
     ]
     for one in planned:
-        kind = ga3c_learning.experiment(one, 1000)
+        kind = ga3c_learning.experiment(one)
         name, grouping = ("ppo", 4096) if one.form == "ppo" else ("a3c", 80)
         assert (kind.algorithm.name, kind.ga3c.training_batch) == (name, grouping)
         means = [[100 * place, float(one.seed + place)] for place in range(1, 11)]
         row = {"curve": means, "whole": 6.0, "mean": 20.0, "lag": 3.0, "training_batch": 84.0}
         rows.append({**one._asdict(), **row})
+    figures = "| 0.001 | 200,000 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 84.0 | 3.0 |"
     assert ga3c_learning.table(rows).splitlines()[2:] == [
-        "| A3C, 80 steps an update | 0.001 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 84.0 | 3.0 |",
-        "| PPO, the file | 0.001 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 84.0 | 3.0 |",
+        f"| A3C, 80 steps an update {figures}",
+        f"| PPO, the file {figures}",
     ]
 
 
 def test_a_form_of_a3c_learns_on_ga3c() -> None:
     pytest.importorskip("minatar")
-    row = ga3c_learning.measure(ga3c_learning.Wanted("vtrace", 1e-3, 1), steps=4000, episodes=2)
+    row = ga3c_learning.measure(ga3c_learning.Wanted("vtrace", 1e-3, 1, 4000), episodes=2)
     assert len(row["curve"]) >= 5 and row["curve"][-1][0] >= 3000 and row["lag"] > 0.0
     assert row["training_batch"] <= 5.0 and row["episodes"] == 2
 
