@@ -33,7 +33,7 @@ import genkidama
 from benchmarks.processes import command
 from genkidama.config.experiment import Experiment
 from studies import store
-from studies.differences import NONE, interval, medians, number, span
+from studies.differences import interval, medians, number, span
 from studies.ga3c.drive import ROOT
 from studies.store import Row
 
@@ -100,7 +100,7 @@ def measure(one: Wanted, episodes: int = EPISODES) -> Row:
         settings = experiment(one)
         run = genkidama.train(settings, children=1, cores=2, out=Path(folder) / "run", episodes=0)
         curve: list[list[float]] = []
-        measured: dict[str, list[float]] = {"lag": [], "updates": [], "training_batch": []}
+        measured: dict[str, list[float]] = {"lag": [], "updates": []}
         for line in run.history():
             if line["event"] == "exchange" and line["mean_return"] is not None:
                 if line["steps"] * MOMENTS >= one.steps * (len(curve) + 1):
@@ -144,9 +144,8 @@ def planned(
 def table(rows: Sequence[Row]) -> str:
     """A line for each form: medians over the seeds, and their intervals; seed 0 does not count."""
     lines = [
-        "| | rate | steps | seeds | mean after a tenth | half | all | whole | last weights "
-        "| steps an update | lag |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| | rate | steps | seeds | mean after a tenth | half | all | whole | last weights | lag |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for steps in sorted({row["steps"] for row in rows}):
         for form, (label, _, _) in FORMS.items():
@@ -156,10 +155,10 @@ def table(rows: Sequence[Row]) -> str:
             places = (0, MOMENTS // 2 - 1, -1)
             means = [[row["curve"][place][1] for row in own] for place in places]
             means += [[row[name] for row in own] for name in ("whole", "mean")]
-            batch, lag = (_middle(own, name) for name in ("training_batch", "lag"))
+            lag = number(median(row["lag"] for row in own))
             lines.append(
                 f"| {label} | {own[0]['rate']:g} | {steps:,} | {len(own)} "
-                f"| {' | '.join(map(_several, means))} | {batch} | {lag} |"
+                f"| {' | '.join(map(_several, means))} | {lag} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -167,11 +166,6 @@ def table(rows: Sequence[Row]) -> str:
 def _several(values: list[float]) -> str:
     ends = interval([values], medians)
     return number(median(values)) + (f" ({span(ends)})" if ends else "")
-
-
-def _middle(rows: Sequence[Row], name: str) -> str:
-    found = [row[name] for row in rows if name in row]
-    return number(median(found)) if found else NONE
 
 
 @command
