@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -32,17 +32,9 @@ TUTORIAL = sorted(f"docs/tutorial/{page.name}" for page in ROOT.glob("docs/tutor
 #: else they stand, and how. Code and links are left out of both.
 PRINTED = [
     (LANDER, r"a ratio of ([\d.]+)\.", SUMMARY, "{} of the time of Stable-Baselines3's PPO"),
-    (LANDER, r"13,675 \| a3c is ([\d.]+)×", SUMMARY, "{} times the environment steps of Stable-"),
-    (LANDER, r"54,250 \| 52,360 \| ([\d.]+)", SUMMARY, "and {} of those of the bare environment"),
     (EDGE, r"16 children, 40 windows each \| ([\d,]+)", SUMMARY, "beside {} of commit 226ec37"),
     (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", SUMMARY, "handles {} exchanges a second"),
     (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", README, "handles {} exchanges a second"),
-    (LANDER, r"52,499 \| 24,268 \| ([\d.]+)", SUMMARY, "{} of the exchanges of a"),
-    (LANDER, r"1,741 \| 1,220 \| ([\d.]+)", SUMMARY, "{} with 250,000 numbers"),
-    (LANDER, r"handles (\d+)\.1 times the pushes", SUMMARY, "{} times those of Flower's gRPC"),
-    (EDGE, r"four cores, , n = 1 .*? \| (\d+) MB", SUMMARY, "A child with four cores takes {} MB"),
-    (EDGE, r"four cores, , n = 1 .*? \| (\d+) MB", README, "child with four cores takes {} MB"),
-    (EDGE, r"the same, , n = 1 .*? \| (\d+) MB", SUMMARY, "with {} (one run each, no rows)"),
     (EDGE, r"environments of your own \| (\d+)", README, "a parent, takes {} MB;"),
     (EDGE, r"a film of it \| (\d+)", README, "with , {};"),
     (EDGE, r"its CPU build\) \| ([\d,]+)", README, "for your own networks, {} ("),
@@ -249,11 +241,78 @@ def the_rest() -> Iterator[tuple[str, str]]:
             yield STUDIES, f"never longer than {max(one['max_ms'], two['max_ms']):.0f} ms,"
 
 
+def rates() -> Iterator[tuple[str, str]]:
+    """Steps, exchanges and answers a second: the lines of their tables."""
+    rounds = of("speed")
+    bare = [fmean([row["bare"], row["bare again"]]) for row in rounds]
+    yield LANDER, f"| bare environment, random actions | {_cells(bare)} |"
+    shares = {}
+    for name, words in {
+        "a3c, free": "A3C, exchanging freely",
+        "a3c, episode": "A3C, exchanging by episodes",
+        "lunarlander": "PPO, two that act and one that learns",
+        "Stable-Baselines3 A2C": "Stable-Baselines3's A2C, 8 environments, a process on each core",
+    }.items():
+        found = [row[name] for row in rounds]
+        shares[name] = median(one / other for one, other in zip(found, bare, strict=True))
+        yield LANDER, f"| {words} | {_cells(found)} | {shares[name]:.2f} |"
+    ratio = median(row["a3c, free"] / row["Stable-Baselines3 A2C"] for row in rounds)
+    yield LANDER, f"A3C makes {ratio:.1f} times the steps of Stable-Baselines3's A2C"
+    yield SUMMARY, f"{ratio:.1f} times the environment steps of Stable-"
+    yield SUMMARY, f"and {shares['a3c, free']:.2f} of those of the bare environment"
+    several = "| {:,} | {:,} | {:,.0f} | {:,.0f} | {:.2f} | {:.2f} / {:.1f} | {:,.0f} → {:,.0f} |"
+    for row in of("exchange", server="parent"):
+        size = {"parameters": row["parameters"], "children": row["children"]}
+        (idle,) = of("exchange", server="bare", **size)
+        ratio = row["rate"] / idle["rate"]
+        figures = (idle["rate"], row["rate"], ratio, row["p50_ms"], row["p99_ms"])
+        costs = (idle["server_us"], row["server_us"])
+        yield LANDER, several.format(*size.values(), *figures, *costs)
+        if size == {"parameters": 3_000, "children": 16}:
+            yield SUMMARY, f"{ratio:.2f} of the exchanges of a"
+        elif size == {"parameters": 250_000, "children": 16}:
+            yield SUMMARY, f"{ratio:.2f} with 250,000 numbers"
+    (flower,) = of("exchange", "multiple", server="flower")
+    yield LANDER, f"The parent handles {flower:.1f} times the pushes of Flower's"
+    yield SUMMARY, f"{flower:.0f} times those of Flower's gRPC"
+    several = "| {:,} | {} | {:,.0f} | {:.2f} | {:.1f} | {:.1f} | {:.0f} | {:.0%} |"
+    for nodes in (100, 1000):
+        plain = median(of("service", "rate", nodes=nodes, run="plain"))
+        for kind in ("plain", "search"):
+            windows = of("service", nodes=nodes, run=kind)
+            names = ("rate", "p50_ms", "p99_ms", "server_us", "busy")
+            rate, *others = (median(row[name] for row in windows) for name in names)
+            line = several.format(nodes, kind, rate, rate / plain, *others)
+            yield "docs/results/hypertrick.md", line
+
+
+def memory() -> Iterator[tuple[str, str]]:
+    for file in ("lunarlander.toml", "a3c.toml"):
+        for row in of("memory", experiment=file):
+            first = row["processes"][0]["pid"]  # whose own child forks the cores
+            cores = [one for one in row["processes"] if first not in (one["pid"], one["parent"])]
+            private = fmean(one["private"] for one in cores)
+            name = file.removesuffix(".toml")
+            yield LANDER, f"| {name} | {row['cores']} | {row['pss']:.0f} MB | {private:.1f} MB |"
+            if row["cores"] == 4:
+                words = {
+                    "lunarlander": "A child with four cores takes {:.0f} MB",
+                    "a3c": "with {:.0f} (",
+                }
+                yield SUMMARY, words[name].format(row["pss"])
+                if name == "lunarlander":
+                    yield README, f"a child with four cores takes {row['pss']:.0f} MB"
+
+
+def _cells(values: Sequence[float]) -> str:
+    return " | ".join(f"{value:,.0f}" for value in values)
+
+
 @cache
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
-    found += [*tasks_of_scaling(), *the_rest()]
+    found += [*tasks_of_scaling(), *the_rest(), *rates(), *memory()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))

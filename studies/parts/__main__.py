@@ -91,7 +91,7 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
         {
             "name": "parts",
             "network": {"options": {"size": options.numbers}},
-            "parent": {"checkpoint_seconds": 3600.0},
+            "parent": {"checkpoint_seconds": 3600.0, "open": True},  # links are not the loopback
             "child": {"backend": f"{READY}:Ready", "cores": 1},
         }
     )
