@@ -269,6 +269,7 @@ def test_rates_are_chosen_by_seed_0_which_the_table_leaves_out() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_form_of_a3c_learns_on_ga3c() -> None:
     pytest.importorskip("minatar")
     row = ga3c_learning.measure(ga3c_learning.Wanted("vtrace", 1e-3, 1, 4000), episodes=2)
