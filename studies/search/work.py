@@ -216,7 +216,7 @@ _HEAD = f"""# Results: searches at equal expected work
 
 A3C on cart pole over the space of HyperTrick's paper, at most {PHASES} phases a trial. Each method
 is expected to run about {WORK} phases. Two nodes have a core each, eight a fifth of a core. The
-table has medians over the seeds (least to most). *Completed* is the score of the best trial that
+table has medians over the seeds (least to most, from two on). *Completed* is the score of the best trial that
 ran all phases, *observed* the highest of all reports. *Again* is what the best configuration earns
 when it is trained anew with three seeds: mean returns of 100 episodes, their median over all seeds.
 """
@@ -239,7 +239,8 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 
             def cell(key: str, own: list[Row] = own) -> str:
                 values = [row[key] for row in own]
-                return f"{number(median(values))} ({span((min(values), max(values)))})"
+                spread = f" ({span((min(values), max(values)))})" if len(own) > 1 else ""
+                return number(median(values)) + spread
 
             again = [value for row in own for value in row["again"]]
             yield (

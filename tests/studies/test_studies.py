@@ -310,6 +310,12 @@ def test_the_pages_of_the_games_have_the_tables_of_their_rows(
     assert all(table in text for table in tables.split("\n\n"))
 
 
+def test_the_page_of_equal_work_has_the_table_of_its_rows() -> None:
+    rows = store.read(ROOT / "docs/results/search-work.jsonl")
+    table = "\n".join(work._table(rows))
+    assert rows and table in (ROOT / "docs/results/search-work.md").read_text()
+
+
 def test_a_table_goes_on_where_it_was_and_tells_its_medians(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
