@@ -40,8 +40,6 @@ PRINTED = [
     (EDGE, r"its CPU build\) \| ([\d,]+)", README, "for your own networks, {} ("),
     (SHELF, r"the first exchange \| ([\d.]+) min", SUMMARY, "takes {} and"),
     (SHELF, r"the first exchange \| .*? \| ([\d.]+)", SUMMARY, "and {} minutes"),
-    (SHARDS, r"\| 2 \| 0.757 .*? \| ([\d.]+)", SUMMARY, "carries {} and"),
-    (SHARDS, r"\| 4 \| 1.473 .*? \| ([\d.]+)", SUMMARY, "and {} times the exchanges"),
     (GA3C, r"Hogwild, t_max 5 \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Hogwild"),
     (GA3C, r"A2C, 16 .*? \| .*? \| ([\d.]+)×", SUMMARY, "{} times the steps of Stable"),
     (GA3C, r"limit of its parts.*? \| .*? \| ([\d.]+)", SUMMARY, "and {} of its parts' limit"),
@@ -284,6 +282,19 @@ def rates() -> Iterator[tuple[str, str]]:
             rate, *others = (median(row[name] for row in windows) for name in names)
             line = several.format(nodes, kind, rate, rate / plain, *others)
             yield "docs/results/hypertrick.md", line
+    for megabits, link in ((100.0, "100 Mbit/s"), (0.0, "loopback")):
+        alone = median(of("parts", "rate", megabits=megabits, parts=1))
+        for count in (1, 2, 4):
+            windows = of("parts", "rate", megabits=megabits, parts=count)
+            cores = median(of("parts", "cores", megabits=megabits, parts=count))
+            spread = f"{median(windows):.3f} [{min(windows):.3f}–{max(windows):.3f}]"
+            times = median(windows) / alone
+            # 4,000,000 numbers of 32 bits, both ways.
+            used = f"{median(windows) * 256.0 / (count * megabits):.0%}" if megabits else "–"
+            yield SHARDS, f"| {link} | {count} | {spread} | {times:.2f} | {used} | {cores:.2f} |"
+            if megabits and count > 1:
+                words = {2: "carries {:.2f} and", 4: "and {:.2f} times the exchanges"}
+                yield SUMMARY, words[count].format(times)
 
 
 def memory() -> Iterator[tuple[str, str]]:

@@ -216,9 +216,10 @@ _HEAD = f"""# Results: searches at equal expected work
 
 A3C on cart pole over the space of HyperTrick's paper, at most {PHASES} phases a trial. Each method
 is expected to run about {WORK} phases. Two nodes have a core each, eight a fifth of a core. The
-table has medians over the seeds (least to most, from two on). *Completed* is the score of the best trial that
-ran all phases, *observed* the highest of all reports. *Again* is what the best configuration earns
-when it is trained anew with three seeds: mean returns of 100 episodes, their median over all seeds.
+table has medians over the seeds (least to most, from two on). *Completed* is the score of the best
+trial that ran all phases, *observed* the highest of all reports. *Again* is what the best
+configuration earns when it is trained anew with three seeds: mean returns of 100 episodes, their
+median over all seeds.
 """
 
 
