@@ -95,13 +95,9 @@ def look(pid: int) -> list[Process]:
     found = []
     for member in tree(pid):
         with contextlib.suppress(OSError):
-            command = (
-                Path(f"/proc/{member}/cmdline")
-                .read_bytes()
-                .replace(b"\0", b" ")
-                .decode(errors="replace")
-                .strip()
-            )
+            text = Path(f"/proc/{member}/cmdline").read_bytes().decode(errors="replace")
+            program, *words = text.rstrip("\0").split("\0")
+            command = " ".join([Path(program).name, *words])  # without this machine's folder
             threads = len(list(Path(f"/proc/{member}/task").iterdir()))
             parent = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
             found.append(Process(member, parent, command, threads, pss(member), private(member)))

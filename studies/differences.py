@@ -90,6 +90,12 @@ def span(interval: tuple[float, float] | None) -> str:
     return NONE if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
+def middle(values: Sequence[float]) -> str:
+    """Their median, with its interval if there is one."""
+    ends = interval([values], medians)
+    return number(float(np.median(values))) + (f" ({span(ends)})" if ends else "")
+
+
 def verdict(found: Difference, more: str = "higher", less: str = "lower") -> str:
     """What a difference says, in a word or two."""
     match found.clear:

@@ -33,7 +33,7 @@ import genkidama
 from benchmarks.processes import command
 from genkidama.config.experiment import Experiment
 from studies import store
-from studies.differences import interval, medians, number, span
+from studies.differences import middle, number
 from studies.ga3c.drive import ROOT
 from studies.store import Row
 
@@ -158,14 +158,9 @@ def table(rows: Sequence[Row]) -> str:
             lag = number(median(row["lag"] for row in own))
             lines.append(
                 f"| {label} | {own[0]['rate']:g} | {steps:,} | {len(own)} "
-                f"| {' | '.join(map(_several, means))} | {lag} |"
+                f"| {' | '.join(map(middle, means))} | {lag} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def _several(values: list[float]) -> str:
-    ends = interval([values], medians)
-    return number(median(values)) + (f" ({span(ends)})" if ends else "")
 
 
 @command

@@ -55,7 +55,7 @@ from genkidama.runs.evaluation_worker import play
 from genkidama.server.events import Exchange
 from genkidama.server.parameter_server import ParameterServer
 from studies import store
-from studies.differences import NONE, interval, medians, number, span
+from studies.differences import NONE, middle
 from studies.scaling.machines import ROOT
 from studies.scaling.matrix import _GORILA
 from studies.store import Row
@@ -348,20 +348,15 @@ def table(rows: list[Row]) -> str:
             label,
             str(bundles),
             str(len(these)),
-            _several([curve[len(curve) // 2 - 1] for curve in curves]),
-            _several([curve[-1] for curve in curves]),
-            _several([fmean(curve) for curve in curves]),
+            middle([curve[len(curve) // 2 - 1] for curve in curves]),
+            middle([curve[-1] for curve in curves]),
+            middle([fmean(curve) for curve in curves]),
             f"{median(known):,.0f} ({len(known)} of {len(these)})" if known else NONE,
             f"{median(row['staleness'] for row in these):.1f}",
             f"{out / (out + sum(row['version'] for row in these)):.0%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def _several(values: list[float]) -> str:
-    ends = interval([values], medians)
-    return number(median(values)) + (f" ({span(ends)})" if ends else "")
 
 
 @command
