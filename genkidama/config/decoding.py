@@ -28,6 +28,13 @@ NotNegative = Annotated[float, Meta(ge=0.0, le=1e30)]
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Natural = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
+Device = Annotated[
+    str,
+    Meta(
+        pattern=r"^(auto|cpu|cuda(:\d+)?)\Z",
+        extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"},
+    ),
+]
 
 
 def plug(*names: str, more: bool = False) -> msgspec.Meta:

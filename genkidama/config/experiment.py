@@ -60,7 +60,17 @@ _CHUNK: dict[str, dict[str, Any]] = {
 
 #: Sections whose settings a page shows, and settings of them that it shows elsewhere, or that may
 #: hold a secret.
-_SHOWN = ("environment", "network", "algorithm", "optimizer", "replay", "child", "ga3c", "stop")
+_SHOWN = (
+    "environment",
+    "network",
+    "algorithm",
+    "optimizer",
+    "replay",
+    "child",
+    "ga3c",
+    "learner",
+    "stop",
+)
 _NOT_SHOWN = {("environment", "id"), ("algorithm", "name"), ("child", "beta"), ("replay", "url")}
 
 #: Steps of a lane in such a batch.

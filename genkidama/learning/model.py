@@ -71,7 +71,7 @@ class Model:
     """
 
     network: Any
-    #: The vector again, where its numbers are in the host's memory.
+    #: The vector again, or its copy in the host's memory where the vector is on a device.
     numbers: Array
 
     def __new__(cls, experiment: Experiment, environment: Spaces, *_: Any, **__: Any) -> Self:
@@ -207,9 +207,9 @@ class Model:
         numbers = self.numbers if numbers is None else numbers
         return None if part is None else RunningMeanStd(numbers[part])
 
-    def mean_and_deviation(self, numbers: Array | None = None) -> tuple[Array, Array] | None:
+    def mean_and_deviation(self) -> tuple[Array, Array] | None:
         """Those of the observations, in their shape, as for `moments`; a mask stays as it is."""
-        moments = self.moments("observations", numbers)
+        moments = self.moments("observations")
         if moments is None:
             return None
         mean, deviation = moments.mean_and_deviation()
@@ -217,12 +217,12 @@ class Model:
             mean[-self.mask :], deviation[-self.mask :] = 0.0, 1.0
         return mean.reshape(self.observation_shape), deviation.reshape(self.observation_shape)
 
-    def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
+    def normalizer(self) -> Callable[[Array], Array] | None:
         """A function that normalizes observations, one or a batch, with the statistics as of now.
 
-        They are in `numbers` or, without it, in this model's vector. None if they are off.
+        None if they are off.
         """
-        scale = self.mean_and_deviation(numbers)
+        scale = self.mean_and_deviation()
         if scale is None:
             return None
         mean, deviation = scale

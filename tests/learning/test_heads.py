@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.learning.heads import Categorical, Gaussian, head_for
+from tests.learning.devices import NEEDS_A_GPU
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -319,7 +320,7 @@ def test_equal_seeds_draw_equal_batches_and_no_gradient_goes_through(
     assert not outputs.detach().any()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_A_GPU
 @pytest.mark.parametrize("space", [Discrete(4), Box(-1.0, 1.0, (2,))])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 def test_actions_are_drawn_where_the_outputs_are(space: gymnasium.Space, epsilon: float) -> None:

@@ -34,6 +34,9 @@ from genkidama.runtime.import_strings import describe_error, is_import_string, l
 
 Array = npt.NDArray[Any]
 
+#: The device whose memory NumPy's arrays are in.
+HOST = torch.device("cpu")
+
 
 class _Generator(torch.Generator):
     """A generator of tensors, whose permutations are those that NumPy draws with the same seed."""
@@ -45,8 +48,8 @@ class TensorModel(Model):
     """A `Model` of tensors; arguments as there.
 
     Args:
-        device: where network, vector and gradient are. Vector and gradient are arrays on the CPU,
-            and elsewhere tensors.
+        device: where network, vector and gradient are. Vector and gradient are arrays on `HOST`,
+            and elsewhere tensors; `numbers` is then for `accelerator.DeviceWeights` to set.
     """
 
     network: Network
@@ -57,7 +60,7 @@ class TensorModel(Model):
         environment: Spaces,
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device = HOST,
     ) -> None:
         self.device = torch.device(device)
         super().__init__(experiment, environment, gradient, vector)
@@ -102,7 +105,7 @@ class TensorModel(Model):
         return [(name, tuple(parameter.shape)) for name, parameter in named]
 
     def _zeros(self, size: int) -> Numbers:
-        if self.device.type == "cpu":
+        if self.device == HOST:
             return super()._zeros(size)
         return torch.zeros(size, device=self.device)
 

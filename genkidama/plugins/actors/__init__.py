@@ -11,7 +11,8 @@ from __future__ import annotations
 from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
-    checks={"experience": "genkidama.plugins.actors.rule:check"},
+    sections={"learner": "genkidama.plugins.actors.settings:LearnerSettings"},
+    checks={"experience": "genkidama.plugins.actors.settings:check"},
     rules={"experience": "genkidama.plugins.actors.rule:Experience"},
     companions={"learner": "genkidama.plugins.actors.learner_process:companion"},
     backends={"experience": "genkidama.plugins.actors.backend:Actors"},

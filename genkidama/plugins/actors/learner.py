@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
+from genkidama.learning.forms import load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
@@ -35,6 +36,9 @@ from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.protocol.vector import is_finite
 from genkidama.runtime.import_strings import describe_error, print_user_traceback
 from genkidama.runtime.machine import end_with_parent, keep_large_blocks
+
+if TYPE_CHECKING:
+    from genkidama.learning.tensors.accelerator import DeviceWeights
 
 Array = npt.NDArray[Any]
 
@@ -77,24 +81,39 @@ def _observations(rows: Array, columns: Columns, model: Model) -> Array:
     return flat.reshape(len(rows), *model.observation_shape)
 
 
+def _on_a_device(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
+    """The model's weights on `learner.device`; None if that means the model itself."""
+    name = experiment.learner.device
+    if name == "cpu" or (name == "auto" and not tensor_setting(experiment, model.head)):
+        return None
+    user = f"learner.device = {name!r}"
+    device = load_tensors("accelerator:find_device", user)("learner.device", name)
+    weights = load_tensors("accelerator:DeviceWeights", user)(device, model.numbers, state)
+    return cast("DeviceWeights", weights)
+
+
 class RowLearner:
-    """A model, its learner and its optimizer, which learn from rows alone."""
+    """A model, its learner and its optimizer, which learn from rows alone.
+
+    On a device `model.numbers` and `state` are copies (`DeviceWeights`), the same after each batch.
+    """
 
     def __init__(self, experiment: Experiment, spaces: Spaces) -> None:
         self.experiment = experiment
         self.model = Model(experiment, spaces)
-        self.columns = columns_of(self.model)
-        self._learner = make_learner(experiment.algorithm, self.model)
         trainable = self.model.trainable
         #: The optimizer's vectors, float32 (rows, trainable), and its steps, float64 (1,).
-        self.state = np.zeros((STATE_ROWS[experiment.optimizer.name], trainable), np.float32)
-        self.clock = np.zeros(1, np.float64)
-        self._optimizer = make_optimizer(
-            experiment.optimizer,
-            self.model.vector[:trainable],
-            self.state,
-            self.clock,
+        self.state = state = np.zeros(
+            (STATE_ROWS[experiment.optimizer.name], trainable), np.float32
         )
+        self.clock = np.zeros(1, np.float64)
+        self._weights = _on_a_device(experiment, self.model, self.state)
+        if self._weights is not None:
+            self.model, state = self._weights.model(experiment, spaces), self._weights.state
+        self.columns = columns_of(self.model)
+        self._learner = make_learner(experiment.algorithm, self.model)
+        vector = self.model.vector[:trainable]
+        self._optimizer = make_optimizer(experiment.optimizer, vector, state, self.clock)
         self._rng = self.model.generator(experiment.seed)
         #: Figures about the batch that was learned from last.
         self.figures: dict[str, float] = {}
@@ -119,6 +138,8 @@ class RowLearner:
         for _ in updates(found, model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
             yield
+        if self._weights is not None:
+            self._weights.publish()
         self.figures = self._window.read(self._sums) | {
             "learning_rate": rate,
             "kl": divergence,
@@ -131,7 +152,13 @@ class RowLearner:
             model.numbers[:] = before
             self.state[:] = 0.0
             self.clock[:] = 0.0
+            self.refresh()
             self.figures["diverged"] = 1.0
+
+    def refresh(self) -> None:
+        """Takes over `model.numbers` and `state`, which were written to."""
+        if self._weights is not None:
+            self._weights.refresh()
 
     def _take_statistics(self, rows: Array) -> None:
         """Adds the batch to the running statistics, as the environment gave it."""
@@ -174,6 +201,7 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
     learning.model.numbers[:] = memory.weights
     learning.state[:] = memory.state
     learning.clock[:] = memory.clock
+    learning.refresh()
     while True:
         count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):

@@ -18,17 +18,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError, ProtocolError
+from genkidama.errors import ProtocolError
 from genkidama.protocol.vector import LARGEST, Vector, are_actions, are_numbers
 from genkidama.server.rules.blend import Rule, RuleState, Update
 
 if TYPE_CHECKING:
-    from genkidama.config.experiment import Experiment
     from genkidama.learning.model import Model
 
 Rows = npt.NDArray[np.float32]
@@ -411,20 +410,3 @@ class Experience(Rule):
                 "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer children"
             )
         return found
-
-
-def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks that the children can act for a learner, if they are to."""
-    if not experiment.sends_experience:
-        return
-    for key, value, wanted in (
-        ("child.backend", experiment.child.backend, "hogwild"),
-        ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
-        ("replay.steps", experiment.replay_steps, 0),
-        ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
-    ):
-        if value != wanted:
-            raise ConfigurationError(
-                f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
-                f"only {wanted!r} is possible"
-            )

@@ -10,8 +10,8 @@ whose parameters are views of the one vector that all share. Torch gives up Pyth
 computes, so threads on several cores, or on a GPU, do run side by side. Trainers step the vector as
 Hogwild cores do: without a lock.
 
-On a CPU the model's vector is the shared memory itself. On a GPU the model has its own, and the
-shared memory has a copy: `publish` renews the copy, `change` adds what an exchange has added.
+On a CPU the model's vector is the shared memory itself. On a GPU the shared memory has a copy of it
+(`DeviceWeights`): `publish` renews the copy, `change` adds what an exchange has added.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -39,7 +38,8 @@ from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Numbers, Rollout
-from genkidama.learning.tensors.tensor_model import TensorModel
+from genkidama.learning.tensors.accelerator import DeviceWeights, find_device
+from genkidama.learning.tensors.tensor_model import HOST, TensorModel
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, put, ring, take
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.import_strings import describe_error, is_user_error, print_user_traceback
@@ -62,11 +62,9 @@ class Shared:
 
     experiment: Experiment
     spaces: Spaces
-    device: torch.device
     slots: Slots
-    #: θ, its trainable part at least, and the optimizer's state: the slots', or on the device.
-    vector: Numbers
-    state: Numbers
+    #: θ and the optimizer's state: the slots', or on the device with the slots' as their copy.
+    weights: DeviceWeights
     #: Descriptors: each queue's end to take from and its end to put into, and the agents' bells.
     predictions: int
     predictions_in: int
@@ -82,9 +80,9 @@ class Shared:
     def model(self, trains: bool) -> Model:
         """A model over the shared vector, with a gradient of its own. On a CPU, one that trains
         takes gradients by hand where there are some."""
-        if trains and self.device.type == "cpu":
-            return Model(self.experiment, self.spaces, vector=self.vector)
-        return TensorModel(self.experiment, self.spaces, vector=self.vector, device=self.device)
+        if trains and self.weights.device == HOST:
+            return Model(self.experiment, self.spaces, vector=self.weights.vector)
+        return self.weights.model(self.experiment, self.spaces)
 
     def ring(self, lanes: Array) -> None:
         """Wakes the agents that these lanes belong to."""
@@ -98,7 +96,7 @@ class _Thread(threading.Thread):
     def __init__(self, shared: Shared, row: int, seed: tuple[int, ...], engine: Engine) -> None:
         super().__init__(daemon=True)
         self._shared, self._engine = shared, engine
-        self._slots, self._device = shared.slots, shared.device
+        self._slots, self._device = shared.slots, shared.weights.device
         self.row = row
         self._counters = shared.slots.counters[row]
         self._model = shared.model(isinstance(self, Trainer))
@@ -117,9 +115,6 @@ class _Thread(threading.Thread):
     def _work(self) -> None:
         raise NotImplementedError
 
-    def _normalizer(self) -> Callable[[Array], Array] | None:
-        return self._model.normalizer(self._slots.weights)
-
 
 class Predictor(_Thread):
     """Takes all requests that are there, up to a maximum, predicts them together, answers each."""
@@ -137,7 +132,7 @@ class Predictor(_Thread):
         epsilon = experiment.algorithm.epsilon
         generator = torch.Generator(self._device).manual_seed(self._seed)
         most = experiment.ga3c.prediction_batch
-        normalize, batches = self._normalizer(), 0
+        normalize, batches = model.normalizer(), 0
         leaving = False
         while not leaving:
             lanes = take(shared.predictions, most)
@@ -152,7 +147,7 @@ class Predictor(_Thread):
             batches += 1
             if normalize is not None:
                 if not batches % _STATISTICS_BATCHES:
-                    normalize = self._normalizer() or normalize
+                    normalize = model.normalizer() or normalize
                 observations = normalize(observations)
             version = slots.updates
             with torch.inference_mode():
@@ -179,9 +174,8 @@ class Trainer(_Thread):
         settings, algorithm = experiment.optimizer, experiment.algorithm
         learner = make_learner(algorithm, model)
         generator = model.generator(self._seed)
-        optimizer = make_optimizer(
-            settings, shared.vector[: model.trainable], shared.state, self._slots.clock
-        )
+        vector, state = shared.weights.vector[: model.trainable], shared.weights.state
+        optimizer = make_optimizer(settings, vector, state, self._slots.clock)
         self._diagnostics = Diagnostics(self._slots.diagnostics[self.row])
         layout = self._slots.layout
         self._least = max(1, experiment.ga3c.training_batch)
@@ -253,14 +247,13 @@ class Trainer(_Thread):
     ) -> Rollout:
         experiment = self._shared.experiment
         model = self._model
-        weights = self._slots.weights
-        normalize = self._normalizer()
+        normalize = model.normalizer()
         if normalize is not None:
-            moments = model.moments("observations", weights)
+            moments = model.moments("observations")
             assert moments is not None
             raw, observations = observations, normalize(observations)
             moments.add(raw.reshape(len(raw), -1))
-        returns = model.moments("returns", weights)
+        returns = model.moments("returns")
         if returns is not None:
             returns.add(columns["discounted"][:, None])
         rewards = scaled(columns["rewards"], experiment.environment, returns)
@@ -303,7 +296,7 @@ class Engine:
 
     def __init__(self, experiment: Experiment, control: Connection) -> None:
         self.experiment, self._control = experiment, control
-        self.device = _device(experiment.ga3c.device)
+        self.device = find_device("ga3c.device", experiment.ga3c.device)
         environment = make_environment(experiment.environment)
         self.spaces = environment  # kept for its spaces alone
         environment.close()
@@ -336,15 +329,9 @@ class Engine:
     def attach(self, slots: Slots, pipes: tuple[int, int, int, int], bells: list[int]) -> None:
         """Takes over the memory, and the weights in it."""
         self.slots = slots
-        weights: Numbers = slots.weights
-        state: Numbers = slots.state
-        if self.device.type != "cpu":
-            weights = torch.from_numpy(weights[: self._first.trainable]).to(self.device)
-            state = torch.from_numpy(state).to(self.device)
         del self._first
-        self.shared = Shared(
-            self.experiment, self.spaces, self.device, slots, weights, state, *pipes, bells=bells
-        )
+        weights = DeviceWeights(self.device, slots.weights, slots.state)
+        self.shared = Shared(self.experiment, self.spaces, slots, weights, *pipes, bells=bells)
 
     def resize(self, predictors: int, trainers: int) -> None:
         """Starts threads, or has some leave after what they are doing."""
@@ -379,43 +366,18 @@ class Engine:
 
     def serve(self) -> None:
         """Follows orders until the socket ends."""
-        shared, slots = self.shared, self.slots
-        weights, state, change = map(torch.from_numpy, (slots.weights, slots.state, slots.change))
-        # The same memory on a CPU.
-        vector, moments = torch.as_tensor(shared.vector), torch.as_tensor(shared.state)
-        trainable = len(change)
+        weights, change = self.shared.weights, self.slots.change
         while True:
             match self._control.recv():
                 case "resize", predictors, trainers:
                     self.resize(predictors, trainers)
                 case ("publish",):
-                    weights[:trainable].copy_(vector[:trainable])
-                    state.copy_(moments)
+                    weights.publish()
                     self._send("published")
                 case ("change",):
-                    vector[:trainable].add_(change.to(self.device))
+                    weights.add(change)
                 case ("reset",):
-                    vector[:trainable].copy_(weights[:trainable])
-                    moments.copy_(state)
-
-
-def _device(name: str) -> torch.device:
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= (
-        count := torch.cuda.device_count() if available else 0
-    ):
-        there = (
-            f"torch {torch.__version__} finds {count} CUDA devices here"
-            if torch.version.cuda
-            else f"torch {torch.__version__} has no CUDA"
-        )
-        raise ConfigurationError(
-            f"ga3c.device = {name!r}: {there}; use 'cpu', or 'auto' for whatever a child has"
-        )
-    return device
+                    weights.refresh()
 
 
 def main() -> int:

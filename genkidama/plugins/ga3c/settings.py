@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from genkidama.config.decoding import Count, Meta, Natural, Positive, Section
+from genkidama.config.decoding import Count, Device, Meta, Natural, Positive, Section
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ class GA3CSettings(Section, frozen=True):
     """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model. `algorithm.batch_size`
     is its t_max."""
 
-    device: Annotated[
-        str,
-        Meta(
-            pattern=r"^(auto|cpu|cuda(:\d+)?)\Z",
-            extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"},
-        ),
-    ] = "auto"
+    device: Device = "auto"
     """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
     agents: Natural | Literal["auto"] = "auto"
     """N_A: agent processes; `"auto"` means eight for each core that the child may use."""

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,11 +17,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.model import Model
-from genkidama.plugins.actors.learner import RowLearner, main, rollout_of
+from genkidama.learning.tensors import accelerator
+from genkidama.plugins.actors.learner import RowLearner, _serve, main, rollout_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
 from genkidama.protocol.vector import Signature
@@ -34,6 +37,7 @@ from tests.learning.blocks import (
     block,
     blocks,
 )
+from tests.learning.devices import DEVICES
 
 
 class Spaces:
@@ -175,6 +179,118 @@ def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
         learn(learner, many(32))
     assert first.model.numbers.tobytes() == second.model.numbers.tobytes()
     assert first.clock[0] == second.clock[0]
+
+
+class Images:
+    """A byte for each of 64 pixels is seen, and one of two actions taken."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def images(columns: Columns, count: int = 64) -> np.ndarray:
+    rows = block([[(number, GOES_ON) for number in range(count)]], columns)
+    rows[:, : columns.observation] = np.random.default_rng(0).integers(0, 256, (len(rows), 64))
+    rows[:, columns.reward] = rows[:, 0] > 127
+    return rows
+
+
+def convolutions(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
+    network = {"name": "convolutional", "channels": "last", "convolutions": [[4, 3, 2]]}
+    return experiment(
+        network={**network, "hidden": [8], "activation": "relu"},
+        environment={"normalize_rewards": True},
+        algorithm=algorithm,
+        optimizer={"learning_rate": 0.01},
+        **sections,
+    )
+
+
+@contextmanager
+def on(device: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerator, "find_device", lambda *_: torch.device(device))
+        yield
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "algorithm", [{"minibatch_size": 16, "epochs": 2}, {"name": "a3c", "vtrace": True}]
+)
+def test_on_a_device_it_learns_what_it_learns_on_the_cpu(
+    algorithm: dict[str, Any], device: str
+) -> None:
+    here = RowLearner(convolutions(algorithm, learner={"device": "cpu"}), Images())
+    with on(device):
+        there = RowLearner(convolutions(algorithm), Images())
+    first = here.model.numbers.copy()
+    assert there._weights is not None and here._weights is None
+    np.testing.assert_array_equal(there.model.numbers, first)
+    for count in (64, 40):
+        rows = images(here.columns, count)
+        assert learn(here, rows) == learn(there, rows) > 0
+        for key, value in here.figures.items():
+            assert there.figures[key] == pytest.approx(value, rel=0.01, abs=1e-4), key
+    assert np.abs(here.model.numbers - first).max() > 5e-3
+    np.testing.assert_allclose(there.model.numbers, here.model.numbers, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(there.state, here.state, rtol=1e-2, atol=1e-5)
+    assert there.clock[0] == here.clock[0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_on_a_device_a_batch_that_diverges_is_forgotten_there_too(device: str) -> None:
+    with on(device):
+        learner = RowLearner(convolutions({"minibatch_size": 16}), Images())
+    assert learner._weights is not None
+    learner.model.numbers[0] = 0.25
+    learner.refresh()
+    before = learner.model.numbers.copy()
+    with np.errstate(all="ignore"):
+        learner._weights.state[0] = torch.inf
+        learn(learner, images(learner.columns))
+    assert learner.figures["diverged"] == 1.0
+    trainable = learner.model.trainable
+    assert learner._weights.vector.tolist() == before[:trainable].tolist()
+    assert not learner._weights.state.any() and not learner.state.any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
+    here = RowLearner(convolutions({}, learner={"device": "cpu"}), Images())
+    learn(here, images(here.columns))
+    with on(device):
+        there = RowLearner(convolutions({}), Images())
+    size, (rows, trainable) = len(here.model.numbers), here.state.shape
+    memory = LearnerMemory(LearnerLayout(size, trainable, rows, 100, here.columns.count))
+    memory.weights[:], memory.state[:] = here.model.numbers, here.state
+    memory.clock[:] = here.clock
+    there._rng.permutation = here._rng.permutation
+    batch = images(here.columns, 40)
+    memory.rows[: len(batch)] = batch
+    control, theirs = Pipe()
+
+    def serve() -> None:
+        with theirs, suppress(EOFError):
+            _serve(there, memory, theirs)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    with control:
+        control.send((len(batch), 0.5))
+        assert control.poll(PATIENCE) and control.recv()[0] == "learned"
+    serving.join(PATIENCE)
+    assert not serving.is_alive()
+    learn(here, batch, 0.5)
+    np.testing.assert_allclose(memory.weights, here.model.numbers, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(memory.state, here.state, rtol=1e-2, atol=1e-5)
+    memory.close()
+
+
+def test_auto_leaves_perceptrons_on_the_cpu() -> None:
+    with on("cpu:0"):
+        learner = RowLearner(experiment(), Spaces())
+        asked = RowLearner(experiment(learner={"device": "cuda"}), Spaces())
+    assert learner._weights is None and asked._weights is not None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The engine: its threads on shared memory, its device, and the process."""
+"""The engine: its threads on shared memory, and the process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from genkidama.learning.model import Model, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
-from genkidama.plugins.ga3c.engine import Engine, Predictor, Trainer, _device
+from genkidama.plugins.ga3c import engine
+from genkidama.plugins.ga3c.engine import Engine, Predictor, Trainer
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
 from tests.helpers import PATIENCE, eventually, merged, starting, until
 from tests.plugins.ga3c.starter import EXPERIMENT, Started
@@ -122,8 +123,12 @@ class Bench:
             assert not thread.is_alive(), f"{thread} has not left"
 
     def living(self, kind: type[Predictor] | type[Trainer]) -> list[int]:
-        """The rows of the threads of this kind that live."""
-        return [thread.row for thread in threading.enumerate() if isinstance(thread, kind)]
+        """The rows of this bench's threads of this kind that live."""
+        return [
+            thread.row
+            for thread in threading.enumerate()
+            if isinstance(thread, kind) and thread._shared is self.shared
+        ]
 
     def use(self) -> None:
         """A prediction and an update."""
@@ -783,24 +788,6 @@ def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_fo
         assert waiting(bench.shared.training) == 0 and bench.count(Count.UPDATES) == 1
 
 
-# The device.
-
-
-def test_the_cpu_is_always_there_and_auto_is_the_best_that_is() -> None:
-    assert _device("cpu") == torch.device("cpu")
-    assert _device("auto") == torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_a_gpu_that_is_not_there_is_an_error_that_says_so() -> None:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for name in (f"cuda:{count}", *(("cuda", "cuda:0") if not count else ())):
-        with pytest.raises(ConfigurationError) as error:
-            _device(name)
-        text = str(error.value)
-        assert text.startswith(f"ga3c.device = {name!r}: torch {torch.__version__} ")
-        assert text.endswith("; use 'cpu', or 'auto' for whatever a child has")
-
-
 # What cannot be built.
 
 
@@ -851,13 +838,14 @@ def test_a_thread_that_fails_is_said_to_have(capsys: pytest.CaptureFixture[str])
         bench.engine._counts[Trainer] = 0
 
 
-def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over() -> None:
-    """The device's memory is another vector here. Running statistics are not in it."""
+def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "find_device", lambda *_: torch.device("cpu:0"))
     with at_work(experiment(environment={"normalize_observations": True})) as bench:
-        slots, shared = bench.slots, bench.engine.shared
+        slots, weights = bench.slots, bench.shared.weights
         trainable = len(slots.change)
-        theirs, state = np.ones(trainable, np.float32), np.full_like(slots.state, 2.0)
-        shared.vector, shared.state = theirs, state
+        weights.vector[:], weights.state[:] = 1.0, 2.0
         slots.weights[trainable:] = 9.0
         ended = threading.Event()
 
@@ -886,7 +874,7 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
         bench.control.send(("reset",))
         bench.control.send(("resize", 2, 1))
         until(lambda: (len(bench.living(Predictor)), len(bench.living(Trainer))) == (2, 1))
-        assert (theirs == -3.0).all() and not state.any()
+        assert (weights.vector == -3.0).all() and not weights.state.any()
         bench.control.close()
         assert ended.wait(PATIENCE)
         thread.join()

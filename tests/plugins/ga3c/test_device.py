@@ -1,4 +1,4 @@
-"""GA3C on a GPU; without one these tests are skipped."""
+"""GA3C on a device; what needs a GPU is skipped without one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from genkidama.config.experiment import Experiment
+from genkidama.plugins.ga3c import engine
 from genkidama.plugins.ga3c.engine import Predictor, Trainer
 from genkidama.plugins.ga3c.slots import put
 from tests.child.problems import bandit_solved
 from tests.helpers import until
+from tests.learning.devices import DEVICES, NEEDS_A_GPU
 from tests.plugins.ga3c.test_backend import bandit, exchange, train, training, updates
-from tests.plugins.ga3c.test_engine import at_work, experiment
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+from tests.plugins.ga3c.test_engine import Bench, at_work, experiment
 
 
 def on_gpu(settings: Experiment, **changes: float) -> Experiment:
@@ -29,11 +29,20 @@ def answered(slots: Any) -> bool:
     return bool(slots.answered[1] == slots.asked[1])
 
 
-def test_it_predicts_as_the_cpu_does_and_learns_on_the_device() -> None:
-    with at_work(experiment()) as here, at_work(on_gpu(experiment())) as there:
-        shared, slots = there.engine.shared, there.slots
-        assert shared.vector.is_cuda and shared.state.is_cuda
-        shared.vector.copy_(torch.from_numpy(here.slots.weights))
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_predicts_as_the_cpu_does_and_learns_on_the_device(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at_work(experiment()) as here:
+        monkeypatch.setattr(engine, "find_device", lambda *_: torch.device(device))
+        _predicts_and_learns(here, device)
+
+
+def _predicts_and_learns(here: Bench, device: str) -> None:
+    with at_work(experiment()) as there:
+        weights, slots = there.shared.weights, there.slots
+        assert weights.vector.device.type == torch.device(device).type
+        weights.vector.copy_(torch.from_numpy(here.slots.weights))
         for each in (here, there):
             each.slots.observations[:] = [0.5, -1.0, 2.0]
             each.engine.resize(1, 0)
@@ -42,13 +51,13 @@ def test_it_predicts_as_the_cpu_does_and_learns_on_the_device() -> None:
             until(partial(answered, each.slots))
         row = slots.position[1]
         assert slots.values[row] == pytest.approx(here.slots.values[row], rel=1e-3)
-        before, copy = shared.vector.cpu().clone(), slots.weights.copy()
+        before, copy = weights.vector.cpu().clone(), slots.weights.copy()
         there.engine.resize(1, 1)
         there.use()
-        torch.cuda.synchronize()
-        assert (shared.vector.cpu() != before).any() and (slots.weights == copy).all()
+        assert (weights.vector.cpu() != before).any() and (slots.weights == copy).all()
 
 
+@NEEDS_A_GPU
 def test_each_thread_has_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     streams: list[int] = []
     for kind in (Predictor, Trainer):
@@ -66,6 +75,7 @@ def test_each_thread_has_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert len({*streams, torch.cuda.default_stream().cuda_stream}) == 5
 
 
+@NEEDS_A_GPU
 async def test_an_exchange_reaches_the_weights_on_the_device() -> None:
     """θ_C ← θ_C + β(θ_P − θ_sent), of weights that hardly learn."""
     async with training(on_gpu(bandit(), optimizer__learning_rate=1e-12)) as backend:
@@ -81,6 +91,7 @@ async def test_an_exchange_reaches_the_weights_on_the_device() -> None:
         np.testing.assert_allclose(backend.snapshot(), sent, rtol=1e-4, atol=1e-6)
 
 
+@NEEDS_A_GPU
 async def test_an_engine_that_is_killed_goes_on_from_the_last_exchange() -> None:
     settings = on_gpu(bandit())
     solved = bandit_solved(settings)
