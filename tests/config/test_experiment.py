@@ -22,8 +22,8 @@ from genkidama.config.sections import (
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 SECTIONS = (
-    "algorithm, child, children, environment, ga3c, name, network, optimizer, parent, plugins, "
-    "replay, search, seed, solved, stop"
+    "algorithm, child, children, environment, ga3c, learner, name, network, optimizer, parent, "
+    "plugins, replay, search, seed, solved, stop"
 )
 
 fractions = st.floats(0.0, 1.0)
@@ -161,6 +161,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "child.hang_seconds": not_negative,
     "child.cores": naturals | st.just("auto"),
     "ga3c.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+    "learner.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
     "ga3c.agents": st.integers(1, 64) | st.just("auto"),
     "ga3c.environments": st.integers(1, 1024),
     "ga3c.predictors": st.integers(1, 4),
