@@ -213,6 +213,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("compare", "report", *CONTENDERS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202, 203, 204, 205])
+    parser.add_argument("--alone", action="store_true", help="without the peer's runs")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.jsonl")
     options = parser.parse_args()
     done = store.read(options.results)
@@ -230,7 +231,7 @@ def main() -> None:
     if options.what != "report":
         name = "lunarlander" if options.what == "compare" else options.what
         contender = CONTENDERS[name]
-        beside = (
+        beside = not options.alone and (
             options.what in ("compare", "envpool") or contender.goal or "dqn" in contender.script
         )
         for seed in options.seeds:
