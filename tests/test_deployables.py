@@ -25,6 +25,7 @@ from genkidama.config.sections import (
 )
 from genkidama.parent.__main__ import main as parent_main
 from genkidama.parent.parent import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
+from genkidama.plugins.actors.settings import LearnerSettings
 from genkidama.plugins.ga3c.settings import GA3CSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.plugins.hypertrick.settings import SearchSettings
@@ -41,6 +42,7 @@ SECTIONS = {
     "parent": ParentSettings,
     "child": ChildSettings,
     "ga3c": GA3CSettings,
+    "learner": LearnerSettings,
     "stop": Stop,
     "search": SearchSettings,
 }
