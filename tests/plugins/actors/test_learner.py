@@ -196,12 +196,13 @@ def images(columns: Columns, count: int = 64) -> np.ndarray:
 
 
 def convolutions(algorithm: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
+    """An experiment whose steps are as small as its gradients, so that rounding does not show."""
     network = {"name": "convolutional", "channels": "last", "convolutions": [[4, 3, 2]]}
     return experiment(
         network={**network, "hidden": [8], "activation": "relu"},
         environment={"normalize_rewards": True},
         algorithm=algorithm,
-        optimizer={"learning_rate": 0.01},
+        optimizer={"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
         **sections,
     )
 
