@@ -81,7 +81,7 @@ def _observations(rows: Array, columns: Columns, model: Model) -> Array:
     return flat.reshape(len(rows), *model.observation_shape)
 
 
-def _on_a_device(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
+def _device_weights(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
     """The model's weights on `learner.device`; None if that means the model itself."""
     name = experiment.learner.device
     if name == "cpu" or (name == "auto" and not tensor_setting(experiment, model.head)):
@@ -107,7 +107,7 @@ class RowLearner:
             (STATE_ROWS[experiment.optimizer.name], trainable), np.float32
         )
         self.clock = np.zeros(1, np.float64)
-        self._weights = _on_a_device(experiment, self.model, self.state)
+        self._weights = _device_weights(experiment, self.model, self.state)
         if self._weights is not None:
             self.model, state = self._weights.model(experiment, spaces), self._weights.state
         self.columns = columns_of(self.model)
