@@ -24,7 +24,7 @@ README, SUMMARY = "README.md", "docs/results/README.md"
 MACHINES, ROBOT = "docs/tutorial/machines.md", "docs/tutorial/robot.md"
 SCALING, GUIDE = "docs/scaling.md", "docs/raspberry-pi.md"
 EDGE, LANDER, GA3C = "docs/edge.md", "docs/results/lunarlander.md", "docs/results/ga3c.md"
-SHELF, SHARDS = "docs/results/shelf.md", "docs/results/shards.md"
+SHELF, SHARDS, WIRE = "docs/results/shelf.md", "docs/results/shards.md", "docs/wire.md"
 STUDIES = "studies/README.md"
 TUTORIAL = sorted(f"docs/tutorial/{page.name}" for page in ROOT.glob("docs/tutorial/*.md"))
 
@@ -297,6 +297,39 @@ def rates() -> Iterator[tuple[str, str]]:
                 yield SUMMARY, words[count].format(times)
 
 
+def encodings() -> Iterator[tuple[str, str]]:
+    """Bytes, exchanges and CPU time of each encoding: the lines of their table."""
+    line = "| {:,} | {} | {} | {:,.0f} | {:.3f} | {:.2f} | {:.2f} | {:.3g} ms | {:.3g} ms |"
+    times = []
+    for size in (3_000, 250_000, 4_000_000):
+        for over in ("loopback", "link"):
+            exact, share = {}, {}
+            for name in ("float32", "float16", "int8", "int4"):
+                rows = of("wire", numbers=size, over=over, encoding=name)
+                figures = {
+                    key: median(row[key] for row in rows)
+                    for key in ("bytes", "rate", "parent", "child")
+                }
+                exact = exact or figures
+                share = {key: figures[key] / exact[key] for key in figures}
+                yield (
+                    WIRE,
+                    line.format(
+                        size,
+                        over,
+                        name,
+                        figures["bytes"],
+                        share["bytes"],
+                        figures["rate"],
+                        share["rate"],
+                        figures["parent"] / 1e3,
+                        figures["child"] / 1e3,
+                    ),
+                )
+        times.append(share["rate"])  # of int4 on the link
+    yield WIRE, "On the link int4 exchanges {:.1f}, {:.1f} and {:.1f} times as often".format(*times)
+
+
 def memory() -> Iterator[tuple[str, str]]:
     for file in ("lunarlander.toml", "a3c.toml"):
         for row in of("memory", experiment=file):
@@ -323,7 +356,7 @@ def _cells(values: Sequence[float]) -> str:
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
-    found += [*tasks_of_scaling(), *the_rest(), *rates(), *memory()]
+    found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))
