@@ -303,30 +303,15 @@ def encodings() -> Iterator[tuple[str, str]]:
     times = []
     for size in (3_000, 250_000, 4_000_000):
         for over in ("loopback", "link"):
-            exact, share = {}, {}
+            exact: list[float] = []
             for name in ("float32", "float16", "int8", "int4"):
                 rows = of("wire", numbers=size, over=over, encoding=name)
-                figures = {
-                    key: median(row[key] for row in rows)
-                    for key in ("bytes", "rate", "parent", "child")
-                }
-                exact = exact or figures
-                share = {key: figures[key] / exact[key] for key in figures}
-                yield (
-                    WIRE,
-                    line.format(
-                        size,
-                        over,
-                        name,
-                        figures["bytes"],
-                        share["bytes"],
-                        figures["rate"],
-                        share["rate"],
-                        figures["parent"] / 1e3,
-                        figures["child"] / 1e3,
-                    ),
-                )
-        times.append(share["rate"])  # of int4 on the link
+                keys = ("bytes", "rate", "parent", "child")
+                count, rate, ours, theirs = (median(row[key] for row in rows) for key in keys)
+                exact = exact or [count, rate]
+                cells = (count, count / exact[0], rate, rate / exact[1], ours / 1e3, theirs / 1e3)
+                yield WIRE, line.format(size, over, name, *cells)
+        times.append(rate / exact[1])  # of int4 on the link
     yield WIRE, "On the link int4 exchanges {:.1f}, {:.1f} and {:.1f} times as often".format(*times)
 
 

@@ -82,12 +82,14 @@ def _observations(rows: Array, columns: Columns, model: Model) -> Array:
 
 
 def _device_weights(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
-    """The model's weights on `learner.device`; None if that means the model itself."""
+    """The model's weights on `learner.device`; None if that is the CPU."""
     name = experiment.learner.device
     if name == "cpu" or (name == "auto" and not tensor_setting(experiment, model.head)):
         return None
     user = f"learner.device = {name!r}"
     device = load_tensors("accelerator:find_device", user)("learner.device", name)
+    if str(device) == "cpu":
+        return None  # the model is there already
     weights = load_tensors("accelerator:DeviceWeights", user)(device, model.numbers, state)
     return cast("DeviceWeights", weights)
 

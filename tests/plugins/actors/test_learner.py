@@ -287,7 +287,9 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
     memory.close()
 
 
-def test_auto_leaves_perceptrons_on_the_cpu() -> None:
+def test_auto_leaves_perceptrons_on_the_cpu_and_the_cpu_needs_no_second_model() -> None:
+    with on("cpu"):
+        assert RowLearner(convolutions({}), Images())._weights is None
     with on("cpu:0"):
         learner = RowLearner(experiment(), Spaces())
         asked = RowLearner(experiment(learner={"device": "cuda"}), Spaces())

@@ -54,6 +54,8 @@ def _predicts_and_learns(here: Bench, device: str) -> None:
         before, copy = weights.vector.cpu().clone(), slots.weights.copy()
         there.engine.resize(1, 1)
         there.use()
+        if weights.vector.is_cuda:
+            torch.cuda.synchronize()  # the trainer has a stream of its own
         assert (weights.vector.cpu() != before).any() and (slots.weights == copy).all()
 
 
