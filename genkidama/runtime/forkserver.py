@@ -4,9 +4,10 @@ Laws of this file:
 - A forked process shares the memory of its forkserver, until either of them writes to a page.
 - A request is a message, and the process lives once the forkserver has come to it. Nobody waits for
   a forkserver that is busy, as while it imports torch.
-- A forkserver ends with the process that has started it, and a worker that it forks with the one
-  that has asked for it: Linux kills them, whatever they do at the moment. A program that it forks
-  ends when its standard input does.
+- A forkserver ends soon after the process that has started it, once all that it forked has ended. A
+  worker that it forks ends with the one that has asked for it: Linux kills it, whatever it does at
+  the moment. A program that it forks ends when its standard input does.
+- What a worker has started and not ended, as a simulator, the forkserver ends after it.
 - If a forkserver is killed, what it has forked lives on.
 """
 
@@ -16,6 +17,7 @@ import atexit
 import ctypes
 import fcntl
 import gc
+import math
 import os
 import select
 import signal
@@ -26,18 +28,23 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import Pipe, context, reduction, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 from genkidama.config.experiment import Experiment
-from genkidama.runtime import script
+from genkidama.runtime import descendants, script
 from genkidama.runtime.import_strings import load_object
-from genkidama.runtime.machine import ONE_THREAD, end_with_pipe, unmap_libraries
+from genkidama.runtime.machine import (
+    ONE_THREAD,
+    at_end_of_pipe,
+    end_with_pipe,
+    unmap_libraries,
+)
 
 #: A request is one of these bytes, with descriptors. To fork: a pipe with a `_Head` and a task, one
 #: for the answers, the standard streams, and what the process inherits. To warm up: a pipe with a
@@ -50,6 +57,14 @@ _MOST_DESCRIPTORS = 250
 
 #: After a process has said its exit code, an idle forkserver finds it within milliseconds.
 _NOTICE_SECONDS = 0.2
+
+#: A worker's exit functions, as an environment's, take no longer.
+_EXIT_SECONDS = 1.0
+
+#: How long an idle forkserver may take to end, and how long all that it forked.
+_CLOSE_SECONDS = 1.5
+_POLL_SECONDS = 0.005
+_LINGER_SECONDS = 10.0
 
 #: Below are the numbers that a program's descriptors may have.
 _HIGH = 200
@@ -83,6 +98,8 @@ class ForkedProcess:
 
     #: The exit code, below 0 if it was killed; None as long as none is known.
     returncode: int | None = None
+    #: Processes that it left behind, which are ended: `"sleep 1000 (4711)"`.
+    left: Sequence[str] = ()
 
     def __init__(
         self,
@@ -109,6 +126,21 @@ class ForkedProcess:
             socket.send_fds(control, [_FORK], sent)
         self._alive.send(head)
         self._alive.send_bytes(content)
+
+    @classmethod
+    def inherited(cls, pid: int, answers: int, alive: int) -> ForkedProcess:
+        """A process that another program has started, by `descriptors` of its own there."""
+        process = cls.__new__(cls)
+        process._pid, process._said, process._lock = pid, None, threading.Lock()
+        process._descriptors = []
+        process._answers = Connection(answers, writable=False)
+        process._alive = Connection(alive, readable=False)
+        return process
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Its pipes. Who has both, and closes them, owns the process."""
+        return self._answers.fileno(), self._alive.fileno()
 
     # Multiprocessing asks these two of the process for which it pickles.
 
@@ -186,6 +218,8 @@ class ForkedProcess:
             return
         if kind == "pid":
             self._pid = number
+        elif kind == "left":
+            self.left = number
         elif kind == "found":
             self.returncode = number
         else:  # a forkserver finds its end, too, unless it is gone or busy
@@ -254,9 +288,15 @@ class Server:
             self._warm.add(module)
 
     def fork(
-        self, entry: str, args: tuple[Any, ...], variables: Mapping[str, str]
+        self,
+        entry: str,
+        args: tuple[Any, ...],
+        variables: Mapping[str, str],
+        streams: Sequence[int] | None = None,
     ) -> ForkedProcess:
-        """Forks a worker, which writes where this program writes, and ends with it.
+        """Forks a worker, which ends with this program.
+
+        Its standard streams are these descriptors; by default it writes where this program does.
 
         The entry, `"module:function"`, is looked up in the new process, so this one need not import
         the module; the arguments are pickled. The variables come beside this program's.
@@ -266,7 +306,8 @@ class Server:
         # cores of all children together would get as much as one of them.
         head = _Head(environment, [entry], self._alive is None, sys.path)
         with _null() as null:
-            streams = [null, *(each if _is_open(each) else null for each in (1, 2))]
+            if streams is None:
+                streams = [null, *(each if _is_open(each) else null for each in (1, 2))]
             return ForkedProcess(self._control, head, (entry, args), streams)
 
     def run(
@@ -285,14 +326,23 @@ class Server:
         return ForkedProcess(self._control, head, (command,), streams, descriptors)
 
     def close(self) -> None:
-        """Ends it, if this program has started it."""
+        """Ends it, if this program has started it, and what its workers have left behind.
+
+        It is killed if it hangs, or if what it forked lives on.
+        """
         self._control.close()
-        if self._alive is not None:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
-            self._alive.close()
-            self._alive = None
+        if self._alive is None:
+            return
+        self._alive.close()
+        self._alive = None
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        with suppress(ProcessLookupError, ChildProcessError):
+            while not os.waitpid(self.pid, os.WNOHANG)[0]:
+                if time.monotonic() > deadline:
+                    os.kill(self.pid, signal.SIGKILL)
+                    os.waitpid(self.pid, 0)
+                    return
+                time.sleep(_POLL_SECONDS)
 
 
 def open_program(
@@ -374,8 +424,23 @@ def prefork() -> None:
             _shared = _serving(forked)
 
 
+def share() -> None:
+    """Has all `ForkServer`s of this program use one, which a later `begin` takes over."""
+    global _shared
+    if _shared is None:
+        _shared = _spawn()
+
+
+def leave_shared() -> None:
+    """Ends the shared one, if this program has started it."""
+    global _shared
+    if _shared is not None:
+        _shared.close()
+        _shared = None
+
+
 def begin(log: Path) -> Server:
-    """The forkserver of all processes of a run on this machine: `prefork`'s, or a new one.
+    """The forkserver of all processes of a run on this machine: a shared one, or a new one.
 
     Its standard output and error go to the log.
     """
@@ -407,6 +472,12 @@ class ForkServer:
         self.variables = variables
         self._own: Server | None = None
         self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def pid(self) -> int | None:
@@ -444,11 +515,18 @@ class ForkServer:
             server.warm_up(self.module, experiment, self.variables(experiment))
         return server
 
-    def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkedProcess:
+    def start(
+        self,
+        entry: str,
+        args: tuple[Any, ...],
+        experiment: Experiment,
+        streams: Sequence[int] | None = None,
+    ) -> ForkedProcess:
         """Starts a worker, as `Server.fork`, which lives once the forkserver is warm. After an
         OSError, which says that this has just died, the next call starts another one, if this
         program may have one."""
-        return self.warm_up(experiment).fork(entry, args, self.variables(experiment))
+        server = self.warm_up(experiment)
+        return server.fork(entry, args, self.variables(experiment), streams)
 
     def close(self) -> None:
         """Ends its own, which may hang, as in the user's code."""
@@ -476,24 +554,37 @@ def _serve(*descriptors: int) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     listener, *others = map(_high, descriptors)
     client, ending = others
-    end_with_pipe(ending)
+    descendants.adopt_orphans()
+    #: By process number: where its answers go.
+    living: dict[int, Connection] = {}
+    #: What workers have left behind, and was asked to end.
+    asked: set[int] = set()
+    at_end_of_pipe(ending, lambda: _finish(living, asked))  # it may be warming up
     noticed, notice = os.pipe()
     os.set_blocking(notice, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(notice, warn_on_full_buffer=False)
     warm: set[str] = set()
-    #: By process number: where its answers go.
-    living: dict[int, Connection] = {}
+    #: When those are killed; infinite if there are none.
+    kill = math.inf
     requests = socket.socket(fileno=listener)
     sources: list[Any] = [requests, ending, noticed]
     _freeze()
     while True:
-        ready = select.select(sources, [], [])[0]
+        left = None if kill == math.inf else max(0.0, kill - time.monotonic())
+        ready = select.select(sources, [], [], left)[0]
         if ending in ready:
-            os._exit(0)
+            _finish(living, asked)
         if noticed in ready:
             os.read(noticed, 4096)
-            _bury(living)
+            before = len(asked)
+            _bury(living, asked)
+            if len(asked) > before:
+                kill = time.monotonic() + descendants.GRACE_SECONDS
+        if time.monotonic() >= kill:
+            descendants.end(_orphans(living), signal.SIGKILL)
+            asked.clear()
+            kill = math.inf
         if requests not in ready:
             continue
         kind, received = socket.recv_fds(requests, 1, _MOST_DESCRIPTORS)[:2]
@@ -523,18 +614,51 @@ def _fork() -> int | None:
     return None
 
 
-def _answer(answers: Connection, kind: str, number: int) -> None:
+def _answer(answers: Connection, kind: str, what: int | list[str]) -> None:
     with suppress(OSError):  # nobody wants to know
-        answers.send((kind, number))
+        answers.send((kind, what))
 
 
-def _bury(living: dict[int, Connection]) -> None:
-    """Passes on the exit codes of all that has ended."""
+def _bury(living: dict[int, Connection], asked: set[int]) -> None:
+    """Passes on the exit codes of all that has ended, and asks what they have left behind to end.
+
+    Those processes come into `asked`.
+    """
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             if (answers := living.pop(found[0], None)) is not None:
                 with answers:
+                    orphans = _orphans(living)
+                    if new := [each for each in orphans if each.pid not in asked]:
+                        descendants.end(new)
+                        asked.update(each.pid for each in new)
+                        _answer(answers, "left", [str(each) for each in new])
                     _answer(answers, "found", os.waitstatus_to_exitcode(found[1]))
+
+
+def _orphans(living: Collection[int]) -> list[descendants.Descendant]:
+    """All below this process that no living process of ours has started. What has lost its
+    variables may be anybody's."""
+    found: dict[int, descendants.Descendant] = {}
+    for each in descendants.descendants():
+        if each.parent in found:
+            found[each.pid] = each
+        elif each.parent == os.getpid() and each.pid not in living:
+            worker = descendants.worker_of(each.pid)
+            if worker not in living if worker else not living:
+                found[each.pid] = each
+    return list(found.values())
+
+
+def _finish(living: dict[int, Connection], asked: set[int]) -> NoReturn:
+    """Ends this forkserver once all that it forked has ended, with all that they have left."""
+    deadline = time.monotonic() + _LINGER_SECONDS
+    while living and time.monotonic() < deadline:
+        _bury(living, asked)
+        time.sleep(_POLL_SECONDS)
+    if left := descendants.end_all(lambda: _bury(living, asked)):
+        print(f"{descendants.ENDED}: {', '.join(map(str, left))}", file=sys.stderr, flush=True)
+    os._exit(0)
 
 
 def _warm_up(payload: Connection, warm: set[str]) -> None:
@@ -580,27 +704,37 @@ def _become(
         traceback.print_exc()
     finally:
         with suppress(BaseException):
-            threading._shutdown()  # type: ignore[attr-defined]
+            if _shared is None:  # a worker, whose environment may have threads and exit functions
+                timer = threading.Timer(_EXIT_SECONDS, _leave, (code & 0xFF, answers))
+                timer.daemon = True
+                timer.start()
+            else:
+                threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
             util._exit_function()  # type: ignore[attr-defined]
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(BaseException):
-                stream.flush()
-        _answer(answers, "said", code & 0xFF)
-        os._exit(code & 0xFF)
+        _leave(code & 0xFF, answers)
+
+
+def _leave(code: int, answers: Connection) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+    _answer(answers, "said", code)
+    os._exit(code)
 
 
 def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
     """Does what the request says; returns the exit code."""
     global _shared
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
     _close(*descriptors[:3])
     head: _Head = payload.recv()
     if head.session:
         os.setsid()
-    _show(head.title, head.environment)
+    _show(head.title, {**head.environment, descendants.WORKER: str(os.getpid())})
     sys.path[:] = head.path
     script.inherit()
     if head.numbers is None:

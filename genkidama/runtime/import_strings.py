@@ -164,6 +164,15 @@ def environment_spec(name: str) -> Any:
         ) from None
 
 
+def is_gymnasiums(settings: Environment) -> bool:
+    """True if an environment is one of Gymnasium's own, without a user's wrappers."""
+    if settings.prefix or is_import_string(settings.id):
+        return False
+    made_by = str(environment_spec(settings.id).entry_point)
+    wrapped = any(import_string(wrapper.name) for wrapper in settings.wrappers)
+    return made_by.startswith("gymnasium.envs.") and not wrapped
+
+
 def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
     """False if the environment is a class of the user's that is known to draw no pictures.
 

@@ -355,7 +355,7 @@ def since_peak_bytes(root: Path = _ROOT) -> int:
 _PR_SET_PDEATHSIG = 1
 _F_SETSIG = 10
 
-_LINUX = sys.platform == "linux"
+LINUX = sys.platform == "linux"
 
 
 def end_with_parent(parent: int | None = None) -> None:
@@ -364,11 +364,27 @@ def end_with_parent(parent: int | None = None) -> None:
     This works even while the process computes, sleeps or hangs, but only on Linux. Elsewhere a
     process notices by itself, when its pipe closes.
     """
-    if _LINUX:
+    if LINUX:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def at_end_of_pipe(descriptor: int, act: Callable[[], None]) -> None:
+    """Interrupts this process' main thread for a call when `end_with_pipe` would kill it. Only
+    Linux can."""
+    signal.signal(signal.SIGIO, lambda *_: act())
+    _signal_at_end(descriptor, signal.SIGIO)
+
+
+def _signal_at_end(descriptor: int, number: int) -> None:
+    if LINUX:
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(descriptor, _F_SETSIG, number)
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def end_with_pipe(descriptor: int) -> None:
@@ -376,11 +392,6 @@ def end_with_pipe(descriptor: int) -> None:
 
     Nothing is ever written to the pipe, and no other process may have this end, to read, open.
     """
-    if _LINUX:
-        with suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGKILL)
-            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+    _signal_at_end(descriptor, signal.SIGKILL)
     if select.select([descriptor], [], [], 0.0)[0]:  # it has ended before
         os._exit(1)

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
@@ -25,10 +25,14 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.runtime import descendants
 from genkidama.runtime.forkserver import ForkedProcess, Server, open_program
 from genkidama.runtime.import_strings import describe_exit
+from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
+
+log = get_logger()
 
 #: A process that is lost more often within a minute will be lost again.
 MOST_LOSSES = 5
@@ -64,7 +68,14 @@ class OwnedProcess:
             self._process.wait(None if seconds is None else max(0.0, seconds))
             if isinstance(self._process, ForkedProcess):
                 self._process.close()
+                left, self._process.left = self._process.left, ()
+                if left:
+                    self.note_left(", ".join(left))
         return self._process.returncode
+
+    def note_left(self, names: str) -> None:
+        """Notes the processes that it has left behind, which are ended."""
+        log.warning(descendants.ENDED, reason=names)
 
     @property
     def code(self) -> int | None:
@@ -97,7 +108,8 @@ class Process(OwnedProcess):
 
     Its standard output and error go to the log, behind what is there already. The environment is
     added to this process'. A forkserver forks it; without one, or when that is gone, it is a new
-    interpreter. An OSError says that it cannot be started.
+    interpreter. Words and descriptors for its first start come `once`. An OSError says that it
+    cannot be started.
     """
 
     def __init__(
@@ -108,6 +120,7 @@ class Process(OwnedProcess):
         descriptors: tuple[int, ...] = (),
         environment: dict[str, str] | None = None,
         forkserver: Server | None = None,
+        once: tuple[Sequence[str], Sequence[int]] = ((), ()),
     ) -> None:
         self.name = name
         self.log = log
@@ -116,6 +129,7 @@ class Process(OwnedProcess):
         self._environment = {**os.environ, **mark(), **(environment or {})}
         self._forkserver = forkserver
         self._losses = losses()
+        self._once = once
         #: Gives the last error of a process whose log cannot be written.
         self.fallback_reason: Callable[[], str] = str
         self._file: IO[bytes] = log.open("ab")
@@ -126,17 +140,19 @@ class Process(OwnedProcess):
     def start(self) -> None:
         """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
         theirs, self._input = os.pipe()
+        (words, more), self._once = self._once, ((), ())
+        command = [*self._command, *words, "--until-eof"]
         try:
-            self._process = self._started([*self._command, "--until-eof"], theirs)
+            self._process = self._started(command, theirs, (*self._descriptors, *more))
         finally:
             os.close(theirs)
 
-    def _started(self, command: list[str], stdin: int) -> _Process:
+    def _started(self, command: list[str], stdin: int, descriptors: Sequence[int]) -> _Process:
         if self._forkserver is not None:
             log = self._file.fileno()
             with suppress(OSError):  # it is gone
                 return self._forkserver.run(
-                    command, self._environment, (stdin, log, log), self._descriptors
+                    command, self._environment, (stdin, log, log), descriptors
                 )
             self._forkserver = None
         return subprocess.Popen(
@@ -144,7 +160,7 @@ class Process(OwnedProcess):
             stdin=stdin,
             stdout=self._file,
             stderr=self._file,
-            pass_fds=self._descriptors,
+            pass_fds=tuple(descriptors),
             env=self._environment,
             start_new_session=True,
         )
@@ -178,6 +194,11 @@ class Process(OwnedProcess):
         if found or (reason := self.fallback_reason()):
             return found[-1] if found else reason
         return f"{self.name} ended with exit code {self.code}; see {self.log}"
+
+    def note_left(self, names: str) -> None:
+        with suppress(OSError, ValueError):
+            self._file.write(f"{descendants.ENDED}: {names}\n".encode())
+            self._file.flush()
 
     def end(self, grace: float) -> None:
         """Ends it: it is asked to, and killed if it is still there after `grace` seconds."""
@@ -257,9 +278,10 @@ class WorkerProcess(OwnedProcess):
     # What it says.
 
     async def describe(
-        self, experiment: Experiment, launch: Launch | None = None
+        self, experiment: Experiment, launch: Launch | None = None, spaces: Any = None
     ) -> tuple[Any, ...]:
-        """Launches it, sends it the experiment, and returns its answer: what it has built.
+        """Launches it, sends it the experiment and the spaces of its environment, if they are
+        known, and returns its answer: what it has built.
 
         If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
 
@@ -268,7 +290,7 @@ class WorkerProcess(OwnedProcess):
             EOFError, OSError: it died on the way.
         """
         # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
-        answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch))
+        answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch, spaces))
         try:
             kind, *description = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -280,10 +302,12 @@ class WorkerProcess(OwnedProcess):
             raise ConfigurationError(description[0])
         return tuple(description)
 
-    def _answer(self, experiment: Experiment, launch: Launch | None) -> tuple[Any, ...]:
+    def _answer(
+        self, experiment: Experiment, launch: Launch | None, spaces: Any
+    ) -> tuple[Any, ...]:
         if launch is not None:
             self.start(launch)
-        self.pipe.send(experiment.to_dict())
+        self.pipe.send((experiment.to_dict(), spaces))
         answer: tuple[Any, ...] = self.pipe.recv()
         return answer
 

@@ -35,6 +35,19 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
+def kept() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are handled after this as before, whatever handlers an environment has
+    set within. In other threads than the main one it does nothing: none can be set there."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
 def deferred() -> Iterator[None]:
     """Ctrl-C and SIGTERM that come within are heard at its end.
 

@@ -135,7 +135,7 @@ def running(code: str) -> Callable[[Connection], subprocess.Popen[bytes]]:
 async def test_it_is_described_heard_and_lost() -> None:
     owner = Owner()
     worker = WorkerProcess(owner)
-    code = "pipe.send(('ok', pipe.recv()['name'], 7)); pipe.recv(); pipe.send('hi'); sys.exit(3)"
+    code = "pipe.send(('ok', pipe.recv()[0]['name'], 7)); pipe.recv(); pipe.send('hi'); sys.exit(3)"
     async with asyncio.timeout(PATIENCE):
         assert await worker.describe(Experiment(name="x"), running(code)) == ("x", 7)
         worker.listen()

@@ -1,0 +1,200 @@
+"""Tasks: functions that may build environments, each in a forked process of its own.
+
+An environment may start threads and processes, take signals, and end its process. So a program of
+the user's never builds one itself; it asks a task, and reads what that says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.runtime import descendants
+from genkidama.runtime.forkserver import ForkServer
+from genkidama.runtime.import_strings import (
+    describe_error,
+    describe_exit,
+    is_gymnasiums,
+    load_object,
+    print_user_traceback,
+)
+from genkidama.runtime.machine import ONE_THREAD
+from genkidama.runtime.process import GRACE_SECONDS, failure
+
+#: How long one may take to end by itself: to close its environment, and its exit functions.
+_END_SECONDS = 2 * GRACE_SECONDS
+
+
+class Task:
+    """A function in a process of its own, and the conversation with it.
+
+    Args:
+        server: forks it.
+        experiment: what the server is warmed up for.
+        entry: `"module:function"`. It is called with `receive`, `send` and the arguments. When
+            this object is closed, `receive` raises an EOFError there.
+        args: are pickled.
+        what: the sentence that an unexpected error is put into, as `"playing episodes fails"`.
+        log: the file that is written if it fails or leaves processes behind.
+
+    Raises:
+        EnvironmentFailure: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        experiment: Experiment,
+        entry: str,
+        args: tuple[Any, ...],
+        what: str,
+        log: Path | None = None,
+    ) -> None:
+        self._what, self._log = what, log
+        self._pipe, theirs = Pipe()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe would fill up
+        with theirs, open(os.devnull, "rb") as null:
+            streams = (null.fileno(), self._said.fileno(), self._said.fileno())
+            arguments = (theirs, entry, args, what)
+            try:
+                self._process = server.start(f"{__name__}:perform", arguments, experiment, streams)
+            except (OSError, EOFError) as error:
+                self._pipe.close()
+                self._said.close()
+                raise EnvironmentFailure(f"{what}: no process can be started: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, message: Any) -> None:
+        """Tells it something."""
+        with suppress(OSError):  # it is dead, as `receive` finds
+            self._pipe.send(message)
+
+    def receive(self) -> Any:
+        """The next thing that it says.
+
+        Raises:
+            GenkidamaError: its error, or the reason of its death.
+        """
+        try:
+            code, said = self._pipe.recv()
+        except (EOFError, OSError):
+            self._end()
+            words = _last_words(self._text()) or "it said nothing"
+            cause = describe_exit(self._process.returncode)
+            raise EnvironmentFailure(
+                f"{self._what}: the process ended: {cause}: {words}{self._kept()}"
+            ) from None
+        if code is None:
+            return said
+        self._end()
+        raise failure(code, said + self._kept())
+
+    def wait_for(self, seconds: float) -> bool:
+        """Waits for something to receive; whether there is."""
+        with suppress(OSError):
+            return self._pipe.poll(seconds)
+        return True
+
+    def kill(self) -> None:
+        """Ends it at once; whoever waits for what it says learns that it is gone."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Ends it, and what its environment has started."""
+        self._end()
+        if self._process.left and self._log is not None:
+            with suppress(OSError), self._log.open("a", encoding="utf-8") as file:
+                print(f"{descendants.ENDED}: {', '.join(self._process.left)}", file=file)
+            self._process.left = ()
+        self._said.close()
+
+    def _end(self) -> None:
+        self._pipe.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.close()
+
+    def _text(self) -> str:
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")
+
+    def _kept(self) -> str:
+        """Writes a traceback to the log; returns where it is."""
+        text = self._text()
+        if self._log is None or "Traceback (most recent call last):" not in text:
+            return ""
+        with suppress(OSError):
+            self._log.parent.mkdir(exist_ok=True)
+            self._log.write_text(text, encoding="utf-8")
+            return f"; the whole traceback is in {self._log}"
+        return ""
+
+
+def call(experiment: Experiment, entry: str, args: tuple[Any, ...], what: str) -> Any:
+    """The only thing that a task says; arguments and errors as `Task`."""
+    with (
+        ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD) as server,
+        Task(server, experiment, entry, args, what) as task,
+    ):
+        return task.receive()
+
+
+def see_spaces(experiment: Experiment) -> Any:
+    """The spaces of the environment, as `genkidama.learning.spaces` describes them; None of
+    Gymnasium's own, which cost nothing to build. Errors as `Task`."""
+    settings = experiment.environment
+    if is_gymnasiums(settings):
+        return None
+    what = f"the spaces of {settings.id!r} cannot be seen"
+    return call(experiment, "genkidama.learning.spaces:look", (settings,), what)
+
+
+def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:
+    """The life of a task's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    function: Callable[..., None] = load_object(entry, "entry")
+
+    def send(message: Any) -> None:
+        pipe.send((None, message))
+
+    try:
+        function(pipe.recv, send, *args)
+        return
+    except (EOFError, ConnectionError):  # nobody waits any longer
+        return
+    except GenkidamaError as error:
+        print_user_traceback(error)
+        answer = error.exit_code, str(error)
+    except BaseException as error:  # a user's environment or network may raise anything, or exit
+        traceback.print_exc()
+        answer = 1, f"{what}: {describe_error(error)}"
+    with suppress(OSError):
+        pipe.send(answer)
+
+
+def _last_words(text: str) -> str:
+    """The exception behind a traceback, whose lines are indented, or else the last line."""
+    lines = text.rstrip().splitlines()
+    behind = list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines)))
+    return " ".join(reversed(behind)) if len(behind) < len(lines) else "".join(lines[-1:])
