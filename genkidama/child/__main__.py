@@ -16,6 +16,7 @@ import sys
 import msgspec
 
 from genkidama.child.child import Child
+from genkidama.child.orchestrator import inherit
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.runtime.forkserver import prefork
@@ -74,6 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         "'*' for all (default: none)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--first-core", help=argparse.SUPPRESS)  # `orchestrator.inherit`
     options = parser.parse_args(argv)
     try:
         keys, typed = Role.__struct_fields__, vars(options).items()
@@ -88,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
         words = sys.argv[1:] if argv is None else argv
         child.command = shlex.join(["python", "-m", "genkidama.child", *words])
+        if options.first_core:
+            inherit(options.first_core)
         if options.until_eof:
             stop_at_eof()
         configure_logging(named=True)

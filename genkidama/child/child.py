@@ -294,6 +294,8 @@ class Child:
         assert self.experiment is not None
         experiment = self._with_own(self.experiment)
         cores = experiment.child.cores
+        if experiment.environment.exclusive:
+            cores = 1
         self._using = available_cores() if cores == "auto" else cores
         self.backend = make_backend(experiment, self._using, self.name)
         signature = await self._until_stopped(self.backend.startup())

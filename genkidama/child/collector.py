@@ -27,7 +27,7 @@ import numpy.typing as npt
 from genkidama.child.shared_memory import ReplayRows, RolloutSink
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import check_numbers, make_environment, make_lanes
+from genkidama.learning.environments import Check, check_numbers, make_environment, make_lanes
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
@@ -161,8 +161,8 @@ class SlidingWindow:
 class Collector(Protocol):
     """Collects the batches of a core."""
 
-    def reset(self, seed: int) -> None:
-        """Begins the first episodes."""
+    def reset(self, seed: int, first: Any = None) -> None:
+        """Begins the first episodes, or goes on from their first observations."""
         ...
 
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
@@ -203,12 +203,29 @@ def make_collector(experiment: Experiment, slots: Any, context: CollectorContext
     return kind(experiment, slots, context)
 
 
-def make_slots(experiment: Experiment) -> Any:
-    """The environment of a core, or its lanes."""
+class Prepared(NamedTuple):
+    """The environments of a core before it works, so that its first step can be at once."""
+
+    #: As `make_slots` gives them.
+    slots: Any
+    #: The first observations, as a `reset` gives them; None if there was none yet.
+    first: Any = None
+
+
+def make_slots(experiment: Experiment, check: Check | None = None) -> Any:
+    """The environment of a core, or its lanes; the check as for `make_environment`."""
     settings = experiment.environment
     if settings.lanes == 1:
-        return make_environment(settings, lean=True)
-    return make_lanes(settings, settings.lanes)
+        return make_environment(settings, lean=True, check=check)
+    return make_lanes(settings, settings.lanes, check)
+
+
+def first_observations(experiment: Experiment, slots: Any, seed: int) -> Any:
+    """What `Prepared.first` is; a clock begins when the core does."""
+    if experiment.environment.period:
+        return None
+    single = experiment.environment.lanes == 1
+    return slots.reset(seed=seed)[0] if single else slots.reset(seed)
 
 
 class SingleEnvCollector:
@@ -236,8 +253,8 @@ class SingleEnvCollector:
         #: Steps of the episode that the orchestrator knows of.
         self._reported = 0
 
-    def reset(self, seed: int) -> None:
-        self._observation, _ = self._environment.reset(seed=seed)
+    def reset(self, seed: int, first: Any = None) -> None:
+        self._observation = self._environment.reset(seed=seed)[0] if first is None else first
 
     def play(self, lanes: int) -> int:
         return 1
@@ -346,8 +363,8 @@ class VectorEnvCollector:
         self._began = [0] * count
         self._unreported = 0
 
-    def reset(self, seed: int) -> None:
-        self._observations[:] = self._lanes.reset(seed)
+    def reset(self, seed: int, first: Any = None) -> None:
+        self._observations[:] = self._lanes.reset(seed) if first is None else first
 
     def play(self, lanes: int) -> int:
         if not self._lanes.may_rest:

@@ -26,6 +26,7 @@ from genkidama.child.collector import (
     CollectedBatch,
     Collector,
     CollectorContext,
+    Prepared,
     SlidingWindow,
     make_collector,
     make_slots,
@@ -67,9 +68,6 @@ Seed = tuple[int, ...]
 
 #: Seconds that a core which only learns waits, if there is too little to learn from.
 _REST_SECONDS = 0.05
-
-#: The longest play of a rehearsal, in seconds.
-_REHEARSAL_SECONDS = 0.1
 
 
 class Core(Protocol):
@@ -156,7 +154,13 @@ class SingleCore:
     """
 
     def __init__(
-        self, index: int, experiment: Experiment, memory: SharedMemory, pipe: WorkerPipe, seed: Seed
+        self,
+        index: int,
+        experiment: Experiment,
+        memory: SharedMemory,
+        pipe: WorkerPipe,
+        seed: Seed,
+        prepared: Prepared | None = None,
     ) -> None:
         self.experiment = experiment
         self.algorithm = experiment.algorithm
@@ -165,7 +169,7 @@ class SingleCore:
         self.pipe = pipe
         self.seed = seed
         sequence = np.random.SeedSequence(seed)
-        self._slots = make_slots(experiment)
+        self._slots, self._first = prepared or Prepared(make_slots(experiment))
         if experiment.environment.period:
             self._slots.report(memory.cycles[index], memory.answered)
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
@@ -208,13 +212,14 @@ class SingleCore:
         shape, columns = self.model.observation_shape, self.model.head.columns
         self._sink = sinks[0] if sinks else BatchSink(memory, index, shape, columns)
         self._diagnostics = Diagnostics(memory.diagnostics[index])
+        self._notes_log_mu = reads_log_mu(self._learner) or self._chunks
         context = CollectorContext(
             self.model,
             self._sink,
             pipe,
             np.random.default_rng(sequence),
             self._diagnostics,
-            reads_log_mu(self._learner) or self._chunks,
+            self._notes_log_mu,
             epsilon=self._epsilon,
             renew=self._look if self._chunks else None,
         )
@@ -248,7 +253,7 @@ class SingleCore:
         """Acts and learns until the orchestrator ends it; returns the process' exit code."""
         guard = MemoryGuard()
         try:
-            self.collector.reset(self._first_seed)
+            self.collector.reset(self._first_seed, self._first)
             self.pipe.report(READY)
             self.pipe.pause("start")
             self._pushes = float(self.memory.averaging[4])
@@ -272,24 +277,19 @@ class SingleCore:
             self._slots.close()
 
     def rehearse(self) -> None:
-        """Plays for a moment, at most to the episode's end with one environment, and learns from a
-        full batch."""
+        """Learns from a full batch of steps that nobody has played."""
         self.memory.weights[:] = self.model.numbers
-        self.collector.reset(self._first_seed)
         n = self.algorithm.batch_size
-        deadline = time.monotonic() + _REHEARSAL_SECONDS
-        for _ in range(n):
-            played = self.collector.collect(1)
-            if played.ended or time.monotonic() > deadline:
-                break
+        rows = self._sink.begin(False)
+        rows.observations[:] = rows.rewards[:] = 1
         self._sink.rehearse()
         # Writing makes their pages this process' own.
         self.memory.gradients[:] = 0.0
         self.memory.state[:] = 0.0
         forget_peak()
-        following = played.following[:1] or [np.zeros(self.model.observation_shape, np.float32)]
-        log_mu = None if played.log_mu is None else np.zeros(n, np.float32)
-        rollout = self._rollout(CollectedBatch(played.rows, n, [n - 1], following, log_mu))
+        following = [np.zeros(self.model.observation_shape, np.float32)]
+        log_mu = np.zeros(n, np.float32) if self._notes_log_mu else None
+        rollout = self._rollout(CollectedBatch(rows, n, [n - 1], following, log_mu))
         steps = self.model.gradients(self._learner, rollout, self._rng)
         limit = self.algorithm.max_gradient_norm
         next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
@@ -456,16 +456,21 @@ def settle_memory(experiment: Experiment) -> None:
 
 
 def run_core(
-    index: int, experiment: Experiment, memory: SharedMemory, pipe: Connection, seed: Seed
+    index: int,
+    experiment: Experiment,
+    memory: SharedMemory,
+    pipe: Connection,
+    seed: Seed,
+    prepared: Prepared | None = None,
 ) -> None:
-    """A core process, from its fork to its exit code."""
+    """A core process, from its fork to its exit code; arguments as `SingleCore`."""
 
     def work() -> int:
         settle_memory(experiment)
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]
         worker_pipe = WorkerPipe(pipe, memory.stop, element, after)
-        core: Core = core_class(experiment)(index, experiment, memory, worker_pipe, seed)
+        core: Core = core_class(experiment)(index, experiment, memory, worker_pipe, seed, prepared)
         return core.run()
 
     run_worker(pipe, work, len(memory.semaphore))

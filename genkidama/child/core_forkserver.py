@@ -6,58 +6,84 @@ core that it forks shares that memory and starts in milliseconds. Only pages tha
 writes become its own.
 
 This module is imported in the forkserver, before any core exists, and nowhere else but in tests.
-`describe` runs in a separate process.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
+import sys
 import traceback
 from contextlib import suppress
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
-from genkidama.child.core import core_class, core_parts, settle_memory
+from genkidama.child.collector import Prepared, first_observations, make_slots
+from genkidama.child.core import core_class, core_parts, run_core, settle_memory
 from genkidama.child.shared_memory import Layout, SharedMemory, check_replay
 from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import make_environment
+from genkidama.learning.environment_checks import try_environment
+from genkidama.learning.environments import import_environment
 from genkidama.learning.learners import make_learner, reads_log_mu
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.spaces import describe_spaces
 from genkidama.runtime.import_strings import describe_error, print_user_traceback
 from genkidama.runtime.machine import private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
 
+#: What an environment writes while it is built is kept up to this size.
+_MOST_BYTES = 1 << 20
+
+
+class StandIn(NamedTuple):
+    """Spaces of no environment, to rehearse with."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
 
 def warm_up(experiment: Experiment) -> None:
-    """Does once what every core will do: one environment, one forward pass, and a backward pass
-    where cores learn."""
-    environment = make_environment(experiment.environment, lean=True)
+    """Imports all that every core will need, and does a first forward pass, and a backward pass
+    where cores learn.
+
+    It builds no environment, which might own a thread, a process or a device: spaces of another
+    kind stand in, with one sort of action or the other.
+    """
+    import_environment(experiment.environment)
     core_class(experiment)  # imports it
+    images = (3, 84, 84) if experiment.network.channels == "first" else (84, 84, 3)
+    vectors = Box(-1.0, 1.0, (8,), np.float32)
+    pixels = Box(0, 255, images, np.uint8)
+    seen = pixels if experiment.network.name == "convolutional" else vectors
+    for actions in (Discrete(4), Box(-1.0, 1.0, (2,), np.float32)):
+        with suppress(ConfigurationError):
+            _rehearse_learning(experiment, StandIn(seen, actions))
+            return
+
+
+def _rehearse_learning(experiment: Experiment, spaces: StandIn) -> None:
     parts = core_parts(experiment)
     for part in parts:
-        with suppress(ConfigurationError):  # `describe` will report it
+        with suppress(ConfigurationError):  # `_describe` will report it
             part.check(experiment)
-        experiment = part.rehearsal(experiment, environment)
-    model = Model(experiment, environment)
-    # What cannot be paused, as a robot, moves for nothing but its policy.
-    moves = not experiment.environment.period
-    observation = environment.reset(seed=0)[0] if moves else np.zeros(model.observation_shape)
+        experiment = part.rehearsal(experiment, spaces)
+    model = Model(experiment, spaces)
+    observation = np.zeros(model.observation_shape, np.float32)
     rng = np.random.default_rng(0)
-    sample = model.head.sampler(rng, 0.0)
-    action = sample(model.network.acting()(np.asarray(observation, np.float32)))
-    if moves:
-        environment.step(model.head.to_environment(action))
+    action = model.head.sampler(rng, 0.0)(model.network.acting()(observation))
     if experiment.sends_experience:
-        environment.close()
         return
-    row = model.native(np.asarray(observation, np.float32)[None])
+    row = model.native(observation[None])
     actions = model.native(np.asarray(action, model.head.dtype).reshape(1, -1))
     zero = np.zeros(1, np.float32)
     rollout = Rollout(row, actions, zero, np.ones(1, np.bool_), np.zeros(1, np.intp), row)
@@ -77,59 +103,117 @@ def warm_up(experiment: Experiment) -> None:
     if model.survives_a_fork():
         for _ in model.gradients(learner, rollout, model.generator(0)):
             pass
-    environment.close()
 
 
-def describe(experiment: Experiment, pipe: Connection) -> None:
-    """Builds the experiment's network once, sends its description to the orchestrator, and ends.
+def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
+    """The life of a core that builds its environments before there is a memory to work on.
 
-    Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`.
-    After "ok" it sends the bytes that a core takes for itself, or None where the system does not
-    tell. They may take a while, or never come: that depends on the environment.
+    It says `("built",)`, or `("error", sentence)`. Then it answers requests:
+
+    - An experiment: `("ok", entries, vector, layout, spaces)` and the bytes that a core takes for
+      itself, or `("error", sentence)`; or `("other",)` if that has another environment.
+    - A seed: the first episodes begin; `("begun",)`.
+    - An index, an experiment, a layout and seeds, and the descriptors of memory, pipe and log: from
+      now on it is that core.
+
+    Args:
+        check: whether there is no child yet: a few random steps of a user's environment are tried
+            first, and until it works it writes to a file.
     """
+    # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    settings = experiment.environment
     try:
-        entries, vector, layout, alone = build(experiment)
+        slots = make_slots(experiment, try_environment if check else None)
     except ConfigurationError as error:
         print_user_traceback(error)
         pipe.send(("error", str(error)))
         return
-    except Exception as error:  # a user's network may raise anything
+    except BaseException as error:  # an environment may raise anything, or exit
+        traceback.print_exc()
+        problem = f"cannot be built: {describe_error(error)}"
+        pipe.send(("error", f"environment.id = {settings.id!r}: {problem}"))
+        return
+    prepared = Prepared(slots)
+    try:
+        pipe.send(("built",))
+        while not isinstance(asked := pipe.recv(), tuple):
+            if isinstance(asked, int):
+                with suppress(Exception, SystemExit):  # the core will meet it, too, and report it
+                    prepared = Prepared(slots, first_observations(experiment, slots, asked))
+                pipe.send(("begun",))
+            elif asked.environment != settings:
+                pipe.send(("other",))
+            else:
+                _describe(experiment := asked, prepared, pipe)
+        index, experiment, layout, seeds = asked
+        memory = SharedMemory(layout, reduction.recv_handle(pipe))
+        line = Connection(reduction.recv_handle(pipe))
+        log = reduction.recv_handle(pipe)
+    except (EOFError, OSError):  # it is not needed
+        slots.close()
+        return
+    pipe.close()
+    if check:
+        _write_to(log)
+    run_core(index, experiment, memory, line, seeds, prepared)
+
+
+def _write_to(log: int) -> None:
+    """Has this process write there from now on, and all that it has written to a file so far."""
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+        os.lseek(2, 0, os.SEEK_SET)
+        os.write(log, os.read(2, _MOST_BYTES))
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+
+
+def _describe(experiment: Experiment, prepared: Prepared, pipe: Connection) -> None:
+    try:
+        entries, vector, layout, alone = build(experiment, prepared.slots)
+    except ConfigurationError as error:
+        print_user_traceback(error)
+        pipe.send(("error", str(error)))
+        return
+    except BaseException as error:  # a user's environment or network may raise anything, or exit
         setting = f"network.name = {experiment.network.name!r}"  # the way out
         traceback.print_exc()
         pipe.send(("error", f"{setting}: cannot be built: {describe_error(error)}"))
         return
-    pipe.send(("ok", entries, vector, layout))
+    pipe.send(("ok", entries, vector, layout, describe_spaces(prepared.slots)))
     gc.collect()
     cost = None
-    with suppress(Exception):  # cores will meet the same error and report it
-        cost = None if experiment.environment.period else _rehearse(*alone)
-    with suppress(OSError):  # the orchestrator no longer waits
-        pipe.send(cost)
+    with suppress(Exception):  # the core will meet the same error and report it
+        cost = _rehearse(*alone, prepared)
+    pipe.send(cost)
 
 
-def build(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment, Layout]]:
+def build(
+    experiment: Experiment, spaces: Spaces
+) -> tuple[Any, bytes, Layout, tuple[Experiment, Layout]]:
     """The signature's entries, the initial vector, the layout of the memory with one core, and the
     experiment and the layout for a rehearsal."""
-    environment = make_environment(experiment.environment)
-    model = Model(experiment, environment)
+    model = Model(experiment, spaces)
     make_learner(experiment.algorithm, model)
     alone = experiment
     for part in core_parts(experiment):
         part.check(experiment)
-        alone = part.rehearsal(alone, environment)
+        alone = part.rehearsal(alone, spaces)
     layout = layout_of(experiment, model)
     entries, vector = model.signature.entries, model.numbers.tobytes()
     return entries, vector, layout, (alone, layout_of(alone, model))
 
 
-def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
-    """Bytes that a core takes for itself at most, before anything leaks; None if unknown.
-
-    Call it in a new fork of the forkserver, as a core is one, that ends afterwards.
-    """
+def _rehearse(experiment: Experiment, layout: Layout, prepared: Prepared) -> int | None:
+    """Bytes that a core takes for itself at most, before anything leaks; None if unknown. The
+    environments stay as they are built."""
     settle_memory(experiment)
     memory = SharedMemory(layout)
-    core_class(experiment)(0, experiment, memory, _silent_pipe(memory), (0,)).rehearse()
+    core = core_class(experiment)(0, experiment, memory, _silent_pipe(memory), (0,), prepared)
+    core.rehearse()
     private = private_bytes()
     if private is None:
         return None

@@ -10,12 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import time
+import zlib
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import Pipe
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
@@ -46,14 +52,18 @@ from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
+from genkidama.runtime.process import GRACE_SECONDS
 from genkidama.runtime.shared_block import size_of
-
-#: The longest measurement of a core's memory: an environment may hang.
-_REHEARSAL_SECONDS = 5.0
 
 #: Attempts to have the network described by a process, which may die, and the pause in between.
 _ATTEMPTS = 3
 _RETRY_SECONDS = 0.2
+
+#: Bytes of a traceback that are kept.
+_MOST_BYTES = 1 << 20
+
+#: Seconds that the first reset of an environment may take, if `child.hang_seconds` is 0.
+_LONGEST_RESET = 86_400.0
 
 #: `chunk`: the shortest of this many answers is the link's latency, whatever else the CPU had to
 #: do. Up to this part of a chunk, cores wait for it.
@@ -61,7 +71,7 @@ _WAITS = 16
 _SHORT = 1 / 16
 
 #: The entry points of the processes that this module starts.
-_DESCRIBE = "genkidama.child.core_forkserver:describe"
+_PREPARED = "genkidama.child.core_forkserver:run_prepared"
 _CORE = "genkidama.child.core:run_core"
 
 log = get_logger()
@@ -74,8 +84,160 @@ CORES = ForkServer(
 )
 
 
+#: The first core of this program's child, which the program that has started that has prepared.
+_inherited: list[PreparedCore] = []
+
+
+def inherit(words: str) -> None:
+    """Takes over a core, `PreparedCore` in words, for the first child of this program."""
+    _inherited.append(PreparedCore.inherited(words))
+
+
 class _DescriberDied(EnvironmentFailure):
     """The process that should have described the network is dead."""
+
+
+class Description(NamedTuple):
+    """A network and its environment, as a core describes them."""
+
+    #: The signature's entries, and the initial vector.
+    entries: Any
+    vector: bytes
+    #: Of the memory with one core.
+    layout: Layout
+    #: As `genkidama.learning.spaces.describe_spaces` gives them.
+    spaces: Any
+    #: Bytes that a core takes for itself, if that is known.
+    cost: int | None
+
+
+class PreparedCore:
+    """A core before there is a memory to work on: it builds its environments, once, and describes
+    the network. `core_forkserver.run_prepared` is its side of the conversation.
+    """
+
+    def __init__(
+        self, process: ForkedProcess, pipe: Connection, said: IO[bytes] | None = None
+    ) -> None:
+        self.process, self.pipe = process, pipe
+        #: What it writes before there is a child.
+        self._said = said
+        self._began = time.monotonic()
+
+    @classmethod
+    def start(cls, experiment: Experiment, check: bool = False) -> PreparedCore:
+        """Starts one. With a check, before there is a child, it tries a few random steps of a
+        user's environment. EOFError, OSError: not possible this time."""
+        ours, theirs = Pipe()
+        said = TemporaryFile() if check else None  # noqa: SIM115
+        streams = None if said is None else (theirs.fileno(), said.fileno(), said.fileno())
+        with theirs:
+            try:
+                arguments = (experiment, theirs, check)
+                process = CORES.start(_PREPARED, arguments, experiment, streams)
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, ours, said)
+
+    def built(self, say: Callable[[float], None] = lambda _: None) -> None:
+        """Waits until its environments are built; `say` is told each second how long it takes.
+
+        Raises:
+            ConfigurationError: they cannot be built.
+            EOFError, OSError: it is dead.
+        """
+        while not self.pipe.poll(1.0):
+            say(time.monotonic() - self._began)
+        self._take()
+
+    def describe(self, experiment: Experiment) -> Description | None:
+        """Its description of the network; None if that has another environment than its own.
+
+        Raises:
+            ConfigurationError: the network cannot be built.
+            EOFError, OSError: it is dead.
+        """
+        self.pipe.send(experiment)
+        if (answer := self._take())[0] != "ok":
+            return None
+        _, entries, vector, layout, spaces = answer
+        return Description(entries, vector, layout, spaces, self.pipe.recv())
+
+    @classmethod
+    def inherited(cls, words: str) -> PreparedCore:
+        """One that another program has started; see `descriptors`."""
+        pid, answers, alive, pipe = map(int, words.split(","))
+        return cls(ForkedProcess.inherited(pid, answers, alive), Connection(pipe))
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a program that is to have it inherits."""
+        return (*self.process.descriptors, self.pipe.fileno())
+
+    def __str__(self) -> str:
+        return ",".join(map(str, (self.process.pid, *self.descriptors)))
+
+    def leave(self) -> None:
+        """Leaves it to the program that has inherited it."""
+        self.pipe.close()
+        self.process.close()
+        if self._said is not None:
+            self._said.close()
+
+    def begin(self, seed: int) -> None:
+        """Has it begin its first episodes."""
+        self.pipe.send(seed)
+
+    def begun(self, seconds: float) -> None:
+        """Waits until it has. EOFError, OSError: it is dead, or has not within this time."""
+        if not self.pipe.poll(seconds):
+            raise TimeoutError
+        self._take()
+
+    def work(
+        self, index: int, experiment: Experiment, memory: SharedMemory, pipe: Connection, seed: Any
+    ) -> ForkedProcess:
+        """Has it be the core of this index. EOFError, OSError: it is dead."""
+        try:
+            self.pipe.send((index, experiment, memory.layout, seed))
+            for descriptor in (memory.descriptor, pipe.fileno(), 2):
+                reduction.send_handle(self.pipe, descriptor, self.process.pid)
+        except OSError:
+            self.end()
+            raise
+        self.pipe.close()
+        return self.process
+
+    def interrupt(self) -> None:
+        """Has a thread that waits for it learn that it is gone."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.pipe.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Ends it within its grace."""
+        self.pipe.close()
+        try:
+            self.process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.leave()
+
+    def _take(self) -> tuple[Any, ...]:
+        answer: tuple[Any, ...] = self.pipe.recv()
+        if answer[0] == "error":
+            raise ConfigurationError(answer[1] + self._kept())
+        return answer
+
+    def _kept(self) -> str:
+        """Where a traceback is, if it has written one and there is no log of a child."""
+        text = b"" if self._said is None else os.pread(self._said.fileno(), _MOST_BYTES, 0)
+        if b"Traceback (most recent call last):" not in text:
+            return ""
+        with NamedTemporaryFile(prefix="genkidama-", suffix=".log", delete=False) as file:
+            file.write(text)
+        return f"; the whole traceback is in {file.name}"
 
 
 class CoreOrchestrator(PooledBackend):
@@ -102,8 +264,8 @@ class CoreOrchestrator(PooledBackend):
         self._acting_on = False
         #: The cores that have made updates since the last exchange.
         self._updated: set[int] = set()
-        #: The pipe to the process that describes the network, while it does.
-        self._describing: Connection | None = None
+        #: By index: the cores that have not begun to work.
+        self._prepared: dict[int, PreparedCore] = {}
         self._stopping = False
         #: The core that was started last.
         self._newest: ForkedProcess | None = None
@@ -119,24 +281,23 @@ class CoreOrchestrator(PooledBackend):
         return self._pool.pids
 
     async def startup(self) -> Signature:
-        describing = asyncio.ensure_future(asyncio.to_thread(self._describe_patiently))
+        preparing = asyncio.ensure_future(asyncio.to_thread(self._prepare_patiently))
         try:
-            entries, vector, layout, cost = await asyncio.shield(describing)
+            self.signature, layout, vector = await asyncio.shield(preparing)
         except asyncio.CancelledError:
             # A small machine imports for seconds, with torch for half a minute. A child that should
             # stop does not wait for that.
             self._stopping = True
-            while not describing.done():
-                if self._describing is not None:
-                    with socket.socket(fileno=os.dup(self._describing.fileno())) as line:
-                        line.shutdown(socket.SHUT_RDWR)
-                await asyncio.wait((describing,), timeout=0.1)
-            describing.exception()
+            while not preparing.done():
+                for core in list(self._prepared.values()):
+                    with (
+                        suppress(OSError),
+                        socket.socket(fileno=os.dup(core.pipe.fileno())) as pipe,
+                    ):
+                        pipe.shutdown(socket.SHUT_RDWR)
+                await asyncio.wait((preparing,), timeout=0.1)
+            preparing.exception()
             raise
-        self.signature = Signature.of(entries)
-        self.cores = self._fitting(cost, size_of(layout.for_cores(0)))
-        layout = layout.for_cores(self.cores)
-        check_replay(self.experiment, layout)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
@@ -144,11 +305,11 @@ class CoreOrchestrator(PooledBackend):
         self._cycles = CycleReader(period) if period else None
         return self.signature
 
-    def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
-        """`_describe`, again if a process for it was killed, unless this child stops."""
+    def _prepare_patiently(self) -> tuple[Signature, Layout, bytes]:
+        """`_prepare`, again if a process for it was killed, unless this child stops."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._describe()
+                return self._prepare()
             except _DescriberDied as error:
                 if attempt == _ATTEMPTS or self._stopping:
                     raise
@@ -157,43 +318,75 @@ class CoreOrchestrator(PooledBackend):
                 time.sleep(_RETRY_SECONDS)
         raise AssertionError
 
-    def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
-        ours, theirs = Pipe()
-        describer: ForkedProcess | None = None
-        cost = None
+    def _prepare(self) -> tuple[Signature, Layout, bytes]:
+        """Prepares all cores, of which the first describes the network.
+
+        Returns the signature, the layout of the memory, and the initial vector.
+        """
         tight = self._tight()
-        with ours:
+        try:
+            entries, vector, layout, _, cost = self._describe()
+        except ConfigurationError:
+            self._prepared.pop(0).end()
+            raise
+        except (EOFError, OSError):
+            first = self._prepared.pop(0, None)
+            if self._stopping and first is not None and first.process.poll() is None:
+                first.process.kill()
+                CORES.close()  # it may be busy for long
+            code = ""
+            if first is not None:
+                code = f" with exit code {first.process.wait()}"
+                first.leave()
+            kind = EnvironmentFailure if tight else _DescriberDied
+            torch = tensor_setting(self.experiment) and ", and `python -c 'import torch'`"
+            raise kind(
+                f"the process that builds the network died{code}{tight}; "
+                f"try the environment {self.experiment.environment.id!r} by itself{torch}"
+            ) from None
+        self.cores = self._fitting(cost, size_of(layout.for_cores(0)))
+        layout = layout.for_cores(self.cores)
+        check_replay(self.experiment, layout)
+        with suppress(EOFError, OSError):  # it is started again when it is to work
+            for index in range(1, self.cores):
+                self._prepared[index] = PreparedCore.start(self.experiment)
+        self._with_each(lambda index, core: core.built(self._say_building) if index else None)
+        self._with_each(lambda index, core: core.begin(self._first_seed(index)))
+        end = time.monotonic() + (self.experiment.child.hang_seconds or _LONGEST_RESET)
+        self._with_each(lambda _, core: core.begun(max(0.0, end - time.monotonic())))
+        return Signature.of(entries), layout, vector
+
+    def _with_each(self, act: Callable[[int, PreparedCore], Any]) -> None:
+        """Does something with each prepared core. One that is dead, or cannot build its
+        environments, is started again when it is to work, and reports that."""
+        for index, core in list(self._prepared.items()):
             try:
-                with theirs:
-                    arguments = (self.experiment, theirs)
-                    describer = CORES.start(_DESCRIBE, arguments, self.experiment)
-                self._describing = ours
-                answer = ours.recv()
-                if answer[0] == "ok":
-                    # An environment that kills it will kill cores, too.
-                    with suppress(EOFError, OSError):
-                        if ours.poll(_REHEARSAL_SECONDS):
-                            cost = ours.recv()
-                        else:
-                            describer.kill()
-            except (EOFError, OSError):
-                if self._stopping and describer is not None and describer.poll() is None:
-                    describer.kill()
-                    CORES.close()  # it may be busy for long
-                code = "" if describer is None else f" with exit code {describer.wait()}"
-                kind = EnvironmentFailure if tight else _DescriberDied
-                torch = tensor_setting(self.experiment) and ", and `python -c 'import torch'`"
-                raise kind(
-                    f"the process that builds the network died{code}{tight}; "
-                    f"try the environment {self.experiment.environment.id!r} by itself{torch}"
-                ) from None
-            finally:
-                self._describing = None
-        describer.wait()
-        describer.close()
-        if answer[0] == "error":
-            raise ConfigurationError(answer[1])
-        return answer[1], answer[2], answer[3], cost
+                act(index, core)
+            except (ConfigurationError, EOFError, OSError):
+                self._prepared.pop(index).end()
+
+    def _first_seed(self, index: int) -> int:
+        seed = (self.experiment.seed, zlib.crc32(self.name.encode()), index)
+        return int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
+
+    def _describe(self) -> Description:
+        """As `PreparedCore.describe`, of core 0."""
+        while _inherited:
+            inherited = self._prepared[0] = _inherited.pop()
+            with suppress(EOFError, OSError):
+                if (found := inherited.describe(self.experiment)) is not None:
+                    return found
+            self._prepared.pop(0).end()
+        first = self._prepared[0] = PreparedCore.start(self.experiment)
+        first.built(self._say_building)
+        found = first.describe(self.experiment)
+        assert found is not None
+        return found
+
+    def _say_building(self, seconds: float) -> None:
+        """Notes in the log that environments are being built, after 4, 8, 16, … seconds."""
+        if (whole := round(seconds)) >= 4 and whole & (whole - 1) == 0:
+            log.info("building the environment", child=self.name, seconds=whole)
 
     def _tight(self) -> str:
         """Warns if memory is short even for the forkserver; returns why it may die then."""
@@ -238,6 +431,8 @@ class CoreOrchestrator(PooledBackend):
 
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
         """As `WorkerStarter.start_worker`."""
+        if (prepared := self._prepared.pop(index, None)) is not None:
+            return prepared.work(index, self.experiment, self.memory, pipe, seed)
         arguments = (index, self.experiment, self.memory, pipe, seed)
         self._newest = CORES.start(_CORE, arguments, self.experiment)
         return self._newest
@@ -351,6 +546,8 @@ class CoreOrchestrator(PooledBackend):
     async def shutdown(self) -> None:
         if self._memory is not None:
             self._memory.stop[0] = True
+        for core in self._prepared.values():
+            await asyncio.to_thread(core.end)
         if self._newest is not None and not self._newest.lives:
             CORES.close()  # it hangs in the environment, or imports torch for long
         await self._pool.shutdown()

@@ -146,7 +146,7 @@ def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoR
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         code = work()
-    except Exception as error:  # the user's environment or network may raise anything
+    except BaseException as error:  # the user's environment or network may raise anything, or exit
         if not isinstance(error, ConfigurationError | EnvironmentFailure) or is_user_error(error):
             traceback.print_exc()
         words = str(error) if isinstance(error, EnvironmentFailure) else describe_error(error)

@@ -553,6 +553,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
+    if environment.exclusive:
+        _check_exclusive(experiment, source)
     if environment.period:
         _check_real_time(experiment, source)
     if environment.lanes > 1 and child.backend != "ga3c":
@@ -596,6 +598,24 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
             "nothing would be saved on the way; set one of them"
+        )
+
+
+def _check_exclusive(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose environment can be open once."""
+    environment, child = experiment.environment, experiment.child
+    cause = ""
+    if environment.lanes > 1:
+        cause = f"environment.lanes = {environment.lanes}: set it to 1"
+    elif environment.vectorized or environment.prefix:
+        cause = "the environment is vectorized: take that out"
+    elif child.backend == "ga3c":
+        cause = "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
+    elif child.cores not in ("auto", 1):
+        cause = f"child.cores = {child.cores}: set it to 1"
+    if cause:
+        raise ConfigurationError(
+            f"{source}: environment.exclusive = True: one core plays one environment, but {cause}"
         )
 
 

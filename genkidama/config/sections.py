@@ -77,6 +77,9 @@ class Environment(Section, frozen=True):
     action_mask: Literal["key", "info"] = "key"
     """Place of the mask of valid discrete actions: `"key"`, the key `action_mask` of a Dict of
     observations, if it has one; or `"info"`, `info["action_mask"]`."""
+    exclusive: bool = False
+    """Whether a machine can have only one of it open at a time, as a device or a fixed port: one
+    child with one core plays it, and each is closed before the next is built."""
     period: NotNegative = 0.0
     """Seconds of a step of an environment that cannot be paused, as 0.02 of a robot with 50 Hz; 0
     means that it waits for its actions."""

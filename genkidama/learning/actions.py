@@ -128,7 +128,8 @@ class MaskedBox(Box):
             others = {key: part for key, part in space.spaces.items() if key != _KEY}
             self._key = next(iter(others)) if len(others) == 1 else None
             space = Dict(others) if self._key is None else others[self._key]
-        self._space = space
+        #: The space of observations without masks.
+        self.inner = space
         flat = flatten_space(space)
         assert isinstance(flat, Box)
         #: The space of what a network takes: images as they are, all else in one vector.
@@ -161,7 +162,7 @@ class MaskedBox(Box):
                 f"an action mask of {len(valid)} numbers: expected {self.size}, one for each choice"
             )
         joined = np.empty(self.shape, self.dtype)
-        joined[: -self.size] = np.asarray(flatten(self._space, observation))
+        joined[: -self.size] = np.asarray(flatten(self.inner, observation))
         joined[-self.size :] = valid if valid.any() else 1
         return joined
 

@@ -1,10 +1,10 @@
-"""A short try of a user's environment before anything starts, with each mistake in a sentence."""
+"""A short try of a user's environment, with each mistake in a sentence."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from contextlib import closing
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -13,41 +13,37 @@ from gymnasium.utils.passive_env_checker import check_action_space, check_observ
 
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.import_strings import is_import_string, load_object
+from genkidama.runtime.import_strings import is_import_string
 
 #: Steps that are tried: enough for the mistakes of a first version.
 _STEPS = 20
 
-#: A slow environment is tried no longer.
+#: A slow environment is tried no longer, and one whose resets are slow for one episode.
 _SECONDS = 2.0
+_QUICK_SECONDS = 0.5
 
 
-def try_environment(settings: Environment) -> None:
+def try_environment(settings: Environment, environment: gymnasium.Env[Any, Any]) -> None:
     """Plays a few random steps in an environment that an import string names; others are passed.
+
+    One with a clock, as a robot, is not played: it moves for nothing but its policy.
 
     Raises:
         ConfigurationError: it is built wrong; the message says what was expected and what came.
     """
-    if not is_import_string(settings.id) or settings.prefix:
+    if not is_import_string(settings.id):
         return
-    with warnings.catch_warnings():
+    found = ""
+    # What it raises, a core meets, too, and tells it with its place and traceback.
+    with warnings.catch_warnings(), suppress(BaseException):
         warnings.simplefilter("ignore")  # opinions on style
-        try:
-            environment = load_object(settings.id, "environment.id")(**settings.options)
-            if not isinstance(environment, gymnasium.Env):
-                return  # `make_environment` says so
-            with closing(environment):
-                found = _mistake(environment)
-        except ConfigurationError:
-            raise
-        except Exception:  # a core meets it, too, and tells it with its place and traceback
-            return
+        found = _mistake(environment, not settings.period)
     if found:
         raise ConfigurationError(f"environment.id = {settings.id!r}: {found}")
 
 
-def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
-    """The first mistake that shows itself; empty if none does."""
+def _mistake(environment: gymnasium.Env[Any, Any], plays: bool) -> str:
+    """The first mistake that shows itself, in its spaces or if it plays; empty if none does."""
     checks = {"observation_space": check_observation_space, "action_space": check_action_space}
     for name, check in checks.items():
         space = getattr(environment, name, None)
@@ -57,13 +53,16 @@ def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
             check(space)
         except AssertionError as error:
             return f"{name}: {error}"
+    if not plays:
+        return ""
+    began = time.monotonic()
     first: Any = environment.reset(seed=0)
     if not (isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], dict)):
         return f"reset() gives {_kind(first)}, expected the tuple (observation, info)"
     if found := _wrong(environment.observation_space, first[0], "reset()"):
         return found
     environment.action_space.seed(0)
-    deadline = time.monotonic() + _SECONDS
+    quick, deadline = began + _QUICK_SECONDS, began + _SECONDS
     for _ in range(_STEPS):
         if time.monotonic() > deadline:
             break
@@ -82,6 +81,8 @@ def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
             if not isinstance(value, bool | np.bool_):
                 return f"step() gives {name} = {value!r}, expected True or False"
         if terminated or truncated:
+            if time.monotonic() > quick:
+                break
             environment.reset()
     return ""
 

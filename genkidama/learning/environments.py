@@ -10,6 +10,9 @@ import importlib.util
 import inspect
 import math
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol, SupportsFloat, TypeAlias
@@ -53,12 +56,19 @@ _BOX2D_MODULES = {
 THREADS = ("num_threads", "thread_affinity_offset")
 
 
-def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.Env[Any, Any]:
+#: Looks at an environment as it is built, before anything is put around it. It may raise.
+Check: TypeAlias = Callable[[Environment, "gymnasium.Env[Any, Any]"], None]
+
+
+def make_environment(
+    settings: Environment, *, lean: bool = False, check: Check | None = None
+) -> gymnasium.Env[Any, Any]:
     """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
     Args:
         settings: `[environment]`.
         lean: whether Gymnasium's lander may be ours, which gives the same bits in less time.
+        check: is shown a single environment.
 
     Raises:
         ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
@@ -87,6 +97,8 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
             f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, "
             "expected a gymnasium.Env"
         )
+    if check is not None:
+        check(settings, environment)
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
     environment = ActionMask.around(environment, settings.action_mask == "info")
@@ -104,6 +116,29 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
         cv2.setNumThreads(1)
     result: gymnasium.Env[Any, Any] = environment
     return result
+
+
+def import_environment(settings: Environment) -> None:
+    """Imports all that builds this environment, and builds none.
+
+    Raises:
+        ConfigurationError: it, or a wrapper, does not exist.
+    """
+    if settings.prefix:
+        find("environments", settings.prefix)
+    elif is_import_string(settings.id):
+        load_object(settings.id, "environment.id")
+    else:
+        spec = environment_spec(settings.id)
+        made_by = spec.vector_entry_point if settings.vectorized else spec.entry_point
+        if str(made_by).startswith(_BOX2D):
+            _import_box2d()
+        if isinstance(made_by, str):
+            load_env_creator(made_by)
+        if "gymnasium.envs.box2d.lunar_lander" in sys.modules:
+            import_module("genkidama.learning.lander")
+    for position, wrapper in enumerate(settings.wrappers):
+        load_wrapper(wrapper, f"environment.wrappers[{position}]")
 
 
 def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
@@ -299,7 +334,12 @@ class Lanes(Protocol):
         ...
 
 
-def make_lanes(settings: Environment, count: int) -> Lanes:
+#: If the first of several environments is not built after this time, the others are built
+#: meanwhile, in threads.
+_SLOW_SECONDS = 1.0
+
+
+def make_lanes(settings: Environment, count: int, check: Check | None = None) -> Lanes:
     """`count` environments, in a vectorized form if a plug-in makes them or it is asked for.
 
     Raises:
@@ -307,7 +347,34 @@ def make_lanes(settings: Environment, count: int) -> Lanes:
     """
     if settings.vectorized or settings.prefix:
         return _Vectorized(make_vectorized(settings, count), count)
-    return _InTurn([make_environment(settings, lean=True) for _ in range(count)])
+    return Single(several(settings, count, check))
+
+
+def several(
+    settings: Environment, count: int, check: Check | None = None
+) -> list[gymnasium.Env[Any, Any]]:
+    """`count` single environments, of which the check is shown the first; errors as
+    `make_environment`."""
+    others: list[Future[gymnasium.Env[Any, Any]]] = []
+    first_is_built = threading.Event()
+
+    def build_others() -> None:
+        if not first_is_built.wait(_SLOW_SECONDS):
+            others.extend(threads.submit(make_environment, settings, lean=True) for _ in rest)
+
+    rest = range(1, count)
+    with ThreadPoolExecutor(count) as threads:
+        if rest:
+            threads.submit(build_others)
+        try:
+            made = [make_environment(settings, lean=True, check=check)]
+        finally:
+            first_is_built.set()
+    # Some can only be built by the main thread, as what takes signals.
+    made += [each.result() for each in others if each.exception() is None]
+    while len(made) < count:
+        made.append(make_environment(settings, lean=True))
+    return made
 
 
 def _first_seed(seed: int, count: int) -> int:
@@ -315,8 +382,8 @@ def _first_seed(seed: int, count: int) -> int:
     return int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**31 - count)
 
 
-class _InTurn:
-    """Single environments, stepped one after the other."""
+class Single:
+    """Lanes of single environments, stepped one after the other."""
 
     may_rest = True
 
@@ -324,7 +391,7 @@ class _InTurn:
         self.count = count = len(environments)
         self.observation_space = environments[0].observation_space
         self.action_space = environments[0].action_space
-        self._environments = environments
+        self.environments = environments
         self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
         # Filled anew in each step: new lists would cost a fast environment several per cent.
         self._result: Step = (
@@ -337,7 +404,7 @@ class _InTurn:
 
     def reset(self, seed: int) -> list[Array]:
         first = _first_seed(seed, self.count)
-        return [each.reset(seed=first + i)[0] for i, each in enumerate(self._environments)]
+        return [each.reset(seed=first + i)[0] for i, each in enumerate(self.environments)]
 
     def step(self, actions: list[Any]) -> Step:
         result = observations, rewards, terminations, truncations, finals = self._result
@@ -349,12 +416,12 @@ class _InTurn:
             truncations[lane] = truncated
             if terminated or truncated:
                 finals[lane] = np.array(observation)  # the next one may overwrite it
-                observation, _ = self._environments[lane].reset()
+                observation, _ = self.environments[lane].reset()
             observations[lane] = observation
         return result
 
     def close(self) -> None:
-        for environment in self._environments:
+        for environment in self.environments:
             environment.close()
 
 

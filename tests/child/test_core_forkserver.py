@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from genkidama.child.collector import Prepared, make_slots
 from genkidama.child.core import core_parts
 from genkidama.child.core_forkserver import _rehearse, build, layout_of, warm_up
 from genkidama.child.shared_memory import core_arrays
@@ -50,8 +51,9 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> Non
     )
     Asking.seen.clear()
     warm_up(settings)
-    *_, layout, rehearsal = build(settings)
-    _rehearse(*rehearsal)
+    slots = make_slots(settings)
+    *_, layout, rehearsal = build(settings, slots)
+    _rehearse(*rehearsal, Prepared(slots))
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
     assert (layout.replay_shape[1] > 16) == (url == "local")
 
@@ -62,7 +64,7 @@ def test_a_machine_without_an_engines_client_is_told_what_to_install(
     settings = small(replay={"steps": 40, "url": "redis://far"})
     monkeypatch.setitem(sys.modules, "valkey", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[replay\]'$"):
-        build(settings)
+        build(settings, make_environment(settings.environment))
 
 
 @pytest.mark.parametrize(

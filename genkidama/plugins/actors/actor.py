@@ -10,15 +10,24 @@ Laws of this file:
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 
-from genkidama.child.collector import Collector, CollectorContext, make_collector, make_slots
+from genkidama.child.collector import (
+    Collector,
+    CollectorContext,
+    Prepared,
+    make_collector,
+    make_slots,
+)
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import Single, several
 from genkidama.learning.model import Model
 from genkidama.plugins.actors.outbox import BufferedPipe, Outbox, block_arrays
 from genkidama.plugins.actors.rule import columns_of
@@ -62,6 +71,7 @@ class Actor:
         memory: SharedMemory,
         pipe: WorkerPipe,
         seed: tuple[int, ...],
+        prepared: Prepared | None = None,
     ) -> None:
         self._experiment = experiment
         self._index = index
@@ -70,7 +80,14 @@ class Actor:
         element = memory.semaphore[index : index + 1]
         self._records = BufferedPipe(pipe.pipe, memory.stop, element, "block")
         self._sequence = np.random.SeedSequence(seed)
-        self._slots = make_slots(experiment)
+        slots, self._first = prepared or Prepared(make_slots(experiment))
+        self._slots = slots
+        #: All that are built, whether their lanes play or not; None of a vectorized form.
+        self._environments: list[Any] | None = None
+        if isinstance(slots, gymnasium.Env):
+            self._environments = [slots]
+        elif isinstance(slots, Single):
+            self._environments = slots.environments
         self.model = Model(experiment, self._slots, memory.gradients[index])
         self._lanes = 0
         #: The share of lanes that rested when it chose them.
@@ -114,7 +131,7 @@ class Actor:
         except GONE:
             return 0
         finally:
-            self._slots.close()
+            self.close()
 
     @property
     def _cores(self) -> int:
@@ -135,8 +152,7 @@ class Actor:
             return
         self._lanes = lanes
         experiment = _with_lanes(self._experiment, lanes)
-        self._slots.close()
-        self._slots = make_slots(experiment)
+        self._take_slots(experiment)
         if experiment.environment.period:
             self._slots.report(self._memory.cycles[self._index], self._memory.answered)
         self._outbox.play(lanes)
@@ -147,16 +163,34 @@ class Actor:
             self.model, self._outbox, self._records, draws, diagnostics, True, renew=self.renew
         )
         self.collector = make_collector(experiment, self._slots, context)
-        self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
+        first, self._first = self._first, None
+        if lanes != self._experiment.environment.lanes:
+            first = None
+        self.collector.reset(int(child.generate_state(1)[0]) % 2**31, first)
+
+    def _take_slots(self, experiment: Experiment) -> None:
+        settings = experiment.environment
+        if self._environments is None:
+            self._slots.close()
+            self._slots = make_slots(experiment)
+            return
+        if (missing := settings.lanes - len(self._environments)) > 0:
+            self._environments += several(settings, missing)
+        playing = self._environments[: settings.lanes]
+        self._slots = playing[0] if settings.lanes == 1 else Single(playing)
+
+    def close(self) -> None:
+        """Closes its environments."""
+        for each in self._environments or [self._slots]:
+            each.close()
 
     def rehearse(self) -> None:
-        """Fills a block."""
+        """Fills all blocks, and acts once on an observation of zeros."""
         self._memory.weights[:] = self.model.numbers
-        self.play(self._experiment.environment.lanes)
         self._outbox.rehearse()
         self._memory.sizes[:] = 0
         forget_peak()
-        self.collector.collect(1)
+        self.model.network.acting()(np.zeros(self.model.observation_shape, np.float32))
 
 
 def _with_lanes(experiment: Experiment, lanes: int) -> Experiment:

@@ -24,12 +24,12 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import make_environment
 from genkidama.learning.forms import load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
@@ -229,10 +229,10 @@ def main(control: Connection) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         try:
-            experiment = Experiment.from_dict(control.recv())
-            environment = make_environment(experiment.environment)
-            environment.close()  # only its spaces are needed
-            learning = RowLearner(experiment, environment)
+            settings, described = control.recv()
+            experiment = Experiment.from_dict(settings)
+            spaces = spaces_of(experiment.environment, described)
+            learning = RowLearner(experiment, spaces)
         except ConfigurationError as error:
             print_user_traceback(error)
             control.send(("error", str(error)))

@@ -20,6 +20,7 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -41,11 +42,14 @@ from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.runs.run import SPACES
+from genkidama.runtime.files import write_atomically
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.shared_block import Block
+from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
 
@@ -160,7 +164,9 @@ class LearnerProcess(Companion):
         self._worker = worker = WorkerProcess(self)
         self._watch.ages.started(0)
         try:
-            entries, initial, shape, columns = await worker.describe(self._experiment, self._launch)
+            entries, initial, shape, columns = await worker.describe(
+                self._experiment, self._launch, await asyncio.to_thread(self._spaces)
+            )
         except asyncio.CancelledError:
             self._ending = True
             raise
@@ -177,6 +183,18 @@ class LearnerProcess(Companion):
         self._state_shape: tuple[int, int] = shape
         self._columns: Columns = columns
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
+
+    def _spaces(self) -> Any:
+        """The spaces of the environment, which is built for that once in a run; None of
+        Gymnasium's own, where it costs nothing."""
+        assert self._parent.out is not None
+        file = self._parent.out / SPACES
+        with suppress(OSError, ValueError):
+            return json.loads(file.read_bytes())
+        found = see_spaces(self._experiment)
+        if found is not None:
+            write_atomically(file, json.dumps(found).encode())
+        return found
 
     def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkedProcess:
         """Starts a learner. Waits while its forkserver is warming up."""

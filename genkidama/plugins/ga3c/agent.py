@@ -38,7 +38,7 @@ from genkidama.child.worker import (
 )
 from genkidama.config.experiment import Experiment
 from genkidama.learning.actions import converter
-from genkidama.learning.environments import check_numbers, make_lanes
+from genkidama.learning.environments import check_numbers, import_environment, make_lanes
 from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics
 
@@ -225,8 +225,5 @@ def run_agent(
 
 
 def warm_up(experiment: Experiment) -> None:
-    """Makes one step of the environment in the forkserver, as every agent will."""
-    lanes = make_lanes(experiment.environment, 1)
-    lanes.reset(0)
-    lanes.step([lanes.action_space.sample()])
-    lanes.close()
+    """Imports the environment in the forkserver, where none is built."""
+    import_environment(experiment.environment)

@@ -50,6 +50,7 @@ from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
+from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 
 #: Forks agents, without torch.
@@ -102,6 +103,8 @@ class GA3C(PooledBackend):
         self._rates = Rates()
         self._diagnosis = DiagnosticsReader(experiment)
         self._on_device = False
+        #: As `genkidama.learning.spaces.describe_spaces` gives them; None of Gymnasium's own.
+        self._spaces: Any = None
 
     @property
     def slots(self) -> Slots:
@@ -119,7 +122,8 @@ class GA3C(PooledBackend):
         with suppress(OSError):  # if it dies of the environment, agents will, too, and say so
             AGENTS.warm_up(self.experiment)
         self._engine = self._launch()
-        entries, vector, facts, device = await self._engine.build(self.experiment)
+        self._spaces = await asyncio.to_thread(see_spaces, self.experiment)
+        entries, vector, facts, device = await self._engine.build(self.experiment, self._spaces)
         self.signature = Signature.of(entries)
         self._on_device = device != "cpu"
         settings = self._settings
@@ -215,7 +219,7 @@ class GA3C(PooledBackend):
         slots = self.slots
         engine = self._engine = self._launch()
         try:
-            await engine.build(self.experiment)
+            await engine.build(self.experiment, self._spaces)
         except EnvironmentFailure:
             self.engine_lost(f"exit code {engine.wait()}", False)
             return
@@ -357,11 +361,11 @@ class EngineProcess(WorkerProcess):
         module = "genkidama.plugins.ga3c.engine"
         self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
 
-    async def build(self, experiment: Experiment) -> tuple[Any, ...]:
-        """Builds the experiment's network and environment in the engine. Returns signature entries,
-        the vector's bytes, facts, the device's type."""
+    async def build(self, experiment: Experiment, spaces: Any) -> tuple[Any, ...]:
+        """Builds the experiment's network in the engine. Returns signature entries, the vector's
+        bytes, facts, the device's type."""
         try:
-            description = await self.describe(experiment)
+            description = await self.describe(experiment, spaces=spaces)
         except (EOFError, OSError):
             raise EnvironmentFailure(
                 f"the process that holds the model died with exit code {self.wait()}; "

@@ -33,11 +33,11 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.actions import columns
-from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Numbers, Rollout
+from genkidama.learning.spaces import spaces_of
 from genkidama.learning.tensors.accelerator import DeviceWeights, find_device
 from genkidama.learning.tensors.tensor_model import HOST, TensorModel
 from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, put, ring, take
@@ -294,13 +294,11 @@ def _without_leave(indices: Array, queue: int) -> Array:
 class Engine:
     """The engine of one child; `control` is its end of the socket to the backend."""
 
-    def __init__(self, experiment: Experiment, control: Connection) -> None:
+    def __init__(self, experiment: Experiment, control: Connection, spaces: Any = None) -> None:
         self.experiment, self._control = experiment, control
         self.device = find_device("ga3c.device", experiment.ga3c.device)
-        environment = make_environment(experiment.environment)
-        self.spaces = environment  # kept for its spaces alone
-        environment.close()
-        self._first = TensorModel(experiment, environment)
+        self.spaces = spaces_of(experiment.environment, spaces)
+        self._first = TensorModel(experiment, self.spaces)
         make_learner(experiment.algorithm, self._first)
         self._started = 0
         self._threads: list[Predictor | Trainer] = []
@@ -388,7 +386,8 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         try:
-            engine = Engine(Experiment.from_dict(control.recv()), control)
+            settings, spaces = control.recv()
+            engine = Engine(Experiment.from_dict(settings), control, spaces)
         except ConfigurationError as error:
             print_user_traceback(error)
             control.send(("error", str(error)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -133,7 +134,7 @@ class LearnerOnly:
         self._log_mu = np.zeros(0, np.float32) if context.notes_log_mu else None
         self._batches = 0
 
-    def reset(self, seed: int) -> None:
+    def reset(self, seed: int, first: Any = None) -> None:
         pass
 
     def play(self, lanes: int) -> int:
