@@ -14,6 +14,7 @@ import difflib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 
 from genkidama.cli.parser import all_verbs, make_parser
@@ -29,12 +30,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
     signals.exit_on_interrupt()
-    if arguments is None and not sys.flags.safe_path:
+    signal.signal(signal.SIGTERM, _terminated)
+    if arguments is not None:
+        return _answered(arguments)
+    if not sys.flags.safe_path:
         # As `python -m` does: an experiment may name modules in the current folder.
         sys.path.insert(0, os.getcwd())
-    signal.signal(signal.SIGTERM, _terminated)
+    code = 1
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+        code = _answered(sys.argv[1:])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    _leave(code)
+    return code
+
+
+#: How long threads may go on that the interpreter would wait for, as an environment's.
+_PATIENCE_SECONDS = 1.0
+
+
+def _leave(code: int) -> None:
+    """Ends this command's forkserver, and this process if threads would keep it."""
+    if (forkserver := sys.modules.get("genkidama.runtime.forkserver")) is not None:
+        forkserver.leave_shared()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(_PATIENCE_SECONDS)
+            if thread.is_alive():
+                sys.stdout.flush()
+                os._exit(code)
+
+
+def _answered(arguments: Sequence[str]) -> int:
+    """Runs the verb; its exit code, also of an error."""
+    try:
+        return _run(list(arguments))
     except GenkidamaError as error:
         return fail(error)
     except KeyboardInterrupt:

@@ -170,18 +170,16 @@ def join(options: argparse.Namespace) -> int:
 
 def signature(options: argparse.Namespace) -> int:
     """Prints the parts of an experiment's network, and its digest for `parent.signature`."""
-    from genkidama.learning.environments import make_environment
-    from genkidama.learning.model import Model
+    from genkidama.runtime.task import call
 
     experiment = _experiment(options)
     # An experiment that is looked at may be somebody else's; one that is trained is the user's.
     check_imports(experiment.to_dict(), options.allow, str(options.file))
-    environment = make_environment(experiment.environment)
-    found = Model(experiment, environment).signature
-    environment.close()
-    for name, shape in found.entries:
+    task = "genkidama.runs.first_weights:describe", (experiment.to_dict(),)
+    entries, digest = call(experiment, *task, "its network cannot be built")
+    for name, shape in entries:
         print(f"# {name} {list(shape)}", file=sys.stderr)
-    print(found.digest)
+    print(digest)
     return 0
 
 

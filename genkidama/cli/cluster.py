@@ -7,6 +7,7 @@ restarted. When this process ends, for whatever reason, they all end.
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import time
@@ -18,8 +19,8 @@ from typing import Any
 import msgspec
 
 from genkidama.child.capacity import expected_cores
-from genkidama.child.orchestrator import CORES
-from genkidama.cli.parents import ParentProcess, end_all, finish
+from genkidama.child.orchestrator import CORES, PreparedCore
+from genkidama.cli.parents import ParentProcess, finish, wait_all
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
@@ -30,9 +31,10 @@ from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare, prepare_directory, resumable
-from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
+from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, SPACES, Run
 from genkidama.runtime import forkserver
-from genkidama.runtime.import_strings import is_import_string
+from genkidama.runtime.files import write_atomically
+from genkidama.runtime.import_strings import is_gymnasiums, is_import_string
 from genkidama.runtime.machine import ONE_THREAD, available_bytes, available_cores, loop_factory
 from genkidama.runtime.pacing import RestartPolicy, Throttle
 from genkidama.runtime.process import Process, failure
@@ -44,8 +46,31 @@ from genkidama.server.rules.registry import check_parts, make_rule
 # How the children of one machine share its CPU cores and its memory.
 
 
+#: Children of a run on this machine, unless the environment can be open only once.
+CHILDREN_HERE = 2
+
+
+def children_here(experiment: Experiment, children: int | None, cores: int | None) -> int:
+    """The number of children on this machine; None leaves it to this function.
+
+    Raises:
+        ConfigurationError: the environment can be open only once.
+    """
+    if not experiment.environment.exclusive:
+        return CHILDREN_HERE if children is None else children
+    for name, value in (("children", children), ("cores", cores)):
+        if value is not None and value > 1:
+            raise ConfigurationError(
+                f"{name} = {value}: with environment.exclusive = True, one core of one child plays "
+                "the one environment; leave it out"
+            )
+    return 1 if children is None else children
+
+
 def cores_of_each(experiment: Experiment, cores: int | None, children: int) -> int | None:
     """The core processes of each child; None leaves it to the experiment."""
+    if experiment.environment.exclusive:
+        return 1
     if cores is not None or experiment.child.cores != "auto":
         return cores
     share = max(1, children)
@@ -78,7 +103,7 @@ _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own
 def train(
     experiment: Experiment,
     *,
-    children: int = 2,
+    children: int | None = None,
     cores: int | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -97,7 +122,8 @@ def train(
 
     Args:
         experiment: all settings.
-        children: child processes, each with cores of its own.
+        children: child processes, each with cores of its own; if absent 2, or 1 of an environment
+            that is exclusive.
         cores: core processes of each child; what the experiment says if absent. If that is
             `"auto"`, this machine's CPU cores are divided among them, as far as memory allows.
         out: the run directory; a new one under `runs/` if absent.
@@ -122,6 +148,7 @@ def train(
     """
     begin("train")
     Experiment.expect(experiment)
+    children = children_here(experiment, children, cores)
     check_least(1, children=children, cores=cores)
     if weights is not None and resume is not None:
         raise ConfigurationError(f"weights = {weights} and resume = {resume}: give one of the two")
@@ -139,14 +166,18 @@ def train(
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
     experiment, about_stop = prepare(experiment)
-    if is_import_string(experiment.environment.id):
-        from genkidama.learning.environment_checks import try_environment  # Gymnasium
-
-        try_environment(experiment.environment)
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))
-    run = prepare_directory(experiment, out, resume)
+    first, spaces = (None, None) if done else prepare_first_core(experiment, say)
+    try:
+        run = prepare_directory(experiment, out, resume)
+        if spaces is not None:  # a learner beside the parent need not build one, too
+            write_atomically(run.path / SPACES, json.dumps(spaces).encode())
+    except BaseException:
+        if first is not None:
+            first.end()
+        raise
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)
@@ -155,13 +186,55 @@ def train(
             with (
                 following(experiment, progress, watch, about_stop) as passed_on,
                 resumable(run, "train"),
-                Cluster(run, experiment, names, cores, shards=shards) as cluster,
+                Cluster(run, experiment, names, cores, shards=shards, first=first) as cluster,
             ):
                 cluster.wait(feed.begin(run, passed_on), say)
         if episodes:
             evaluate_trained(run, episodes, experiment.seed, progress)
             feed.evaluated(run)
     return run
+
+
+def prepare_first_core(
+    experiment: Experiment, say: Callable[[str], None] | None
+) -> tuple[PreparedCore | None, Any]:
+    """The first core of the first child, with its environments, so that they are built once; and
+    their spaces, as `genkidama.learning.spaces` describes them.
+
+    Gymnasium's own environments are known to be right, and quickly built; for them, there is none.
+
+    Raises:
+        ConfigurationError: the environment or the network cannot be built.
+    """
+    if is_gymnasiums(experiment.environment):
+        return None, None
+    forkserver.share()
+    try:
+        core = PreparedCore.start(experiment, check=True)
+    except OSError as error:
+        raise EnvironmentFailure(f"no process can be started: {error}") from error
+    spoken = 1.0
+
+    def tell(seconds: float) -> None:
+        nonlocal spoken
+        if say is not None and seconds >= 2.0 * spoken:
+            say(f"building the environment, {seconds:.0f} s so far")
+            spoken = seconds
+
+    try:
+        core.built(tell)
+        found = core.describe(experiment)
+    except (EOFError, OSError):  # the child will meet what has killed it
+        core.end()
+        return None, None
+    except BaseException:
+        core.end()
+        raise
+    spaces = None if found is None else found.spaces
+    if experiment.child.backend == "hogwild":
+        return core, spaces
+    core.end()
+    return None, spaces
 
 
 def warm_up(experiment: Experiment) -> None:
@@ -180,7 +253,8 @@ class Cluster:
     """One parent and its children, as processes. Entering starts them, leaving ends them.
 
     The run's directory is prepared. Each child has so many `cores`, or what the experiment says;
-    the parent listens at `listen`, or a free port of the loopback.
+    the parent listens at `listen`, or a free port of the loopback. The first child gets the `first`
+    core.
     """
 
     def __init__(
@@ -191,6 +265,7 @@ class Cluster:
         cores: int | None,
         listen: str | None = None,
         shards: int = 1,
+        first: PreparedCore | None = None,
     ) -> None:
         self._path = run.path
         self._experiment = experiment
@@ -199,6 +274,7 @@ class Cluster:
         self._alone = listen is None
         self._steps = 0
         self._children: list[Process] = []
+        self._first = first
         self._forkserver: forkserver.Server | None = None
         #: The parent's processes, one for each shard.
         secret = secrets.token_hex(32) if shards > 1 else ""
@@ -223,8 +299,14 @@ class Cluster:
         for parent in self._parents:
             parent.start(_OPEN if self._alone else (), server)
         for name in self._names:
-            command = self._child_command(name)
-            self._children.append(Process(name, command, logs / f"{name}.log", forkserver=server))
+            command, log = self._child_command(name), logs / f"{name}.log"
+            once: tuple[Sequence[str], Sequence[int]] = (), ()
+            if self._first is not None:
+                once = ["--first-core", str(self._first)], self._first.descriptors
+            self._children.append(Process(name, command, log, forkserver=server, once=once))
+            if self._first is not None:
+                self._first.leave()
+                self._first = None
         # Those are forked before, and start meanwhile. They do not carry what cores need.
         if self._names and self._experiment.child.backend == "hogwild":
             with suppress(OSError):  # it has died, and they do without it
@@ -301,17 +383,22 @@ class Cluster:
         return bool(lines)
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
+        if self._first is not None:
+            self._first.end()
         for child in self._children:
             child.terminate()
         deadline = time.monotonic() + _CHILD_GRACE
         for child in self._children:
             child.wait(deadline - time.monotonic())
+            child.kill()
+        wait_all(self._parents, _PARENT_GRACE)
         if self._forkserver is not None:
             self._forkserver.close()  # it may be busy, and know of no end that it has not seen
         for child in self._children:
             child.end(0.0)
             child.close()
-        end_all(self._parents, _PARENT_GRACE, error)
+        for parent in self._parents:
+            parent.close(error)
 
 
 #: A child that fails more often in a row is left out. That takes some four minutes.

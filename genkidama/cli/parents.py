@@ -129,9 +129,10 @@ class ParentProcess:
             self._process.wait(seconds)
 
     def close(self, error: BaseException | None) -> None:
-        """Ends it at once and closes its files; notes a lost checkpoint in the error."""
+        """Kills it if it runs, and closes its files; notes a lost checkpoint in the error."""
         if self._process is not None:
-            self._process.end(0.0)
+            self._process.kill()
+            self._process.wait()
             self._process.close()
             if self._joined or (self._process.code or 0) > 0:
                 note_loss(error, self._process)
@@ -154,14 +155,13 @@ def finish(others: Sequence[ParentProcess], seconds: float) -> None:
             raise failure(code, part.process.error())
 
 
-def end_all(parts: Sequence[ParentProcess], grace: float, error: BaseException | None) -> None:
-    """Ends all within the grace, and closes them."""
+def wait_all(parts: Sequence[ParentProcess], grace: float) -> None:
+    """Asks all to end, and waits until they have, but no longer than this."""
     for part in parts:
         part.terminate()
     deadline = time.monotonic() + grace
     for part in parts:
-        part.wait(deadline - time.monotonic())  # asked twice, it would end at once
-        part.close(error)
+        part.wait(deadline - time.monotonic())
 
 
 class HistoryReader:

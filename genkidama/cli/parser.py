@@ -41,7 +41,7 @@ VERBS = {
         "Trains a whole cluster on this machine.",
         (
             file("the experiment (may be left out with --resume)"),
-            number("--children", "child processes (default: 2)", default=2),
+            number("--children", "child processes (default: 2)"),
             number(
                 "--cores",
                 "core processes of each child (default: all CPU cores, divided among the children)",

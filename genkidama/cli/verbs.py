@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from genkidama.cli.cluster import train
+from genkidama.cli.cluster import children_here, train
 from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
@@ -44,13 +44,14 @@ def run_train(options: argparse.Namespace) -> int:
     progress = Progress(experiment, about=about_stop)
     if any(each.partition("=")[0].strip() == "parent.listen" for each in options.set):
         progress.say("parent.listen: train takes a free port of this machine; see genkidama parent")
-    if options.cores is not None and (many := options.cores * options.children) > available_cores():
+    children = children_here(experiment, options.children, options.cores)
+    if options.cores is not None and (many := options.cores * children) > available_cores():
         progress.say(f"{many} core processes share {plural(available_cores(), 'CPU core')}")
     with feeding(getattr(options, "sinks", ()), progress.say) as sinks:
         with closing_display(progress):
             run = train(
                 experiment,
-                children=options.children,
+                children=children,
                 cores=options.cores,
                 out=options.out,
                 resume=options.resume,
@@ -66,6 +67,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
+    prefork()
     evaluations = []
     for target in options.targets:
         evaluation = evaluate(

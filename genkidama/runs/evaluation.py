@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from subprocess import PIPE, Popen
-from typing import IO, Any
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +20,18 @@ import numpy.typing as npt
 from genkidama.config import plugin
 from genkidama.config.allowlist import prefix_of
 from genkidama.config.decoding import check_least
+from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.starts import check_seed, is_null, starts_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
 from genkidama.runtime.files import write_atomically
-from genkidama.runtime.import_strings import describe_exit
+from genkidama.runtime.forkserver import ForkServer
 from genkidama.runtime.machine import ONE_THREAD, available_cores
-from genkidama.runtime.process import failure
-from genkidama.runtime.script import begin, mark
+from genkidama.runtime.script import begin
+from genkidama.runtime.task import Task
 
 
 @dataclass(frozen=True)
@@ -204,26 +201,24 @@ def evaluate(
     allowed = [*allow, *(() if run is None else run.allow)]
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
-    request: dict[str, Any] = {"seed": seed, "greedy": deterministic, "environment": environment}
-    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
-    processes = cores or available_cores()
+    request: dict[str, Any] = {"greedy": deterministic, "environment": environment}
+    request |= {"starts": starts, "recorded": recorded, "allow": allowed}
     which = str(weights)
-    if run is not None and choose and (kept := _kept(run)):
-        log = run.path / LOGS
-        chosen = max(_judged(request, kept, choose, processes, log), key=itemgetter(0))[1]
-        if keep:
-            chosen = _keep(run, chosen)
-        weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
-        which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
-    checkpoint, path = weights.checkpoint, weights.path
-    count = min(processes, episodes)
-    shares = [list(range(first, episodes, count)) for first in range(count)]
-    request["checkpoint"] = str(path)
-    log = (path.parents[1] if run is None else run.path) / LOGS
+    log = (weights.path.parents[1] if run is None else run.path) / LOGS / "evaluation.log"
     display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
-    questions = [json.dumps(request | {"episodes": share}).encode() for share in shares]
-    with display as watch:
-        answers = ask(_COMMAND, questions, watch, log)
+    experiment = weights.checkpoint.experiment
+    with Players(request, experiment, cores or available_cores(), log) as players:
+        if run is not None and choose and (kept := _kept(run)):
+            chosen = max(_judged(players, kept, choose, seed), key=itemgetter(0))[1]
+            if keep:
+                chosen = _keep(run, chosen)
+            weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
+            which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
+        checkpoint, path = weights.checkpoint, weights.path
+        count = min(_SHARES * players.most, episodes)
+        shares = [list(range(first, episodes, count)) for first in range(count)]
+        with display as watch:
+            answers = players.play([(path, share) for share in shares], seed, watch)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -254,17 +249,13 @@ def _kept(run: Run) -> list[Path]:
 
 
 def _judged(
-    request: dict[str, Any], kept: list[Path], episodes: int, processes: int, log: Path
+    players: Players, kept: list[Path], episodes: int, seed: int
 ) -> Iterator[tuple[float, Path]]:
     """The mean return of each checkpoint over the same episodes, none of those that count."""
-    seed = (request["seed"] + 1) % 2**32
-    request = request | {"seed": seed, "episodes": list(range(episodes))}
-    for first in range(0, len(kept), processes):
-        some = kept[first : first + processes]
-        questions = [json.dumps(request | {"checkpoint": str(path)}).encode() for path in some]
-        answers = ask(_COMMAND, questions, _ignore, log)
-        for answer, path in zip(answers, some, strict=True):
-            yield float(np.mean(answer["returns"])), path
+    jobs = [(path, list(range(episodes))) for path in kept]
+    answers = players.play(jobs, (seed + 1) % 2**32, _ignore)
+    for answer, path in zip(answers, kept, strict=True):
+        yield float(np.mean(answer["returns"])), path
 
 
 def _keep(run: Run, path: Path) -> Path:
@@ -286,94 +277,134 @@ def _recorded(name: str) -> Any:
         raise ConfigurationError(f"{name}: cannot be read as JSON: {error}") from None
 
 
-# The processes that play, each with its share of the episodes.
+# The processes that play.
 
 
-_COMMAND = [sys.executable, "-m", "genkidama.runs.evaluation_worker"]
+#: Shares of the episodes for each process: some take longer than others.
+_SHARES = 4
+
+#: Below this, all processes build their environments at once; above, it must pay.
+_QUICK_SECONDS = 1.0
+
+#: A checkpoint, and the numbers of episodes to play with it.
+Job: TypeAlias = tuple[Path, list[int]]
 
 
 def _ignore(_: float) -> None:
     """Watches nothing."""
 
 
-def ask(
-    command: list[str], questions: list[bytes], watch: Callable[[float], None], log: Path
-) -> list[dict[str, Any]]:
-    """Runs a command, which plays, once for each question, all at once; returns their answers.
+class Players:
+    """The processes of an evaluation, each with one environment as long as it takes.
 
-    `watch` is called with each return as it comes. A traceback is written to the folder `log`.
+    The first builds its environment before the others do, and if that takes long, there are others
+    only if they shorten the evaluation. Where a second environment cannot be built, as of a device
+    that can be opened once, the first plays all.
+
+    Args:
+        request: what `evaluation_worker.serve` is told, but for the seed.
+        experiment: of the weights.
+        most: the number of processes, at most; 1 for an environment that is exclusive or has a
+            clock.
+        log: where a traceback is kept, and what environments have left behind is named.
     """
-    lock = threading.Lock()
 
-    def tell(value: float) -> None:
-        with lock:
-            watch(value)
+    def __init__(
+        self, request: dict[str, Any], experiment: Experiment, most: int, log: Path
+    ) -> None:
+        environment = experiment.environment
+        self.most = 1 if environment.exclusive or environment.period else most
+        self._request, self._experiment, self._log = request, experiment, log
+        self._forkserver = ForkServer("genkidama.runs.evaluation_worker", lambda _: ONE_THREAD)
+        self._tasks: list[Task] = []
+        self._build_seconds = 0.0
+        self._over = False
 
-    variables = {**os.environ, **mark(), **ONE_THREAD}
-    with ExitStack() as stack:
-        # A pipe would fill up. The last line says why a process died.
-        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in questions]
-        processes = [
-            stack.enter_context(Popen(command, stdin=PIPE, stdout=PIPE, stderr=file, env=variables))
-            for file in said
-        ]
-        # A thread reads each process, so each return is reported at once.
-        threads = stack.enter_context(ThreadPoolExecutor(len(processes)))
-        answers = [
-            threads.submit(_answer, *each, tell, log)
-            for each in zip(processes, questions, said, strict=True)
-        ]
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for task in self._tasks:
+            if kind is not None:
+                task.kill()
+            task.close()
+        self._forkserver.close()
+
+    def play(
+        self, jobs: Sequence[Job], seed: int, watch: Callable[[float], None]
+    ) -> list[dict[str, Any]]:
+        """The answers to these jobs, in their order.
+
+        `watch` is called with each return as it comes, by one thread at a time.
+
+        Raises:
+            GenkidamaError: of the process that has failed.
+        """
+        waiting = deque(enumerate(jobs))
+        answers: dict[int, dict[str, Any]] = {}
+        lock = threading.Lock()
+        running: list[Future[None]] = []
+
+        def tell(value: float) -> None:
+            with lock:
+                watch(value)
+
+        def work(task: Task) -> None:
+            with suppress(IndexError):
+                while True:
+                    number, (path, episodes) = waiting.popleft()
+                    began = time.monotonic()
+                    task.send((str(path), episodes, seed))
+                    while not isinstance(answer := task.receive(), dict):
+                        tell(answer)
+                    answers[number] = answer
+                    add(len(waiting) * (time.monotonic() - began))
+
+        def join() -> None:
+            with suppress(GenkidamaError):  # as of a device that can be opened once
+                work(self._begin(jobs[0][0]))
+
+        def add(left: float) -> None:
+            """Has other processes join if they shorten what is `left` to play, in seconds."""
+            with lock:
+                if max(_QUICK_SECONDS, left / 2) > self._build_seconds and len(running) < self.most:
+                    most = min(self.most, len(jobs)) - len(running)
+                    running.extend(threads.submit(join) for _ in range(most))
+
+        if not self._tasks:
+            self._begin(jobs[0][0])
+        with ThreadPoolExecutor(self.most) as threads:
+            with lock:  # one may be quick
+                running += [threads.submit(work, task) for task in self._tasks]
+            add(0.0)
+            try:
+                for future in running:  # which grows, while one of them runs
+                    future.result()
+            except BaseException:
+                waiting.clear()
+                self._over = True
+                for task in self._tasks:
+                    task.kill()
+                raise
+        return [answers[number] for number in range(len(jobs))]
+
+    def _begin(self, path: Path) -> Task:
+        """Another process, whose environment is built."""
+        task = Task(
+            self._forkserver,
+            self._experiment,
+            "genkidama.runs.evaluation_worker:serve",
+            (self._request | {"checkpoint": str(path)},),
+            "playing episodes fails",
+            self._log,
+        )
+        self._tasks.append(task)
         try:
-            return [answer.result() for answer in answers]
-        finally:
-            for process in processes:
-                process.kill()
-
-
-def _answer(
-    process: Popen[bytes],
-    question: bytes,
-    said: IO[bytes],
-    tell: Callable[[float], None],
-    log: Path,
-) -> dict[str, Any]:
-    """The answer of a process, in its last line. Each line before is a return."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with suppress(BrokenPipeError):  # it is dead already, as is found below
-        process.stdin.write(question)
-        process.stdin.close()
-    last = b""
-    for line in process.stdout:
-        with suppress(ValueError):
-            tell(float(line))
-        last = line
-    answer: dict[str, Any] | None = None
-    if process.wait() == 0:
-        with suppress(json.JSONDecodeError):
-            answer = json.loads(last)
-    if answer is not None and "error" not in answer:
-        return answer
-    said.seek(0)
-    text = said.read()
-    kept = ""
-    if b"Traceback (most recent call last):" in text:
-        with suppress(OSError):
-            log.mkdir(exist_ok=True)
-            path = log / "evaluation.log"
-            path.write_bytes(text)
-            kept = f"; the whole traceback is in {path}"
-    if answer is not None:
-        raise failure(answer["exit_code"], answer["error"] + kept)
-    words = _last_words(text.decode(errors="replace")) or "it said nothing"
-    raise EnvironmentFailure(
-        "a process that plays evaluation episodes ended: "
-        f"{describe_exit(process.returncode)}: {words}{kept}"
-    )
-
-
-def _last_words(text: str) -> str:
-    """The exception behind a traceback, whose lines are indented, or else the last line."""
-    lines = text.rstrip().splitlines()
-    behind = list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines)))
-    return " ".join(reversed(behind)) if len(behind) < len(lines) else "".join(lines[-1:])
+            if self._over:
+                task.kill()
+            self._build_seconds = task.receive()
+        except GenkidamaError:
+            self._tasks.remove(task)
+            task.close()
+            raise
+        return task

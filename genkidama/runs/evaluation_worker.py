@@ -1,32 +1,30 @@
-"""Episodes played with fixed weights: one process' share of an evaluation.
+"""Episodes played with fixed weights: the task of a process of an evaluation.
 
-`genkidama.runs.evaluation` starts `python -m genkidama.runs.evaluation_worker`. The request comes
-as JSON on standard input. Each return goes to standard output at once, a line of JSON, and the
-answer at the end, in the last line.
+`genkidama.runs.evaluation` starts it, and asks for one share of the episodes after the other.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from genkidama.config.allowlist import check_imports
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
 from genkidama.runs import sharded_checkpoint
+from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.policy import model_of
 from genkidama.runs.resume import default_threshold
-from genkidama.runtime.import_strings import describe_error, print_user_traceback
-from genkidama.runtime.machine import end_with_parent
 
 
 def play(
@@ -80,46 +78,66 @@ def steps_of(
     yield observation, None, total
 
 
-def main() -> int:
-    """One share of an evaluation; returns the exit code."""
-    request = json.load(sys.stdin)
-    end_with_parent(request["parent"])
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # what an environment prints is no part of the answer
+def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict[str, Any]) -> None:
+    """A process' share of an evaluation, in one environment.
+
+    It says how many seconds it took to build the environment. Then it receives the path of a
+    checkpoint, numbers of episodes and their seed, says each return as it comes, and a dict when
+    all are played; and so on.
+    """
+    path = request["checkpoint"]
+    checkpoint = sharded_checkpoint.load(path)
+    experiment = checkpoint.experiment
+    named = () if request["environment"] is None else ("environment.id",)
+    check_imports(experiment.to_dict(), request["allow"], path, named)
+    settings = played(experiment.environment, request["environment"])
+    threshold = default_threshold(settings)
+    greedy = request["greedy"]
+    starts = starts_of(request["starts"], request["recorded"])
+    began = time.monotonic()
+    with closing(_made(settings, experiment)) as environment:
+        seconds = time.monotonic() - began
+        model = _model(checkpoint, environment, settings)
+        send(seconds)
+        while True:
+            named, episodes, seed = receive()
+            if named != path:
+                path, checkpoint = named, sharded_checkpoint.load(named)
+                model = _model(checkpoint, environment, settings)
+            returns = play(model, environment, episodes, seed, greedy, starts, send)
+            shown = greedy or getattr(model.head, "greedy", False)
+            send(
+                {
+                    "returns": returns,
+                    "threshold": threshold,
+                    "environment": settings.id,
+                    "greedy": shown,
+                }
+            )
+
+
+def _made(settings: Environment, experiment: Experiment) -> gymnasium.Env[Any, Any]:
     try:
-        checkpoint = sharded_checkpoint.load(request["checkpoint"])
-        experiment = checkpoint.experiment
-        named = () if request["environment"] is None else ("environment.id",)
-        check_imports(experiment.to_dict(), request["allow"], request["checkpoint"], named)
-        settings = played(experiment.environment, request["environment"])
-        try:
-            environment = make_environment(settings)
-            model = model_of(checkpoint, environment)
-        except GenkidamaError as error:
-            trained = experiment.environment.id
-            if settings.id == trained:
-                raise
-            way_out = f"trained in {trained!r}: --environment {trained} plays that"
-            raise ConfigurationError(f"{error}; the policy was {way_out}") from error
-        starts = starts_of(request["starts"], request["recorded"])
-        seed, greedy = request["seed"], request["greedy"]
-
-        def tell(value: float) -> None:
-            print(json.dumps(value), file=answer, flush=True)
-
-        returns = play(model, environment, request["episodes"], seed, greedy, starts, tell)
-        found = {"returns": returns, "threshold": default_threshold(settings)}
-        greedy = greedy or getattr(model.head, "greedy", False)
-        json.dump({**found, "environment": settings.id, "greedy": greedy}, answer)
+        return make_environment(settings)
     except GenkidamaError as error:
-        print_user_traceback(error)
-        json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
-    except Exception as error:  # an environment or network of the user's own may raise anything
-        traceback.print_exc()
-        words = f"playing episodes fails: {describe_error(error)}"
-        json.dump({"error": words, "exit_code": 1}, answer)
-    return 0
+        raise _of_another(error, settings, experiment) from error
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _model(
+    checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any], settings: Environment
+) -> Model:
+    try:
+        return model_of(checkpoint, environment)
+    except GenkidamaError as error:
+        raise _of_another(error, settings, checkpoint.experiment) from error
+
+
+def _of_another(
+    error: GenkidamaError, settings: Environment, experiment: Experiment
+) -> GenkidamaError:
+    """The error, which says where the policy was trained if it plays elsewhere."""
+    trained = experiment.environment.id
+    if settings.id == trained:
+        return error
+    way_out = f"trained in {trained!r}: --environment {trained} plays that"
+    return ConfigurationError(f"{error}; the policy was {way_out}")

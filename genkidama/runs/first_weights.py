@@ -1,35 +1,35 @@
-"""The weights of an experiment before any training.
-
-`genkidama.runs.warm_start` starts `python -m genkidama.runs.first_weights FILE`. The experiment
-comes as TOML on standard input.
-"""
+"""An experiment's network before any training, as tasks."""
 
 from __future__ import annotations
 
-import sys
-import tomllib
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from genkidama.config.experiment import Experiment
-from genkidama.errors import GenkidamaError
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.runs.checkpoint import save
 from genkidama.runs.warm_start import first_snapshot
-from genkidama.runtime.log import fail
 
 
-def main() -> int:
-    """Writes the checkpoint; the exit code."""
-    try:
-        experiment = Experiment.from_dict(tomllib.loads(sys.stdin.read()))
-        environment = make_environment(played(experiment.environment))
+def make(
+    receive: Callable[[], Any], send: Callable[[Any], None], settings: dict[str, Any], path: Path
+) -> None:
+    """Writes the checkpoint."""
+    experiment = Experiment.from_dict(settings)
+    with closing(make_environment(played(experiment.environment))) as environment:
         model = Model(experiment, environment)
-        environment.close()
-        save(sys.argv[1], model.signature, model.numbers, first_snapshot(experiment))
-    except GenkidamaError as error:
-        return fail(error)
-    return 0
+    save(path, model.signature, model.numbers, first_snapshot(experiment))
+    send(None)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def describe(
+    receive: Callable[[], Any], send: Callable[[Any], None], settings: dict[str, Any]
+) -> None:
+    """Says the signature's entries and its digest."""
+    experiment = Experiment.from_dict(settings)
+    with closing(make_environment(experiment.environment)) as environment:
+        found = Model(experiment, environment).signature
+    send((found.entries, found.digest))

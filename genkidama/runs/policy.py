@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,9 +21,11 @@ from genkidama.learning.actions import INVALID, MaskedBox
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.forms import load_tensors
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, Spaces
+from genkidama.learning.spaces import spaces_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
+from genkidama.runs.run import SPACES
 from genkidama.runtime.files import write_atomically
 
 if TYPE_CHECKING:
@@ -30,9 +34,9 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Model:
+def model_of(checkpoint: Checkpoint, spaces: Spaces) -> Model:
     """The model of a checkpoint, with its weights."""
-    model = Model(checkpoint.experiment, environment)
+    model = Model(checkpoint.experiment, spaces)
     if (difference := model.signature.difference(checkpoint.signature)) is not None:
         raise ConfigurationError(
             f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
@@ -40,6 +44,16 @@ def model_of(checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any]) -> Mo
         )
     model.numbers[:] = checkpoint.vector
     return model
+
+
+def _spaces_beside(checkpoint: Checkpoint) -> Any:
+    """The described spaces in the directory of a checkpoint's run, if they are there: then a policy
+    needs no robot. An environment of a plug-in is played as another."""
+    if checkpoint.path is None or checkpoint.experiment.environment.prefix:
+        return None
+    with suppress(OSError, ValueError, IndexError):
+        return json.loads((checkpoint.path.parents[1] / SPACES).read_bytes())
+    return None
 
 
 class Policy:
@@ -64,14 +78,10 @@ class Policy:
         #: The file that it comes from, if any, and the parent's count of pushes then.
         self.checkpoint = checkpoint.path
         self.version = checkpoint.snapshot.version
-        environment = self.make_environment()
-        try:
-            self.observation_space = environment.observation_space
-            self.action_space = environment.action_space
-            #: The network over its vector.
-            self.model = model_of(checkpoint, environment)
-        finally:
-            environment.close()
+        spaces = spaces_of(played(self.experiment.environment), _spaces_beside(checkpoint))
+        self.observation_space, self.action_space = spaces
+        #: The network over its vector.
+        self.model = model_of(checkpoint, spaces)
         self._one = self.model.network.acting()
         self._many = self.model.network.acting_together()
         self._normalize = self.model.normalizer()

@@ -9,8 +9,6 @@ Laws of this file:
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +16,11 @@ from pathlib import Path
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.config.plugin import every
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.vector import unflatten
 from genkidama.runs.checkpoint import Checkpoint, load
 from genkidama.runs.run import weights_of
+from genkidama.runtime.task import call
 from genkidama.server.trial import Snapshot
 
 #: So many arrays that are not taken are named.
@@ -144,17 +143,11 @@ def _first_weights(experiment: Experiment) -> Checkpoint:
             f"{start}: was trained with other settings of its network or environment, and without "
             "Gymnasium this machine cannot see what fits; install that here, too"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "first.safetensors"
-        done = subprocess.run(
-            [sys.executable, "-m", "genkidama.runs.first_weights", str(file)],
-            input=experiment.to_toml(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            last = (done.stderr.strip() or "no word").splitlines()[-1].removeprefix("error: ")
-            raise EnvironmentFailure(f"{start}: its network cannot be compared: {last}")
-        return load(file)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "first.safetensors"
+            task = "genkidama.runs.first_weights:make", (experiment.to_dict(), file)
+            call(experiment, *task, "it cannot be built")
+            return load(file)
+    except GenkidamaError as error:
+        raise EnvironmentFailure(f"{start}: its network cannot be compared: {error}") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.cli.parents import HistoryReader, ParentProcess, end_all, finish
+from genkidama.cli.parents import HistoryReader, ParentProcess, finish, wait_all
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.protocol.shard import WHOLE, Shard, end_proof
@@ -49,7 +49,8 @@ def test_a_part_that_is_killed_or_told_to_stop_returns_to_its_address(tmp_path: 
         assert part.process.code == 0
         assert [line["reason"] for line in history(own, "stop")] == ["SIGTERM", "SIGTERM"]
     finally:
-        end_all([part], 2.0, None)
+        wait_all([part], 2.0)
+        part.close(None)
 
 
 async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> None:
@@ -77,7 +78,8 @@ async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> 
             part.poll(said.append)
         assert said == ["the parent, part 2/2, has ended: 2 exchanges a child done"]
     finally:
-        end_all([part], 2.0, None)
+        wait_all([part], 2.0)
+        part.close(None)
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -100,7 +102,8 @@ async def test_only_a_parent_that_has_taken_a_child_can_have_lost_something(
         parent.wait(10.0)
         assert (parent.process.code or 0) < 0
     finally:
-        end_all([parent], 2.0, error)
+        wait_all([parent], 2.0)
+        parent.close(error)
     assert bool(getattr(error, "__notes__", [])) == joins
 
 
@@ -114,7 +117,8 @@ def test_a_part_that_ends_with_an_error_ends_the_cluster(tmp_path: Path) -> None
         with pytest.raises(ConfigurationError, match="none"):
             part.poll(lambda line: None)
     finally:
-        end_all([part], 2.0, None)
+        wait_all([part], 2.0)
+        part.close(None)
 
 
 def line(reason: str) -> bytes:

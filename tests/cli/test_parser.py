@@ -53,13 +53,13 @@ def test_help_fits_a_terminal_of_80_columns(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["train"], {"file": None, "children": 2, "cores": None, "set": [], "episodes": 500}),
+        (["train"], {"file": None, "children": None, "cores": None, "set": [], "episodes": 500}),
         (
             ["train", "x", "--set", "a=1", "--set", "b=2", "--updates", "3"],
             {"verb": "train", "file": Path("x"), "set": ["a=1", "b=2"], "updates": 3},
         ),
         (["evaluate", "run"], {"targets": [Path("run")], "deterministic": False, "seed": 0}),
-        (["search"], {"children": 2, "listen": None, "no_figures": False}),
+        (["search"], {"children": None, "listen": None, "no_figures": False}),
         (["launch", "--ray"], {"ray": True, "address": None, "children": None, "gpus": 0.0}),
         (["report", "run", "--figures", "x"], {"run": Path("run"), "figures": Path("x")}),
         (["plot", "a", "b"], {"runs": [Path("a"), Path("b")], "over": "steps", "out": None}),

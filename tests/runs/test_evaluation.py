@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -20,7 +23,14 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
 from genkidama.runs.checkpoint import save
-from genkidama.runs.evaluation import Evaluation, Evaluations, ask, evaluate, evaluate_trained
+from genkidama.runs.evaluation import (
+    Evaluation,
+    Evaluations,
+    Job,
+    Players,
+    evaluate,
+    evaluate_trained,
+)
 from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
@@ -142,17 +152,16 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     asked: list[tuple[Path, int]] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
 
-    def ask(command: list[str], questions: list[bytes], *_: object) -> list[dict[str, object]]:
-        requests = [json.loads(question) for question in questions]
-        asked.extend((Path(each["checkpoint"]), each["seed"]) for each in requests)
+    def play(self: Players, jobs: list[Job], seed: int, _: object) -> list[dict[str, object]]:
+        asked.extend((path, seed) for path, _ in jobs)
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
-        played = [(Path(each["checkpoint"]), len(each["episodes"])) for each in requests]
+        played = [(path, len(episodes)) for path, episodes in jobs]
         return [answer | {"returns": [means.get(path, 9.0)] * count} for path, count in played]
 
-    monkeypatch.setattr("genkidama.runs.evaluation.ask", ask)
+    monkeypatch.setattr(Players, "play", play)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
     # Other episodes than those that count.
-    assert asked == [(path, 1) for path in reversed(means)] + [(run.checkpoints[0], 0)]
+    assert asked == [(path, 1) for path in reversed(means)] + [(run.checkpoints[0], 0)] * 4
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
     assert run.best is None
     # At the end of `train` it becomes the best, unless the evaluation is too short for that.
@@ -203,9 +212,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "genkidama", "evaluate", str(run.path), "--episodes", "2"]
     command += ["--allow", "tests.tiny"]
     program = psutil.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    playing = until(lambda: [one for one in program.children() if one.num_threads()], seconds=30.0)
-    # They sleep in the environment: each has imported NumPy by then.
-    until(lambda: all(any("numpy" in m.path for m in one.memory_maps()) for one in playing))
+    playing = until(lambda: program.children(recursive=True)[1:], seconds=30.0)
     program.kill()
     program.wait()
     until(lambda: not any(one.is_running() for one in playing), "their end", 20.0)
@@ -329,47 +336,54 @@ def test_what_is_no_run_and_no_checkpoint_is_the_users_mistake(tmp_path: Path) -
         evaluate(tmp_path / "some.safetensors")
 
 
-def said(*codes: str, watch: Callable[[float], None], log: Path) -> list[dict[str, Any]]:
-    """The answers of processes that run these lines of Python."""
-    command = [sys.executable, "-c", "import sys; exec(sys.stdin.read())"]
-    return ask(command, [code.encode() for code in codes], watch, log)
-
-
-def test_each_return_is_told_as_it_comes_and_the_last_line_is_the_answer(tmp_path: Path) -> None:
-    told: list[float] = []
-    first, second = """print("1.5\\nNaN\\n{\\"returns\\": [1.5]}")""", "print(2.5); print({})"
-    answers = said(first, second, watch=told.append, log=tmp_path)
-    assert answers == [{"returns": [1.5]}, {}]
-    assert sorted(value for value in told if value == value) == [1.5, 2.5] and len(told) == 3
-
-
 def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
     def watch(value: float) -> None:
         raise KeyError("my bug")
 
-    before = set(psutil.Process().children())
-    asleep = "print(1.0, flush=True); import time; time.sleep(60)"
-    with pytest.raises(KeyError):
-        said(asleep, asleep, watch=watch, log=tmp_path)
-    assert not set(psutil.Process().children()) - before
+    run = untrained(tmp_path / "run", small())
+    request = {"greedy": False, "environment": None, "starts": None, "recorded": None, "allow": []}
+    players = Players(request, run.load().experiment, 2, tmp_path / "evaluation.log")
+    with pytest.raises(KeyError), players:
+        players.play([(run.final, [number]) for number in range(8)], 0, watch)
+    assert not [one for one in psutil.Process().children(recursive=True) if "task" in one.name()]
+
+
+class Watched(CartPoleEnv):
+    """Notes each time that it is built, may be slow then, and may refuse a second one."""
+
+    def __init__(self, notes: str, seconds: float = 0.0, alone: bool = False) -> None:
+        super().__init__()
+        self.notes = os.open(notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        os.write(self.notes, f"{os.getpid()}\n".encode())
+        time.sleep(seconds)
+        if alone:
+            fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def close(self) -> None:
+        os.close(self.notes)
 
 
 @pytest.mark.parametrize(
-    ("code", "words", "kept"),
+    ("options", "settings", "builders"),
     [
-        ("1 / 0", "exit code 1: ZeroDivisionError: division by zero; the whole traceback", True),
-        ("import os; os.kill(os.getpid(), 9)", "killed (SIGKILL), perhaps for want of", False),
-        ("", "exit code 0: it said nothing", False),
+        ({}, {}, 3),
+        ({"alone": True}, {}, 3),
+        ({"alone": True}, {"exclusive": True}, 1),
+        ({}, {"period": 0.001}, 1),
+        ({"seconds": 1.2}, {}, 1),
     ],
+    ids=["many", "refused", "exclusive", "clock", "slow"],
 )
-def test_what_dies_says_of_what_and_a_traceback_is_kept(
-    tmp_path: Path, code: str, words: str, kept: bool
+def test_no_environment_is_built_in_vain(
+    options: dict[str, Any], settings: dict[str, Any], builders: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(EnvironmentFailure) as raised:
-        said(code, watch=print, log=tmp_path / "logs")
-    assert words in str(raised.value)
-    log = tmp_path / "logs" / "evaluation.log"
-    assert log.exists() == kept
-    if kept:
-        assert str(raised.value).endswith(f"is in {log}")
-        assert log.read_text().startswith("Traceback ")
+    notes = tmp_path / "notes"
+    environment = {"id": f"{__name__}:Watched", "options": {"notes": str(notes), **options}}
+    cores = {"child": {"cores": 1}} if settings else {}
+    experiment = small(environment=environment | settings | {"lanes": 1}, **cores)
+    run = untrained(tmp_path / "run", experiment)
+    notes.unlink()
+    found = evaluate(run, episodes=9, cores=3, seed=5)
+    assert len(notes.read_text().split()) == builders
+    plain = untrained(tmp_path / "plain", small())
+    assert found.returns.tolist() == evaluate(plain, episodes=9, cores=1, seed=5).returns.tolist()

@@ -14,7 +14,7 @@ import genkidama
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import run as run_module
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.evaluation import Evaluation, Players
 from genkidama.runs.run import Run, best_trial_of, new_directory, trial_folder, weights_of
 from genkidama.server.events import Evaluated, TrialEnded, as_lines, from_line
 from tests.helpers import small, untrained
@@ -149,11 +149,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The checkpoints of which evaluations asked their processes to play; nothing is played."""
     found: list[Path] = []
 
-    def play(command: Any, questions: Any, *_: Any) -> list[dict[str, Any]]:
-        found.append(Path(json.loads(questions[0])["checkpoint"]))
+    def play(self: Players, jobs: Any, *_: Any) -> list[dict[str, Any]]:
+        found.append(jobs[0][0])
         return [{"returns": [1.0], "threshold": None, "greedy": False, "environment": "C"}]
 
-    monkeypatch.setattr("genkidama.runs.evaluation.ask", play)
+    monkeypatch.setattr(Players, "play", play)
     return found
 
 

@@ -61,7 +61,6 @@ SEARCH = Verb(
         number(
             "--children",
             "child processes on this machine, one trial each (default: 2)",
-            default=2,
         ),
         number(
             "--cores",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genkidama.cli.cluster import Cluster, cores_of_each
+from genkidama.cli.cluster import Cluster, children_here, cores_of_each
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
@@ -31,7 +31,7 @@ def check_search(experiment: Experiment) -> None:
 def search(
     experiment: Experiment,
     *,
-    children: int = 2,
+    children: int | None = None,
     cores: int | None = None,
     listen: str | None = None,
     out: str | Path | None = None,
@@ -46,7 +46,7 @@ def search(
     Args:
         experiment: all settings, with a `[search]`.
         children: child processes on this machine, each of which trains one trial after another.
-            0 leaves all trials to children on the network.
+            0 leaves all trials to children on the network; if absent, as in `train`.
         cores: core processes of each node; if absent, as in `train`.
         listen: `HOST:PORT` that lets children on other machines take part; a free port of the
             loopback if absent.
@@ -69,6 +69,7 @@ def search(
     Experiment.expect(experiment)
     check_search(experiment)
     check_environment(experiment)
+    children = children_here(experiment, children, cores)
     if children < 0 or (children == 0 and listen is None):
         raise ConfigurationError(
             f"children = {children}: at least 1 is needed, "

@@ -52,7 +52,9 @@ PLAY = Verb(
 def run_play(options: Any) -> int:
     """Shows a policy that plays."""
     from genkidama.plugins.render import playback
+    from genkidama.runtime import descendants
 
     given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
-    playback.play(options.target, **given, say=lambda line: print(line, flush=True))
+    with descendants.ended():
+        playback.play(options.target, **given, say=lambda line: print(line, flush=True))
     return 0

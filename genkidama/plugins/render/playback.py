@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from genkidama.runs.policy import Policy, explain
 from genkidama.runs.run import Run, weights_of
 from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.runtime.import_strings import describe_error, environment_spec
+from genkidama.runtime.signals import kept
 
 Array = npt.NDArray[Any]
 
@@ -126,14 +127,18 @@ def play(
     settings = policy.experiment.environment
     returns: list[float] = []
     hidden = nullcontext() if path is None else without_screen()
-    with hidden, closing(make_pictured(settings, environment)) as played:
+    with ExitStack() as stack:
+        stack.enter_context(hidden)
+        with kept():
+            played = stack.enter_context(closing(make_pictured(settings, environment)))
         _check_fits(policy, played)
         name = played.spec.id if played.spec is not None else environment or settings.id
         say(f"{name}: {weights} ({weights.path})")
         names = action_names(played)
         person = None if record is None else Person(played, names)
         steps = moments(policy, person or played, episodes, seed, deterministic, every)
-        first = next(steps)
+        with kept():
+            first = next(steps)
         panel = Panel(name, str(weights), first.picture, names, played.action_space)
         speed = pace(played) / every if fps is None else fps
         screen = PlaybackScreen(panel, name, speed) if path is None else Film(path, panel, speed)
