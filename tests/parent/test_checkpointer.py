@@ -26,7 +26,7 @@ from genkidama.protocol.messages import (
     Push,
     Weights,
 )
-from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load
 from genkidama.runs.run import Run
 from genkidama.server.parameter_server import ParameterServer
@@ -78,6 +78,17 @@ async def test_a_push_that_is_sent_again_after_a_restart_is_counted_once(tmp_pat
             await another.enter()
             await another.pushed(4.0)  # number 1 of a new process
             assert trial.version == 4
+
+
+async def test_weights_before_the_first_push_are_saved_at_the_end(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        # As of a learner beside the parent.
+        parent.server.trial.signature = Signature.of([("layer.bias", (3,))])
+        parent.server.trial.vector = np.arange(3, dtype=DTYPE)
+    assert Run(tmp_path).load().vector.tolist() == [0.0, 1.0, 2.0]
+    assert Run(tmp_path).snapshot.version == 0
+    async with running(experiment(), tmp_path) as parent:
+        assert parent.server.trial.vector.tolist() == [0.0, 1.0, 2.0]  # type: ignore[union-attr]
 
 
 def flip(path: Path, near: bytes) -> None:
