@@ -88,11 +88,10 @@ async def test_a_parent_that_stops_early_has_the_weights(
 ) -> None:
     monkeypatch.setattr(child_module, "EARLY_SECONDS", (0.05, 60.0))
     sections = {**sections, "child": {"cores": 1, **sections.get("child", {})}}
-    async with AsyncExitStack() as stack:
-        async with running(endless(**sections), tmp_path) as parent:
-            child = Serving(Child(url(parent.address), name="pi"))
-            await stack.enter_async_context(child)
-            await eventually(lambda: parent.server.exchanges and parent.server.trial.steps >= steps)
+    async with AsyncExitStack() as stack, running(endless(**sections), tmp_path) as parent:
+        child = Serving(Child(url(parent.address), name="pi"))
+        await stack.enter_async_context(child)
+        await eventually(lambda: parent.server.exchanges and parent.server.trial.steps >= steps)
     # The child was still there when the parent ended, and has pushed nothing since.
     assert history(tmp_path, "leave")[-1]["reason"] != "stopped"
     saved = Run(tmp_path)
@@ -132,11 +131,13 @@ async def test_it_exchanges_at_growing_intervals_until_an_exchange_is_due(
     monkeypatch.setattr(child_module, "asyncio", recording)
     monkeypatch.setattr(child_module, "EARLY_SECONDS", (0.01, 0.04))
     experiment = constant(child={"backend": f"{__name__}:LateBackend", "exchange": "episode"})
-    async with running(experiment, tmp_path) as parent:
-        async with Serving(Child(url(parent.address), name="pi")):
-            await eventually(lambda: None in recording.seconds)
-            assert recording.seconds == [0.01, 0.02, 0.04, 0.04, 0.04, None]
-            await eventually(lambda: parent.server.exchanges == 5)
+    async with (
+        running(experiment, tmp_path) as parent,
+        Serving(Child(url(parent.address), name="pi")),
+    ):
+        await eventually(lambda: None in recording.seconds)
+        assert recording.seconds == [0.01, 0.02, 0.04, 0.04, 0.04, None]
+        await eventually(lambda: parent.server.exchanges == 5)
 
 
 @pytest.mark.parametrize(

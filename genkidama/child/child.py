@@ -381,7 +381,7 @@ class Child:
                     await self._exchange(backend)
             finally:
                 self._exchanging = False
-                if self._alone is None and not only_weights:
+                if not only_weights and self._alone is None:
                     backend.release()
             if early is not None:
                 early = min(2.0 * early, EARLY_SECONDS[1]) if whole else None
