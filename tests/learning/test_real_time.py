@@ -211,6 +211,20 @@ def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
     assert [result[1] for result in results] == [4.0, 1.0]
 
 
+@pytest.mark.parametrize("truncates", [False, True])
+def test_between_two_episodes_no_action_is_taken(truncates: bool) -> None:
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    machine = Machine(length=1, truncates=truncates)
+    made = RealTime(machine, settings, clock.now, clock.sleep)
+    made._guard = threading.current_thread()
+    made.reset()
+    made.step(1)  # the last one
+    made._closed = waits = Waits(clock, {})  # type: ignore[assignment]
+    made._watch()
+    assert machine.taken == [1] and waits.waited == [BOUND] * 8
+
+
 def test_a_reset_forgets_the_safe_actions_before_it() -> None:
     clock = Clock()
     settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
