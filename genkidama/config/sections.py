@@ -138,8 +138,8 @@ class Network(Section, frozen=True):
     sde_steps: Count = 0
     """Box actions: state-dependent exploration (gSDE), whose noise follows the state smoothly and
     is drawn anew after this many steps; 0 means noise of its own at each step."""
-    log_deviation: float | None = None
-    """Box actions: the logarithm of the noise's standard deviation at the start; absent, it is 0,
+    log_deviation: Annotated[float, Meta(ge=-20.0, le=20.0)] | Literal["auto"] = "auto"
+    """Box actions: the logarithm of the noise's standard deviation at the start; `"auto"` means 0,
     or −2 with `sde_steps`, where each hidden unit adds noise."""
     options: dict[str, Any] = {}
     """Keyword arguments for a custom network."""

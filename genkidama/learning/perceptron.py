@@ -155,7 +155,7 @@ def initialize(
             part[...] = rng.uniform(-bound, bound, part.shape)
         elif name == "log_deviation":
             usual = -2.0 if settings.sde_steps else 0.0
-            part[...] = usual if settings.log_deviation is None else settings.log_deviation
+            part[...] = usual if settings.log_deviation == "auto" else settings.log_deviation
         elif not name.endswith("weight"):
             part[...] = 0.0
 
