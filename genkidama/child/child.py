@@ -5,6 +5,8 @@ Laws of this file:
   parent: if it is cut off, it keeps training and reconnects.
 - After a reconnection it keeps its own weights and pushes them. A parent that has lost everything
   takes them.
+- Until an exchange is due for the first time, it makes some by itself, at growing intervals: a run
+  that ends before any episode does has saved what it learned, but for the last interval.
 - With `exchange = "chunk"` it learns on if an answer is late, as a link may be cut without a sign.
   The answer is then blended into what it has learned.
 - In a search, a child trains one trial after another. It gives back a trial that it cannot train,
@@ -58,6 +60,9 @@ LOG_SECONDS = 10.0
 
 #: Returns that the mean in that line covers at most, the newest: without a parent there is no line.
 _MOST_RETURNS = 4096
+
+#: Until an exchange is due: seconds before a child makes one by itself, doubled up to the longest.
+EARLY_SECONDS = (0.5, 60.0)
 
 #: The longest that an exchange continues after `stop`.
 _LAST_REPLY_SECONDS = 1.0
@@ -322,7 +327,8 @@ class Child:
         works = (connection.keep(signature), self._checkpoint.keep(backend))
         helpers = [self._in_background(work) for work in works]
         try:
-            await self._until_stopped(self._keep_exchanging(backend), _LAST_REPLY_SECONDS)
+            exchanging = self._keep_exchanging(backend, begin.vector is None)
+            await self._until_stopped(exchanging, _LAST_REPLY_SECONDS)
         finally:
             for helper in helpers:
                 await _cancel(helper)
@@ -347,18 +353,40 @@ class Child:
 
     # An exchange.
 
-    async def _keep_exchanging(self, backend: Backend) -> None:
-        """Exchanges whenever it is due. All in one task: a task for each costs 0.1 ms."""
+    async def _keep_exchanging(self, backend: Backend, is_first: bool) -> None:
+        """Exchanges whenever it is due, and before that now and then. All in one task: a task for
+        each costs 0.1 ms.
+
+        Args:
+            is_first: whether the parent has no weights yet.
+        """
+        assert self.experiment is not None
+        exchange, pushes = self.experiment.child.exchange, self.experiment.pushes
+        # Where cores wait for an update, only the weights are given, once, to a parent without any.
+        whole = exchange in ("episode", "free")
+        early = EARLY_SECONDS[0] if pushes != "experience" and (whole or is_first) else None
         while not (self._connection.over or self._stopping.is_set()):
-            await backend.due()
+            try:
+                async with asyncio.timeout(early) as limit:
+                    await backend.due()
+                early = None
+            except TimeoutError:
+                if not limit.expired():
+                    raise
             self._exchanging = True
             self._alone = None
+            only_weights = early is not None and not whole
             try:
-                await self._exchange(backend)
+                if only_weights:
+                    await self._push(backend, None)
+                else:
+                    await self._exchange(backend)
             finally:
                 self._exchanging = False
-                if self._alone is None:
+                if not only_weights and self._alone is None:
                     backend.release()
+            if early is not None:
+                early = min(2.0 * early, EARLY_SECONDS[1]) if whole else None
 
     async def _exchange(self, backend: Backend) -> None:
         """One push and its reply. Work that does not reach the parent is kept for the next.

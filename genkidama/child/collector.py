@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -241,8 +240,13 @@ class SingleEnvCollector:
         self._sink = context.sink
         self._pipe = context.pipe
         self._diagnostics = context.diagnostics
+        explored = model.exploration(context.rng, 1)
+        #: State-dependent noise, if there is any: arguments of those who act by it.
+        self._exploration = () if explored is None else (explored,)
         self._sampler = ActionSampler(
-            context.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, context.rng)
+            context.epsilon,
+            experiment.algorithm.epsilon,
+            lambda epsilon: model.head.sampler(context.rng, epsilon, *self._exploration),
         )
         self._notes = BehaviourNotes(
             model, context.notes_log_mu, 1, experiment.algorithm.batch_size
@@ -323,7 +327,7 @@ class SingleEnvCollector:
 
     def _acting(self, noted: Iterator[Array]) -> Callable[[Array], Array]:
         """A function from one observation to the policy's outputs, which it notes if asked to."""
-        outputs: Callable[[Array], Array] = self._model.network.acting()
+        outputs: Callable[[Array], Array] = self._model.network.acting(*self._exploration)
         if self._notes.outputs is None:
             return outputs
 
@@ -351,6 +355,8 @@ class VectorEnvCollector:
         self._sink = context.sink
         self._pipe = context.pipe
         self._diagnostics = context.diagnostics
+        explored = model.exploration(context.rng, count)
+        self._exploration = () if explored is None else (explored,)
         self._playing = 0
         #: The playing lanes that have ended an episode since the last pause.
         self._ended: set[int] = set()
@@ -375,7 +381,9 @@ class VectorEnvCollector:
             self._sampler = ActionSampler(
                 context.epsilon,
                 self._epsilon,
-                lambda epsilon: samples_of_lanes(context.model.head, context.rng, epsilon, lanes),
+                lambda epsilon: samples_of_lanes(
+                    context.model.head, context.rng, epsilon, lanes, *self._exploration
+                ),
             )
         return lanes
 
@@ -386,7 +394,7 @@ class VectorEnvCollector:
         observations, actions, rewards, was_terminated, was_truncated = (
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
-        outputs, normalize = self._model.network.acting_together(), self._model.normalizer()
+        outputs, normalize = self._acting(), self._model.normalizer()
         noted = self._notes.outputs
         current, step = self._observations[:count], self._lanes.step
         returns = self._returns[:count]
@@ -396,7 +404,7 @@ class VectorEnvCollector:
         cuts: dict[int, Array] = {}
         for t in range(length):
             if self._renew is not None and not t % LOOK_STEPS and self._renew():
-                outputs, normalize = self._model.network.acting_together(), self._model.normalizer()
+                outputs, normalize = self._acting(), self._model.normalizer()
             observations[:, t] = current
             policy = outputs(current if normalize is None else normalize(current))
             if noted is not None:
@@ -433,6 +441,11 @@ class VectorEnvCollector:
         if self._unreported >= REPORT_STEPS:
             self._report(PROGRESS, 0.0)
         return CollectedBatch(rows, steps, order, following, log_mu)
+
+    def _acting(self) -> Callable[[Array], Array]:
+        outputs: Callable[[Array], Array]
+        outputs = self._model.network.acting_together(*self._exploration)
+        return outputs
 
     def _end_episode(self, lane: int, made: int) -> None:
         self._diagnostics.ended(made - self._began[lane])

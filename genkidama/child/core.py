@@ -401,8 +401,8 @@ class SingleCore:
         raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = rows.rewards[:steps]
-        ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0
-        ends[cuts] = True
+        ends = rows.terminated[:steps] > 0.0
+        ends[cuts] = True  # those that were truncated, too
         normalize = self.model.normalizer()
         if normalize is not None:
             observations, cut_observations = normalize(raw), normalize(cut_observations)

@@ -138,6 +138,12 @@ class Network(Section, frozen=True):
     `"uniform"`, all within ±1/√inputs."""
     initial_deviation: Positive = 0.1
     """Standard deviation of the weights with `"normal"`."""
+    sde_steps: Count = 0
+    """Box actions: state-dependent exploration (gSDE), whose noise follows the state smoothly and
+    is drawn anew after this many steps; 0 means noise of its own at each step."""
+    log_deviation: Annotated[float, Meta(ge=-20.0, le=20.0)] | Literal["auto"] = "auto"
+    """Box actions: the logarithm of the noise's standard deviation at the start; `"auto"` means 0,
+    or −2 with `sde_steps`, where each hidden unit adds noise."""
     options: dict[str, Any] = {}
     """Keyword arguments for a custom network."""
 

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.learning.actions import choices, columns, converter, supported
+from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import made_for
 
 if TYPE_CHECKING:
@@ -334,16 +335,22 @@ class Gaussian:
         _, log_deviation = outputs.chunk(2, 1)
         return (log_deviation + 0.5 * (1.0 + _LOG_2PI)).sum(1)
 
-    def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], Array]:
+    def sampler(
+        self, rng: np.random.Generator, epsilon: float, exploration: Exploration | None = None
+    ) -> Callable[[Array], Array]:
+        """As `Head.sampler`; an exploration's noise takes the place of a step's own."""
         rows: list[Array] = []
         low, high = self._low, self._high
 
         def sample(outputs: Array) -> Array:
             nonlocal rows
-            if not rows:
-                rows = list(rng.standard_normal((_BLOCK, self.columns), np.float32))
             if epsilon and rng.random() < epsilon:
                 return rng.uniform(low, high).astype(np.float32)
+            if exploration is not None:
+                explored: Array = outputs[: self.columns] + exploration.noise[0]
+                return explored
+            if not rows:
+                rows = list(rng.standard_normal((_BLOCK, self.columns), np.float32))
             action: Array = outputs[: self.columns] + np.exp(outputs[self.columns :]) * rows.pop()
             return action
 
@@ -360,14 +367,21 @@ class Gaussian:
         return random.where(_chosen(mean, epsilon, generator), actions)
 
     def together(
-        self, rng: np.random.Generator, epsilon: float, lanes: int
+        self,
+        rng: np.random.Generator,
+        epsilon: float,
+        lanes: int,
+        exploration: Exploration | None = None,
     ) -> Callable[[Array], tuple[Array, list[Any]]]:
         """As `samples_of_lanes` says."""
         shape = (lanes, self.columns)
 
         def sample(outputs: Array) -> tuple[Array, list[Any]]:
-            noise = rng.standard_normal(shape, np.float32)
-            actions = outputs[:, : self.columns] + np.exp(outputs[:, self.columns :]) * noise
+            if exploration is not None:
+                noise = exploration.noise[:lanes]
+            else:
+                noise = np.exp(outputs[:, self.columns :]) * rng.standard_normal(shape, np.float32)
+            actions = outputs[:, : self.columns] + noise
             if epsilon:
                 random = np.flatnonzero(rng.random(lanes) < epsilon)
                 actions[random] = rng.uniform(self._low, self._high, (len(random), self.columns))
@@ -382,14 +396,21 @@ class Gaussian:
 
 
 def samples_of_lanes(
-    head: Head, rng: np.random.Generator, epsilon: float, lanes: int
+    head: Head,
+    rng: np.random.Generator,
+    epsilon: float,
+    lanes: int,
+    exploration: Exploration | None = None,
 ) -> Callable[[Array], tuple[Array, list[Any]]]:
     """A function from the outputs of several lanes (lanes, outputs) to their actions.
 
     It gives them as they are stored (lanes, columns), and as the environments take them. A
     user's head needs no form of its own for it: a method `together` with these arguments, but the
-    first, is only faster.
+    first, is only faster. An exploration is a `Gaussian`'s.
     """
+    if exploration is not None:
+        assert isinstance(head, Gaussian)
+        return head.together(rng, epsilon, lanes, exploration)
     if made_for(type(head), "together", "sampler", "to_environment"):
         found: Callable[[Array], tuple[Array, list[Any]]]
         found = head.together(rng, epsilon, lanes)  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices, mask_size
+from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, MultiCategorical, head_for
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
@@ -107,6 +108,7 @@ class Model:
         #: True if an observation is an image of uint8.
         self.sees_bytes = space.dtype == np.uint8
         entries = list(self._build(_seen(experiment, space), environment.action_space))
+        self._check_exploration(dict(entries), environment.action_space)
         self.trainable = Signature.of(entries).size
         settings = experiment.environment
         if settings.normalize_observations:
@@ -188,6 +190,28 @@ class Model:
         return True
 
     # The same for all models.
+
+    def exploration(self, rng: np.random.Generator, lanes: int) -> Exploration | None:
+        """State-dependent noise of so many lanes; None if each step has noise of its own."""
+        steps = self.experiment.network.sde_steps
+        if not steps:
+            return None
+        features, columns = dict(self.signature.entries)["log_deviation"]
+        return Exploration(rng, (features, columns), lanes, steps)
+
+    def _check_exploration(
+        self, parts: dict[str, tuple[int, ...]], space: gymnasium.Space[Any]
+    ) -> None:
+        settings = self.experiment.network
+        if not settings.sde_steps or len(parts.get("log_deviation", ())) == 2:
+            return
+        box = isinstance(space, gymnasium.spaces.Box)
+        raise ConfigurationError(
+            f"network.sde_steps = {settings.sde_steps}: is for Box actions and the networks "
+            "'actor-critic' and 'convolutional', but "
+            + (f"network.name = {settings.name!r}" if box else f"the action space is {space}")
+            + "; set it to 0"
+        )
 
     def _check_outputs(self, outputs: tuple[int, ...], values: tuple[int, ...]) -> None:
         """Refuses a network that does not fit the spaces, before anything starts."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID
+from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
 from genkidama.learning.heads import head_for
 from genkidama.protocol.vector import Signature, unflatten
 
@@ -77,7 +78,7 @@ class Layer(NamedTuple):
 
 def policy_outputs(action_space: gymnasium.Space[Any]) -> int:
     """The number of outputs of a policy's last layer: all that the head takes, without the
-    deviations, which do not depend on the state."""
+    deviations, which have parameters of their own."""
     head = head_for(action_space)
     return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
 
@@ -106,13 +107,19 @@ def layout(
     )
     entries: list[tuple[str, tuple[int, ...]]] = []
     if isinstance(action_space, gymnasium.spaces.Box):
-        entries.append(("log_deviation", (outputs,)))
+        entries.append(("log_deviation", deviations(settings, widths[-1], outputs)))
     for stack, sizes in stacks.items():
         for number, (inputs, width) in enumerate(pairwise(sizes)):
             # An activation stands between two layers.
             layer = f"{stack}.{2 * number}"
             entries += [(f"{layer}.weight", (width, inputs)), (f"{layer}.bias", (width,))]
     return entries
+
+
+def deviations(settings: NetworkSettings, features: int, columns: int) -> tuple[int, ...]:
+    """The shape of the parameter `log_deviation`: one for each column of an action or, with gSDE,
+    for each of the policy's last `features` and each column."""
+    return (features, columns) if settings.sde_steps else (columns,)
 
 
 def initialize(
@@ -146,6 +153,9 @@ def initialize(
                 part[...] = gains.get(name, sqrt(2.0)) * q.reshape(part.shape)
         if name.endswith(("weight", "bias")) and settings.initialization == "uniform":
             part[...] = rng.uniform(-bound, bound, part.shape)
+        elif name == "log_deviation":
+            usual = -2.0 if settings.sde_steps else 0.0
+            part[...] = usual if settings.log_deviation == "auto" else settings.log_deviation
         elif not name.endswith("weight"):
             part[...] = 0.0
 
@@ -203,10 +213,11 @@ class Perceptron:
 
     __call__ = forward
 
-    def acting(self) -> Callable[[Array], Array]:
+    def acting(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """A function from one observation (as the space has it) to the policy's outputs (outputs,).
 
         It is good for the weights as they are now, and asked for anew before each batch of steps.
+        With an exploration, each call sets its noise.
         """
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
         matrices = [
@@ -220,6 +231,11 @@ class Perceptron:
         readout = matrices[-1]
         activate, dot = self._activation.apply, np.dot
         deviation = None if self._log_deviation is None else self._log_deviation[0]
+        features = last[None, :-1]
+        variances = None if deviation is None or deviation.ndim < 2 else np.exp(2.0 * deviation)
+        if exploration is not None:
+            assert deviation is not None
+            exploration.scale(deviation)
 
         def outputs(observation: Array) -> Array:
             first[:] = observation
@@ -227,14 +243,31 @@ class Perceptron:
                 dot(matrix, x, result)
                 activate(result)
             policy: Array = dot(readout, last)
-            return policy if deviation is None else np.concatenate((policy, deviation))
+            if deviation is None:
+                return policy
+            if variances is None:
+                return np.concatenate((policy, deviation))
+            if exploration is not None:
+                exploration.explore(features)
+            variance = dot(np.square(features[0]), variances) + LEAST_VARIANCE
+            return np.concatenate((policy, 0.5 * np.log(variance)))
 
         return outputs
 
-    def acting_together(self) -> Callable[[Array], Array]:
+    def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
         overwrite."""
-        return self._act
+        if exploration is None:
+            return self._act
+        assert self._log_deviation is not None
+        exploration.scale(self._log_deviation[0])
+
+        def outputs(observations: Array) -> Array:
+            result = self._act(observations)
+            exploration.explore(self._policy.features)
+            return result
+
+        return outputs
 
     def _act(self, observations: Array) -> Array:
         return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
@@ -256,8 +289,14 @@ class Perceptron:
             at_values: at its values (m,); None if the loss does not depend on them.
         """
         if self._log_deviation is not None:
-            columns = len(self._log_deviation[0])
-            at_outputs[:, columns:].sum(0, out=self._log_deviation[1])
+            log_deviation, slope = self._log_deviation
+            columns = log_deviation.shape[-1]
+            at_deviation = at_outputs[:, columns:]
+            if log_deviation.ndim == 1:
+                at_deviation.sum(0, out=slope)
+            else:
+                np.matmul(self._squares.T, at_deviation / self._variance, out=slope)
+                slope *= np.exp(2.0 * log_deviation)
             at_outputs = np.ascontiguousarray(at_outputs[:, :columns])
         shared = bool(self._trunk.layers)
         below = self._policy.backward(at_outputs, shared)
@@ -274,7 +313,11 @@ class Perceptron:
         if self._log_deviation is None:
             return means
         log_deviation = self._log_deviation[0]
-        return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+        if log_deviation.ndim == 1:
+            return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+        self._squares = np.square(self._policy.features)
+        self._variance = self._squares @ np.exp(2.0 * log_deviation) + np.float32(LEAST_VARIANCE)
+        return np.column_stack((means, 0.5 * np.log(self._variance)))
 
 
 class MaskedPerceptron(Perceptron):
@@ -292,7 +335,7 @@ class MaskedPerceptron(Perceptron):
 
     __call__ = forward
 
-    def acting(self) -> Callable[[Array], Array]:
+    def acting(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         k, unmasked = self.outputs, super().acting()
 
         def outputs(observation: Array) -> Array:
@@ -319,6 +362,11 @@ class _Stack:
         self._activated = activated
         self._room = 0
         self._inputs: list[Array] = []
+
+    @property
+    def features(self) -> Array:
+        """The inputs of the last layer at the last `forward`, (m, width)."""
+        return self._inputs[-2]
 
     def forward(self, x: Array) -> Array:
         m = len(x)

@@ -186,7 +186,8 @@ class Checkpointer(RunStore):
         if self._server.trial.vector is None:
             return
         newest = self._due[-1][2].version if self._due else self._saved_version
-        if newest != self._server.trial.version:
+        # Version 0 has weights, too: a learner's beside the parent, or those of a warm start.
+        if not newest or newest != self._server.trial.version:
             self._due.append(self._copy(now))
         await self._write_due(now, newest_first=True)
         self._folder.prune(self._saved_version)

@@ -31,7 +31,17 @@ from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
 from genkidama.protocol.vector import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
-from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, small, url
+from tests.helpers import (
+    PATIENCE,
+    ConstantBackend,
+    Serving,
+    constant,
+    eventually,
+    history,
+    running,
+    small,
+    url,
+)
 from tests.parent.fake_child import FakeChild
 
 
@@ -488,6 +498,24 @@ async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: 
         async with serving:
             await serving.exchanged(3)
         assert serving.task.done() and not parent.server.connected
+
+
+async def test_a_child_measures_its_machine_every_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Child("ws://127.0.0.1:1", name="pi")
+    backend: Any = ConstantBackend(constant(), 1, "pi")
+    measured: list[float] = []
+
+    def figures(run: str, now: float) -> dict[str, float]:
+        measured.append(now)
+        return {}
+
+    monkeypatch.setattr(child._health, "figures", figures)
+    for now in (100.0, 104.9, 105.0, 109.9, 110.1):
+        monkeypatch.setattr(child_module.time, "monotonic", lambda now=now: now)
+        child._gather(backend)
+    assert measured == [100.0, 105.0, 110.1]
 
 
 def test_now_and_then_a_child_says_that_it_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,10 +143,13 @@ def test_the_replay_tensor_holds_the_environments_numbers_and_learners_get_scale
         assert records(line) == [(EPISODE, 4.0, 4)]
 
 
-def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
+@pytest.mark.parametrize("terminates", [False, True])
+def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_return(
+    terminates: bool,
+) -> None:
     settings = experiment(
         "Endless",
-        {"limit": 4},
+        {"limit": 4, "terminates": terminates},
         environment={"normalize_rewards": True, "reward_scale": 3.0},
         algorithm=a3c(batch_size=6),
         child=FREE,

@@ -132,12 +132,13 @@ def test_a_pi_5_is_asked_for_its_power_chip(
     assert pmic_watts("error: not supported") is None
 
 
-def test_a_machine_is_spared_while_it_is_in_trouble_again_and_again() -> None:
+@pytest.mark.parametrize("trouble", ["throttled", "undervoltage"])
+def test_a_machine_is_spared_while_it_is_in_trouble_again_and_again(trouble: str) -> None:
     def spared(*troubles: float, until: float = 600.0, every: float = 5.0) -> list[float]:
         """The first and the last moment when it is spared, measured so often."""
         cooling, found = Cooling(), []
         for k in range(int(until / every)):
-            figures = {"throttled": 0.0, "undervoltage": float(k * every in troubles)}
+            figures = {"throttled": 0.0, "undervoltage": 0.0, trouble: float(k * every in troubles)}
             if cooling.spares(figures, k * every):
                 found.append(k * every)
         return [*found[:1], *found[-1:]]

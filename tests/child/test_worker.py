@@ -138,6 +138,7 @@ def test_a_process_that_eats_memory_at_once_is_found_out_at_the_next_look(
 ) -> None:
     looks = [(0.0, 0), (0.9, 99 << 30), (1.1, SETTLING_BYTES), (2.2, SETTLING_BYTES + 1)]
     assert leaks(monkeypatch, *looks) == [False, False, False, True]
+    assert leaks(monkeypatch, (0.0, 0), (1.1, SETTLING_BYTES + 1)) == [False, True]
 
 
 # A life.

@@ -110,6 +110,8 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "replay.url": st.just("local"),
     "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
     "replay.port": st.integers(0, 65535),
+    "network.sde_steps": st.integers(0, 10**6),
+    "network.log_deviation": st.floats(-20.0, 20.0) | st.just("auto"),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),

@@ -23,14 +23,14 @@ PERIOD = 0.02
 
 
 class Machine(gymnasium.Env[Any, Any]):
-    """Notes its actions; each pays 1, and a step takes `takes` seconds of a clock."""
+    """Notes its actions; each pays 1, and an episode ends after `length` of them."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
 
-    def __init__(self, length: int = 10_000) -> None:
+    def __init__(self, length: int = 10_000, truncates: bool = False) -> None:
         self.taken: list[Any] = []
-        self.length = length
+        self.length, self.truncates = length, truncates
         self.happened = threading.Condition()
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -42,7 +42,9 @@ class Machine(gymnasium.Env[Any, Any]):
             self.taken.append(int(action))
             self.left -= 1
             self.happened.notify_all()
-        return np.full(1, len(self.taken), np.float32), 1.0, self.left == 0, False, {}
+        over = self.left == 0
+        terminated, truncated = over and not self.truncates, over and self.truncates
+        return np.full(1, len(self.taken), np.float32), 1.0, terminated, truncated, {}
 
     def wait(self, ready: Callable[[], bool]) -> None:
         with self.happened:
@@ -133,16 +135,121 @@ def test_while_the_policy_is_late_a_thread_takes_the_safe_action() -> None:
     made.close()
 
 
-def test_an_episode_may_end_while_the_policy_is_late() -> None:
+BOUND = 0.5
+
+
+class Slow(Machine):
+    """A machine whose step takes 0.3 s of the clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.clock.sleep(0.3)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("thought", "taken"), [(0.0, 1), (0.4, 1), (BOUND - 1e-6, 1), (BOUND + 1e-6, 2), (0.6, 2)]
+)
+def test_an_action_is_refused_when_its_observation_is_older_than_the_bound(
+    thought: float, taken: int
+) -> None:
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    made = RealTime(machine := Slow(clock), settings, clock.now, clock.sleep)
+    made._guard = threading.current_thread()  # no thread: it is the policy's step that looks
+    made.reset()
+    for step in range(1, 4):  # of the first observation, and of those that a step gives
+        clock.sleep(thought)
+        made.step(1)
+        assert machine.taken == [taken] * step
+        if taken == 1:
+            assert made._observed == clock.time  # the observation is as new as the step's end
+
+
+class Waits:
+    """In place of the event that ends the thread: notes its waits, and what happens meanwhile.
+
+    Args:
+        happens: by the number of the wait: the share of it that passes, and a call.
+    """
+
+    def __init__(self, clock: Clock, happens: dict[int, tuple[float, Callable[[], Any]]]) -> None:
+        self.clock, self.happens = clock, happens
+        self.waited: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        share, call = self.happens.get(len(self.waited), (1.0, lambda: None))
+        self.waited.append(seconds)
+        self.clock.sleep(share * seconds)
+        call()
+        return len(self.waited) == 8
+
+
+def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    made = RealTime(machine := Machine(), settings, clock.now, clock.sleep)
+    made._guard = threading.current_thread()
+    made.reset()
+    results: list[Any] = []
+    happens = {
+        2: (0.5, lambda: None),  # it wakes early, and takes no action before the tick
+        4: (1.0, lambda: results.append(made.step(1))),
+        5: (0.4, lambda: results.append(made.step(1))),
+    }
+    made._closed = waits = Waits(clock, happens)  # type: ignore[assignment]
+    made._watch()
+    after_late = 0.9 * PERIOD  # the next tick, if the policy was late
+    expected = [BOUND, after_late, PERIOD, PERIOD / 2, PERIOD, BOUND, BOUND, after_late]
+    assert waits.waited == pytest.approx(expected)
+    # The late policy's step takes the safe action once more, and has earned all; the next is in
+    # time. Then it is late again.
+    assert machine.taken == [2, 2, 2, 2, 1, 2]
+    assert [result[1] for result in results] == [4.0, 1.0]
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_between_two_episodes_no_action_is_taken(truncates: bool) -> None:
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    machine = Machine(length=1, truncates=truncates)
+    made = RealTime(machine, settings, clock.now, clock.sleep)
+    made._guard = threading.current_thread()
+    made.reset()
+    made.step(1)  # the last one
+    made._closed = waits = Waits(clock, {})  # type: ignore[assignment]
+    made._watch()
+    assert machine.taken == [1] and waits.waited == [BOUND] * 8
+
+
+def test_a_reset_forgets_the_safe_actions_before_it() -> None:
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    made = RealTime(machine := Machine(), settings, clock.now, clock.sleep)
+    made._guard = threading.current_thread()
+    made.reset()
+    made._closed = Waits(clock, {7: (1.0, lambda: None)})  # type: ignore[assignment]
+    made._watch()
+    assert machine.taken == [2] * 7
+    made.reset()
+    assert made.step(1)[1] == 1.0 and machine.taken[7:] == [1]
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_an_episode_may_end_while_the_policy_is_late(truncates: bool) -> None:
     settings = Environment(period=0.005, safe_action=(2.0,), safe_seconds=0.02)
-    made = RealTime(machine := Machine(length=3), settings)
+    made = RealTime(machine := Machine(length=3, truncates=truncates), settings)
     made.reset()
     machine.wait(lambda: machine.left == 0)
-    _, reward, terminated, _, _ = made.step(1)
-    assert terminated and reward == 3.0 and machine.taken == [2, 2, 2]
+    _, reward, terminated, truncated, _ = made.step(1)
+    assert (terminated, truncated) == (not truncates, truncates)
+    assert reward == 3.0 and machine.taken == [2, 2, 2]
     made.reset()
     machine.wait(lambda: machine.left == 0)  # and again, in the next one
-    assert made.step(1)[2]
+    assert made.step(1)[3 if truncates else 2]
     made.close()
     assert machine.taken == [2] * 6
 

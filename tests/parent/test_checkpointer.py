@@ -17,6 +17,7 @@ import safetensors.numpy
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
+from genkidama.parent import checkpointer as checkpointer_module
 from genkidama.parent import parent as parent_module
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.protocol.messages import (
@@ -26,7 +27,7 @@ from genkidama.protocol.messages import (
     Push,
     Weights,
 )
-from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load
 from genkidama.runs.run import Run
 from genkidama.server.parameter_server import ParameterServer
@@ -78,6 +79,17 @@ async def test_a_push_that_is_sent_again_after_a_restart_is_counted_once(tmp_pat
             await another.enter()
             await another.pushed(4.0)  # number 1 of a new process
             assert trial.version == 4
+
+
+async def test_weights_before_the_first_push_are_saved_at_the_end(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        # As of a learner beside the parent.
+        parent.server.trial.signature = Signature.of([("layer.bias", (3,))])
+        parent.server.trial.vector = np.arange(3, dtype=DTYPE)
+    assert Run(tmp_path).load().vector.tolist() == [0.0, 1.0, 2.0]
+    assert Run(tmp_path).snapshot.version == 0
+    async with running(experiment(), tmp_path) as parent:
+        assert parent.server.trial.vector.tolist() == [0.0, 1.0, 2.0]  # type: ignore[union-attr]
 
 
 def flip(path: Path, near: bytes) -> None:
@@ -246,6 +258,33 @@ def notes_of(checkpointer: Checkpointer) -> Notes:
     notes = checkpointer._journal
     assert isinstance(notes, Notes)
     return notes
+
+
+async def test_a_checkpoint_is_due_after_checkpoint_seconds_and_a_failed_one_after_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = experiment(parent={"checkpoint_seconds": 30.0})
+    server, checkpointer = entered(settings, tmp_path, "pi")
+    folder = checkpointer._folder
+    save, tried = folder.save_latest, []
+
+    def noting(*copy: Any) -> Path:
+        tried.append(now)
+        if len(tried) == 2:
+            raise EnvironmentFailure("the disk is full")
+        return save(*copy)
+
+    monkeypatch.setattr(folder, "save_latest", noting)
+    looked: list[float] = []
+    free = os.statvfs
+    monkeypatch.setattr(
+        checkpointer_module.os, "statvfs", lambda path: (looked.append(now), free(path))[1]
+    )
+    for now in (100.0, 101.9, 102.0, 129.9, 130.0, 159.9, 160.0, 169.9, 170.0, 199.9, 200.0):
+        exchange(server, checkpointer, "pi", now)
+        await checkpointer.keep(now)
+    assert tried == [130.0, 160.0, 170.0, 170.0, 200.0]  # the failed one, too
+    assert looked == [100.0, 102.0, 129.9, 159.9, 170.0, 199.9]
 
 
 def exchange(server: ParameterServer, checkpointer: Checkpointer, child: str, now: float) -> None:

@@ -102,6 +102,8 @@ def test_the_first_of_a_kind_is_let_through_and_the_rest_summed_up() -> None:
     assert throttle.due(1.6, last=True) == [("e", 1)]
     assert throttle.due(9.0, last=True) == []
     assert throttle.add("finite", "f", 9.0)
+    assert throttle.add("finite", "g", 10.0)  # a whole interval later
+    assert not throttle.add("finite", "h", 10.999)
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.7), st.sampled_from("abc"))))

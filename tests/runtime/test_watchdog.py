@@ -161,6 +161,35 @@ def test_one_that_falls_silent_hangs_after_the_patience_and_nobody_else_does() -
     assert [index for index, _ in ages.hung] == [1]
 
 
+def test_it_is_looked_at_from_a_quarter_of_the_patience_on() -> None:
+    ages = HangDetector(LIMIT)
+    ages.started(0)
+    for _ in range(15):  # in halves of a second
+        ages.tick(0.5)
+    assert ages.quiet == []
+    ages.tick(0.5)
+    assert ages.quiet == [0]
+
+
+async def test_it_looks_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sleeping:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        async def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+            await asyncio.sleep(0.0 if len(slept) < 3 else 1e6)
+
+    slept: list[float] = []
+    monkeypatch.setattr(watchdog, "asyncio", Sleeping())
+    watching, _ = watched(5.0, {0: 0})
+    watching.begin()
+    while len(slept) < 3:
+        await asyncio.sleep(0.0)
+    watching.end()
+    assert slept == [1.0] * 3
+
+
 def test_one_that_is_born_may_take_its_time_and_one_that_is_woken_may_not() -> None:
     ages = HangDetector(LIMIT)
     ages.started(0)

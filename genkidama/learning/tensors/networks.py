@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID
-from genkidama.learning.perceptron import Perceptron, initialize, layout, policy_outputs
+from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
+from genkidama.learning.perceptron import (
+    Perceptron,
+    deviations,
+    initialize,
+    layout,
+    policy_outputs,
+)
 
 Array = npt.NDArray[Any]
 
@@ -67,15 +74,19 @@ class Network(nn.Module):
         """Zeroes the gradients in place, whatever is asked: they must remain views."""
         super().zero_grad(set_to_none=False)
 
-    def acting(self) -> Callable[[Array], Array]:
+    def acting(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """A function from one observation (as the space has it) to the policy's outputs (outputs,).
 
         It is good for the weights as they are now, and asked for anew before each batch of steps.
-        Override it where something faster than a forward pass of batch size 1 exists.
+        Override it where something faster than a forward pass of batch size 1 exists. A network of
+        your own is never given an exploration.
         """
 
         if self.by_hand is not None:
-            return self.by_hand.acting()
+            return self.by_hand.acting(exploration)
+        if exploration is not None:
+            together = self.acting_together(exploration)
+            return lambda observation: together(np.asarray(observation)[None])[0]
 
         def outputs(observation: Array) -> Array:
             with torch.inference_mode():
@@ -85,11 +96,11 @@ class Network(nn.Module):
 
         return outputs
 
-    def acting_together(self) -> Callable[[Array], Array]:
+    def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
         overwrite."""
         if self.by_hand is not None:
-            return self.by_hand.acting_together()
+            return self.by_hand.acting_together(exploration)
 
         def outputs(observations: Array) -> Array:
             with torch.inference_mode():
@@ -99,11 +110,57 @@ class Network(nn.Module):
         return outputs
 
 
-class ActorCritic(Network):
+class _BuiltIn(Network):
+    """A network whose log-deviations of Box actions are parameters of their own, or, with
+    `network.sde_steps`, follow from its last hidden layer as `exploration` says."""
+
+    #: (columns,), or (features, columns) with gSDE; None without Box actions.
+    log_deviation: nn.Parameter | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("log_deviation", None)
+
+    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The policy's last layer, the values and the policy's last hidden layer."""
+        raise NotImplementedError
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Network.forward`; where the space is uint8, observations may be so, too."""
+        outputs, values, features = self.parts(observations)
+        return self._with_deviation(outputs, features), values
+
+    def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
+        if exploration is None or self.by_hand is not None:
+            return super().acting_together(exploration)
+        assert self.log_deviation is not None
+        exploration.scale(self.log_deviation.detach().numpy())
+
+        def outputs(observations: Array) -> Array:
+            with torch.inference_mode():
+                batch = torch.as_tensor(observations, dtype=torch.float32)
+                outputs, _, features = self.parts(batch)
+                exploration.explore(features.numpy())
+                result: Array = self._with_deviation(outputs, features).numpy()
+                return result
+
+        return outputs
+
+    def _with_deviation(self, outputs: Tensor, features: Tensor) -> Tensor:
+        if self.log_deviation is None:
+            return outputs
+        log_deviation: Tensor = self.log_deviation
+        if log_deviation.ndim == 1:
+            return torch.cat((outputs, log_deviation.expand_as(outputs)), 1)
+        variance = features.detach().square() @ (2.0 * log_deviation).exp() + LEAST_VARIANCE
+        return torch.cat((outputs, 0.5 * variance.log()), 1)
+
+
+class ActorCritic(_BuiltIn):
     """Perceptrons for policy and value, separate or with shared hidden layers.
 
     For Box actions the logarithms of the standard deviations are parameters of their own that do
-    not depend on the state, starting at 0.
+    not depend on the state, starting at 0, or those of gSDE (`network.sde_steps`).
     """
 
     def __init__(
@@ -114,10 +171,10 @@ class ActorCritic(Network):
     ) -> None:
         super().__init__()
         parts = dict(layout(observation_space, action_space, settings))
-        self._continuous = "log_deviation" in parts
         self._shared = settings.shared
         outputs = policy_outputs(action_space)
-        widths = (next(shape[1] for shape in parts.values() if len(shape) == 2), *settings.hidden)
+        inputs = next(shape[1] for name, shape in parts.items() if name.endswith("weight"))
+        widths = (inputs, *settings.hidden)
         if settings.shared:
             self.body = _perceptron(widths, settings)
             self.policy = nn.Sequential(nn.Linear(widths[-1], outputs))
@@ -125,19 +182,19 @@ class ActorCritic(Network):
         else:
             self.policy = _perceptron(widths, settings, outputs)
             self.value = _perceptron(widths, settings, 1)
-        if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+        if "log_deviation" in parts:
+            self.log_deviation = nn.Parameter(torch.zeros(parts["log_deviation"]))
         _initialize(self, settings)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.body(observations) if self._shared else observations
-        outputs = self.policy(hidden)
-        if self._continuous:
-            outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
-        return outputs, self.value(hidden).squeeze(1)
+    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        features = hidden = self.body(observations) if self._shared else observations
+        *layers, last = self.policy
+        for layer in layers:
+            features = layer(features)
+        return last(features), self.value(hidden).squeeze(1), features
 
 
-class Convolutional(Network):
+class Convolutional(_BuiltIn):
     """Convolutions and dense layers for images, channels first or last (`network.channels`).
 
     Policy and value are read from the same last layer. The defaults of `network.convolutions` with
@@ -192,13 +249,12 @@ class Convolutional(Network):
         outputs = policy_outputs(action_space)
         self.policy = nn.Linear(settings.hidden[-1], outputs)
         self.value = nn.Linear(settings.hidden[-1], 1)
-        self._continuous = isinstance(action_space, gymnasium.spaces.Box)
-        if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+        if isinstance(action_space, gymnasium.spaces.Box):
+            shape = deviations(settings, settings.hidden[-1], outputs)
+            self.log_deviation = nn.Parameter(torch.zeros(shape))
         _initialize(self, settings)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Network.forward`; where the space is uint8, observations may be so, too."""
+    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self._channels_last:
             observations = observations.permute(0, 3, 1, 2)
         if torch.is_grad_enabled() and observations.device.type == "cpu":
@@ -208,10 +264,7 @@ class Convolutional(Network):
             torch.mul(observations, 1.0 / 128.0).sub_(1.0) if self.takes_bytes else observations
         )
         hidden = self.body(images)
-        outputs = self.policy(hidden)
-        if self._continuous:
-            outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
-        return outputs, self.value(hidden).squeeze(1)
+        return self.policy(hidden), self.value(hidden).squeeze(1), hidden
 
 
 #: Values of `network.name`, beside import strings.

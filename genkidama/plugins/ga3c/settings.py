@@ -66,6 +66,11 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
             "set it to 0, or child.backend to 'hogwild'"
         )
+    if steps := experiment.network.sde_steps:
+        raise ConfigurationError(
+            f"{source}: network.sde_steps = {steps}: the backend ga3c draws each action by itself; "
+            "set it to 0, or child.backend to 'hogwild'"
+        )
     if experiment.child.exchange == "update":
         raise ConfigurationError(
             f"{source}: child.exchange = 'update': the cores of the backend hogwild can wait for "

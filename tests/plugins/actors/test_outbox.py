@@ -196,16 +196,24 @@ def test_nothing_full_is_lost_or_sent_twice(plan: list[str]) -> None:
 
 def test_discounted_returns_go_on_from_block_to_block_in_each_lane() -> None:
     both = Both(cores=1, columns=Columns(2, 1, discounted=True))
-    both.cores[0].play(2)
-    for _ in range(2):
-        rows = both.cores[0].begin(False)
-        rows.rewards[:4] = [1.0, 2.0, 10.0, 20.0]
+    core = both.cores[0]
+
+    def write() -> list[float]:
+        rows = core.begin(False)
+        rows.rewards[:6] = [1.0, 2.0, 10.0, 20.0, 4.0, 8.0]
         rows.terminated[:] = 0.0
         rows.truncated[:] = 0.0
-        rows.terminated[2] = 1.0
-        both.cores[0].end(4, [], [], 0.0)
-    rows = both.sent()
-    assert rows[:, -1].tolist() == [1, 2.5, 10, 20, 2.25, 3.125, 20, 20]
+        rows.terminated[2] = rows.truncated[4] = 1.0
+        core.end(6, [], [], 0.0)
+        sent: list[float] = both.sent()[:, -1].tolist()
+        both.outboxes.acknowledge()
+        return sent
+
+    core.play(3)
+    assert write() == [1, 2.5, 10, 20, 4, 8]
+    assert write() == [2.25, 3.125, 20, 20, 8, 8]
+    core.play(3)  # and each lane begins anew
+    assert write() == [1, 2.5, 10, 20, 4, 8]
 
 
 def test_records_are_sent_together_with_the_next_block() -> None:

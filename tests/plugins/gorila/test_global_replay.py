@@ -449,6 +449,36 @@ def test_they_are_sent_when_they_have_waited(core: Core, monkeypatch: pytest.Mon
     assert [bool(found.truncated[by_step[step]]) for step in range(4)] == [True, True, True, False]
 
 
+@pytest.mark.parametrize(("seconds", "sent"), [(0.099, 0), (0.101, 12)])
+def test_they_wait_for_a_tenth_of_a_second(
+    engine: RealEngine, monkeypatch: pytest.MonkeyPatch, seconds: float, sent: int
+) -> None:
+    core = Core(engine)
+    times = iter([100.0, 100.0 + seconds / 2, 100.0 + seconds])
+    with monkeypatch.context() as patch:
+        patch.setattr(module.time, "monotonic", lambda: next(times))
+        for _ in range(3):  # counted from the first of them
+            core.play("...t")
+    core.ring._length_at = -1e9
+    assert len(core.replay) == sent
+    core.close()
+
+
+def test_a_length_is_a_fifth_of_a_second_old_at_most(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring, now = core.ring, 100.0
+    ring._length_at = -1e9
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    assert len(ring) == 0
+    for _ in range(16):
+        core.play("...t")
+    now += 0.199
+    assert len(ring) == 0
+    now += 0.002
+    assert len(ring) == 64
+
+
 def test_trajectories_are_rollouts_with_their_cuts(core: Core) -> None:
     for _ in range(15):
         core.play("....")
