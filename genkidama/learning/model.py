@@ -22,7 +22,7 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices, mask_size
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
-from genkidama.learning.heads import Categorical, Head, MultiCategorical, head_for
+from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
@@ -99,8 +99,9 @@ class Model:
                 f"algorithm.name = {experiment.algorithm.name!r}: its head has "
                 f"{self.head.outputs} outputs, which a mask of {self.mask} choices does not fit"
             )
-        discrete = isinstance(self.head, Categorical | MultiCategorical)
-        #: The number of discrete actions in each column, counted from 0; () if none is discrete.
+        discrete = isinstance(self.head, Categorical | MultiCategorical | Mixed)
+        #: The number of discrete actions in each of an action's first columns, counted from 0.
+        #: Others are continuous, or of a head of the user's own.
         self.choices = choices(environment.action_space) if discrete else ()
         self.observation_shape = space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
@@ -145,7 +146,8 @@ class Model:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
         kind = MaskedPerceptron if self.mask else Perceptron
-        return kind(entries, self.experiment.network.activation, vector, gradient)
+        shape = (-1,) if self.mask else self.observation_shape
+        return kind(entries, self.experiment.network.activation, vector, gradient, shape)
 
     def native(self, array: Array) -> Numbers:
         """An array as this model and its learner take it: itself, or a tensor on its device."""

@@ -116,7 +116,7 @@ class ActorCritic(Network):
         parts = dict(layout(observation_space, action_space, settings))
         self._continuous = "log_deviation" in parts
         self._shared = settings.shared
-        outputs = policy_outputs(action_space)
+        outputs, deviations = policy_outputs(action_space)
         widths = (next(shape[1] for shape in parts.values() if len(shape) == 2), *settings.hidden)
         if settings.shared:
             self.body = _perceptron(widths, settings)
@@ -126,14 +126,15 @@ class ActorCritic(Network):
             self.policy = _perceptron(widths, settings, outputs)
             self.value = _perceptron(widths, settings, 1)
         if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+            self.log_deviation = nn.Parameter(torch.zeros(deviations))
         _initialize(self, settings)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.body(observations) if self._shared else observations
+        vectors = observations.flatten(1)
+        hidden = self.body(vectors) if self._shared else vectors
         outputs = self.policy(hidden)
         if self._continuous:
-            outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
+            outputs = torch.cat((outputs, self.log_deviation.expand(len(outputs), -1)), 1)
         return outputs, self.value(hidden).squeeze(1)
 
 
@@ -189,12 +190,12 @@ class Convolutional(Network):
             *_perceptron((channels * height * width, *settings.hidden), settings),
         ]
         self.body = nn.Sequential(*layers)
-        outputs = policy_outputs(action_space)
+        outputs, deviations = policy_outputs(action_space)
         self.policy = nn.Linear(settings.hidden[-1], outputs)
         self.value = nn.Linear(settings.hidden[-1], 1)
-        self._continuous = isinstance(action_space, gymnasium.spaces.Box)
+        self._continuous = deviations > 0
         if self._continuous:
-            self.log_deviation = nn.Parameter(torch.zeros(outputs))
+            self.log_deviation = nn.Parameter(torch.zeros(deviations))
         _initialize(self, settings)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,7 +211,7 @@ class Convolutional(Network):
         hidden = self.body(images)
         outputs = self.policy(hidden)
         if self._continuous:
-            outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
+            outputs = torch.cat((outputs, self.log_deviation.expand(len(outputs), -1)), 1)
         return outputs, self.value(hidden).squeeze(1)
 
 
