@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from gymnasium.spaces.utils import flatten, flatten_space
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.observations import FlatBox
 
 Array = npt.NDArray[Any]
 
@@ -209,23 +209,24 @@ class MaskedBox(Box):
         space: of the environment's observations: a Dict in which the mask has the key
             `action_mask`, or without masks.
         size: numbers of a mask: the choices of each column, one column after the other.
+        free: outputs behind those of the choices, which are always valid.
     """
 
-    def __init__(self, space: gymnasium.Space[Any], size: int) -> None:
-        #: The one key of a Dict beside that of its mask. None: there are several, or there is none.
-        self._key: str | None = None
+    def __init__(self, space: gymnasium.Space[Any], size: int, free: int = 0) -> None:
         if _has_key(space):
-            others = {key: part for key, part in space.spaces.items() if key != _KEY}
-            self._key = next(iter(others)) if len(others) == 1 else None
-            space = Dict(others) if self._key is None else others[self._key]
-        self._space = space
-        flat = flatten_space(space)
-        assert isinstance(flat, Box)
+            given = sum(int(np.prod(part.shape or ())) for part in _parts(space.spaces[_KEY]))
+            if given != size:
+                raise ConfigurationError(
+                    f"environment: its action_mask has {given} numbers, but the actions have "
+                    f"{size} choices; give a number for each choice, or name the key otherwise"
+                )
+            space = Dict({key: part for key, part in space.spaces.items() if key != _KEY})
         #: The space of what a network takes: images as they are, all else in one vector.
-        self.rest = space if isinstance(space, Box) and space.shape else flat
-        self.size = size
-        dtype: Any = np.uint8 if flat.dtype == np.uint8 else np.float32
-        low, high = np.append(flat.low, np.zeros(size)), np.append(flat.high, np.ones(size))
+        self.rest = FlatBox(space)
+        self._choices, self.size = size, size + free
+        dtype: Any = np.uint8 if self.rest.dtype == np.uint8 else np.float32
+        low = np.append(self.rest.low, np.zeros(self.size))
+        high = np.append(self.rest.high, np.ones(self.size))
         super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype)
 
     def join(self, observation: Any, mask: Any = None) -> Array:
@@ -241,18 +242,19 @@ class MaskedBox(Box):
         """
         if mask is None:
             mask = observation[_KEY]
-            if self._key is not None:
-                observation = observation[self._key]
         if isinstance(mask, tuple):
             mask = np.concatenate([np.ravel(part) for part in mask])
         valid = np.ravel(np.asarray(mask, np.bool_))
-        if len(valid) != self.size:
+        if len(valid) != self._choices:
             raise EnvironmentFailure(
-                f"an action mask of {len(valid)} numbers: expected {self.size}, one for each choice"
+                f"an action mask of {len(valid)} numbers: expected {self._choices}, one for each "
+                "choice"
             )
         joined = np.empty(self.shape, self.dtype)
-        joined[: -self.size] = np.asarray(flatten(self._space, observation))
-        joined[-self.size :] = valid if valid.any() else 1
+        joined[: -self.size] = self.rest.join(observation).reshape(-1)
+        joined[-self.size :] = 1
+        if valid.any():
+            joined[-self.size :][: self._choices] = valid
         return joined
 
 
@@ -271,8 +273,10 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, environment: gymnasium.Env[Any, Any], informs: bool) -> None:
         super().__init__(environment)
         self._informs = informs
-        size = sum(choices(environment.action_space))
-        self.observation_space = MaskedBox(environment.observation_space, size)
+        actions = environment.action_space
+        free = 2 * len(bounds(actions)[0])
+        space = MaskedBox(environment.observation_space, sum(choices(actions)), free)
+        self.observation_space = space
 
     @classmethod
     def around(cls, environment: gymnasium.Env[Any, Any], informs: bool) -> gymnasium.Env[Any, Any]:

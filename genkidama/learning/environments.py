@@ -25,6 +25,7 @@ from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask
+from genkidama.learning.observations import Flat
 from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
     describe_error,
@@ -90,7 +91,7 @@ def make_environment(settings: Environment, *, lean: bool = False) -> gymnasium.
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
     environment = ActionMask.around(environment, settings.action_mask == "info")
-    environment = _flat(environment, settings)
+    environment = Flat.around(environment)
     if settings.period:
         environment = RealTime(environment, settings)
     elif keeps_time(environment):
@@ -209,32 +210,6 @@ def _import_box2d() -> None:
 
     package.__getattr__ = load  # type: ignore[method-assign]
     sys.modules[_BOX2D] = gymnasium.envs.box2d = package
-
-
-def _flat(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnasium.Env[Any, Any]:
-    """Its observations as one vector if they are parts (`Dict`, `Tuple`) or a number (`Discrete`).
-
-    Parts stand one behind the other, and a number is one-hot (`gymnasium.spaces.utils`).
-    """
-    space = environment.observation_space
-    if space.shape:
-        return environment
-    if not space.is_np_flattenable:
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: observations of {type(space).__name__} have no "
-            "fixed length; put a wrapper of your own around it that gives a Box "
-            "(environment.wrappers)"
-        )
-    flat: gymnasium.Env[Any, Any] = gymnasium.wrappers.FlattenObservation(environment)
-    box: Any = flat.observation_space
-    if box.dtype == np.float32:
-        return flat
-    # A network takes float32 and gets what it is: parts of several types are no images.
-    low, high = box.low.astype(np.float32), box.high.astype(np.float32)
-    vectors = gymnasium.spaces.Box(low, high, dtype=np.float32)
-    return gymnasium.wrappers.TransformObservation(
-        flat, lambda observation: np.asarray(observation, np.float32), vectors
-    )
 
 
 def _wrapped(

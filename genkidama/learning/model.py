@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
 import gymnasium
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +24,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices, mask_size
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
+from genkidama.learning.observations import is_image
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
@@ -76,7 +78,8 @@ class Model:
 
     def __new__(cls, experiment: Experiment, environment: Spaces, *_: Any, **__: Any) -> Self:
         if cls is Model:
-            head = _head(experiment, environment.action_space)
+            experiment = seeing(experiment, environment.observation_space)
+            head = head_of(experiment, environment.action_space)
             if setting := tensor_setting(experiment, head):
                 kind: type[Self] = load_tensors("tensor_model:TensorModel", setting)
                 return object.__new__(kind)
@@ -89,9 +92,9 @@ class Model:
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
     ) -> None:
-        self.experiment = experiment
         space = environment.observation_space
-        self.head = _head(experiment, environment.action_space)
+        self.experiment = experiment = seeing(experiment, space)
+        self.head = head_of(experiment, environment.action_space)
         #: The number of the last numbers of an observation that are its action mask.
         self.mask = mask_size(space)
         if self.mask not in (0, self.head.outputs):
@@ -248,8 +251,22 @@ class Model:
         return observations.astype(np.float32, copy=False)
 
 
-def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
-    """The learner's own head if it has one."""
+def seeing(experiment: Experiment, space: gymnasium.Space[Any]) -> Experiment:
+    """The experiment, whose network takes images if observations are some: the network
+    `"actor-critic"` is then `"convolutional"`."""
+    seen = space.rest if isinstance(space, MaskedBox) else space
+    if experiment.network.name != "actor-critic" or not is_image(seen):
+        return experiment
+    network = msgspec.structs.replace(experiment.network, name="convolutional")
+    return msgspec.structs.replace(experiment, network=network)
+
+
+def head_of(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
+    """The head for an action space: the learner's own if it has one.
+
+    Raises:
+        ConfigurationError: there is none, as `actions.supported` says, or it cannot be built.
+    """
     name = experiment.algorithm.name
     own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:

@@ -138,18 +138,15 @@ def test_a_shared_trunk_has_the_gradients_of_both_and_separate_ones_do_not_touch
         assert not any(name.startswith("policy") for name in touched)
 
 
-@pytest.mark.parametrize(
-    "observations",
-    [Discrete(5), Box(0.0, 1.0, (2, 3)), Box(0.0, 1.0, ()), Dict({"a": Discrete(2)})],
-)
+@pytest.mark.parametrize("observations", [Discrete(5), Dict({"a": Discrete(2)})])
 @pytest.mark.parametrize("kind", [Model, TensorModel])
-def test_the_built_in_network_takes_vectors_only(
+def test_the_built_in_network_takes_numbers_only(
     kind: type[Model], observations: gymnasium.Space[Any]
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         kind(Experiment(), Stage(observations, Discrete(2)))
     assert str(caught.value).startswith(
-        "network.name = 'actor-critic': takes vectors, but the environment's observation space is "
+        "network.name = 'actor-critic': takes numbers, but the environment's observation space is "
         f"{observations}; "
     )
 
@@ -407,8 +404,7 @@ def test_orthogonal_weights_have_their_gains(kind: str) -> None:
     [
         Discrete(5),
         vectors(8),
-        pictures((84, 84)),
-        pictures((4, 1, 9, 9)),
+        pictures((4, 1, 9, 9, 1)),
         pictures((1, 9, 9), np.int16),
         Dict({"a": Discrete(2)}),
     ],
