@@ -139,10 +139,9 @@ def train(
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
     experiment, about_stop = prepare(experiment)
-    if is_import_string(experiment.environment.id):
-        from genkidama.learning.environment_checks import try_environment  # Gymnasium
+    from genkidama.learning.environment_checks import try_environment  # Gymnasium
 
-        try_environment(experiment.environment)
+    try_environment(experiment.environment, experiment)
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))

@@ -25,7 +25,7 @@ from genkidama.learning.observations import FlatBox
 
 Array = npt.NDArray[Any]
 
-Supported: TypeAlias = "Box | Discrete | MultiDiscrete | MultiBinary | Tuple | Dict"
+Supported: TypeAlias = "Box | Discrete | MultiDiscrete | MultiBinary | Tuple[Any] | Dict"
 
 #: Choices of all columns of an action together, at most: each is an output of the network.
 _MOST_CHOICES = 65_536
@@ -73,7 +73,7 @@ def _parts(space: gymnasium.Space[Any]) -> Iterator[gymnasium.Space[Any]]:
         yield space
 
 
-def _inside(space: Tuple | Dict) -> Iterable[gymnasium.Space[Any]]:
+def _inside(space: Tuple[Any] | Dict) -> Iterable[gymnasium.Space[Any]]:
     return space.spaces.values() if isinstance(space, Dict) else space.spaces
 
 
@@ -99,7 +99,9 @@ def choices(space: gymnasium.Space[Any]) -> tuple[int, ...]:
 
 def bounds(space: gymnasium.Space[Any]) -> tuple[Array, Array]:
     """The lowest and the highest numbers of the continuous columns, (columns,) each, float."""
-    parts = [part for part in _parts(supported(space)) if isinstance(part, Box) and not _sizes(part)]
+    parts = [
+        part for part in _parts(supported(space)) if isinstance(part, Box) and not _sizes(part)
+    ]
     nothing = np.zeros(0, np.float32)
     low = np.concatenate([nothing, *(part.low.reshape(-1) for part in parts)])
     return low, np.concatenate([nothing, *(part.high.reshape(-1) for part in parts)])
@@ -165,12 +167,13 @@ def converter(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
     dtype = space.dtype
 
     def numbers(action: Array) -> Array:
-        return (action.reshape(shape) + begin).astype(dtype)
+        found: Array = (action.reshape(shape) + begin).astype(dtype)
+        return found
 
     return numbers
 
 
-def _together(space: Tuple | Dict) -> Callable[[Array], Any]:
+def _together(space: Tuple[Any] | Dict) -> Callable[[Array], Any]:
     """The same for a Tuple or Dict."""
     discrete, continuous = 0, len(choices(space))
 

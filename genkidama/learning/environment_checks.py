@@ -1,7 +1,8 @@
-"""A short try of a user's environment before anything starts, with each mistake in a sentence."""
+"""A short try of an environment before anything starts, with each mistake in a sentence."""
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from contextlib import closing
@@ -11,9 +12,15 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.passive_env_checker import check_action_space, check_observation_space
 
+from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
-from genkidama.errors import ConfigurationError
-from genkidama.runtime.import_strings import is_import_string, load_object
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import MaskedBox, supported
+from genkidama.learning.environments import adapted, as_number, bare_environment
+from genkidama.learning.forms import check_torch, tensor_setting
+from genkidama.learning.model import head_of, seeing
+from genkidama.learning.observations import FlatBox, is_image
+from genkidama.runtime.import_strings import environment_spec, is_import_string
 
 #: Steps that are tried: enough for the mistakes of a first version.
 _STEPS = 20
@@ -21,33 +28,101 @@ _STEPS = 20
 #: A slow environment is tried no longer.
 _SECONDS = 2.0
 
+#: Images of so many pixels in height and width, or more, are better made smaller.
+_LARGE = 128
 
-def try_environment(settings: Environment) -> None:
-    """Plays a few random steps in an environment that an import string names; others are passed.
+_STEP = "(observation, reward, terminated, truncated, info)"
+
+
+def try_environment(settings: Environment, experiment: Experiment | None = None) -> None:
+    """Plays a few random steps in an environment; one of Gymnasium's own or of EnvPool's is passed.
+
+    What will be learned otherwise than one may think is told on standard error, in a line each.
+
+    Args:
+        settings: `[environment]`.
+        experiment: whose network and head must fit the spaces; absent, none need.
 
     Raises:
-        ConfigurationError: it is built wrong; the message says what was expected and what came.
+        ConfigurationError: it is built wrong, or cannot be learned; the message says what was
+            expected and what came.
     """
-    if not is_import_string(settings.id) or settings.prefix:
+    if _is_known(settings, experiment):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # opinions on style
-        try:
-            environment = load_object(settings.id, "environment.id")(**settings.options)
-            if not isinstance(environment, gymnasium.Env):
-                return  # `make_environment` says so
-            with closing(environment):
-                found = _mistake(environment)
-        except ConfigurationError:
-            raise
-        except Exception:  # a core meets it, too, and tells it with its place and traceback
-            return
+        environment = bare_environment(settings)
+        with closing(environment):
+            try:
+                found = _mistake(environment, bool(settings.period))
+            except ConfigurationError:
+                raise
+            except Exception:  # a core meets it, too, and tells it with its place and traceback
+                found = ""
+            if not found:
+                _check_spaces(adapted(environment, settings), settings, experiment)
     if found:
         raise ConfigurationError(f"environment.id = {settings.id!r}: {found}")
 
 
-def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
-    """The first mistake that shows itself; empty if none does."""
+def _is_known(settings: Environment, experiment: Experiment | None) -> bool:
+    """True if there is nothing to try."""
+    if settings.prefix or settings.vectorized:
+        return settings.prefix != "pettingzoo"
+    if is_import_string(settings.id) or settings.wrappers:
+        return False
+    own = str(environment_spec(settings.id).entry_point).startswith(("gymnasium.", "ale_py."))
+    return own and (experiment is None or experiment.algorithm.name in ("ppo", "a3c"))
+
+
+def _check_spaces(
+    environment: gymnasium.Env[Any, Any], settings: Environment, experiment: Experiment | None
+) -> None:
+    """Checks that a policy can be learned, and says what is not as one may think."""
+    supported(environment.action_space)
+    space: Any = environment.observation_space
+    seen = space.rest if isinstance(space, MaskedBox) else space
+    if isinstance(seen, FlatBox) and seen.dropped:
+        names = ", ".join(map(repr, seen.dropped))
+        _say(f"environment: {names} of the observations has no fixed length, and is left out")
+    if experiment is None:
+        return
+    agents = getattr(environment.unwrapped, "agents_in_turn", 1)
+    ga3c = experiment.child.backend == "ga3c"
+    key = "ga3c.environments" if ga3c else "environment.lanes"
+    lanes = experiment.ga3c.environments if ga3c else settings.lanes
+    if lanes % agents:
+        raise ConfigurationError(
+            f"{key} = {lanes}: each of the {agents} agents of {settings.id!r} is a lane; set it to "
+            f"{agents} or a multiple of that"
+        )
+    head = head_of(experiment, environment.action_space)
+    experiment = seeing(experiment, space)
+    if is_image(seen):
+        sides = sorted(seen.shape)[-2:]
+        if min(sides) >= _LARGE:
+            _say(
+                f"environment: images of {sides[0]} × {sides[1]} pixels learn slowly; smaller ones "
+                "in grey learn faster: environment.wrappers = "
+                '[{ name = "ResizeObservation", options = { shape = [84, 84] } }, '
+                '{ name = "GrayscaleObservation" }]'
+            )
+    if setting := tensor_setting(experiment, head):
+        if experiment.network.name == "convolutional":
+            setting = f"network.name = 'convolutional', for images of shape {seen.shape}"
+        check_torch(setting)
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr)
+
+
+def _mistake(environment: gymnasium.Env[Any, Any], rests: bool) -> str:
+    """The first mistake that shows itself; empty if none does.
+
+    Args:
+        rests: whether it must not move, as a robot.
+    """
     checks = {"observation_space": check_observation_space, "action_space": check_action_space}
     for name, check in checks.items():
         space = getattr(environment, name, None)
@@ -57,9 +132,24 @@ def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
             check(space)
         except AssertionError as error:
             return f"{name}: {error}"
-    first: Any = environment.reset(seed=0)
-    if not (isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], dict)):
-        return f"reset() gives {_kind(first)}, expected the tuple (observation, info)"
+    if rests:
+        return ""
+    first: Any
+    try:
+        first = environment.reset(seed=0)
+    except TypeError as error:
+        if "'seed'" not in str(error) or "unexpected keyword" not in str(error):
+            raise
+        return (
+            "reset() takes no seed, as in the old Gym; since Gymnasium it is `def reset(self, *, "
+            "seed=None, options=None)`, calls super().reset(seed=seed) and returns (observation, "
+            f"{{}}), and step() returns {_STEP}"
+        )
+    if not (isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], dict | None)):
+        return (
+            f"reset() gives {_kind(first)}, expected the tuple (observation, info): old Gym's "
+            "returned the observation alone; info may be {}"
+        )
     if found := _wrong(environment.observation_space, first[0], "reset()"):
         return found
     environment.action_space.seed(0)
@@ -70,20 +160,27 @@ def _mistake(environment: gymnasium.Env[Any, Any]) -> str:
         given: Any = environment.step(environment.action_space.sample())
         if not (isinstance(given, tuple) and len(given) == 5):
             return (
-                f"step() gives {_kind(given)}, expected the tuple "
-                "(observation, reward, terminated, truncated, info)"
+                f"step() gives {_kind(given)}, expected the tuple {_STEP}: old Gym's `done` is "
+                "`terminated`, and `truncated` says that only the time is up"
             )
         observation, reward, terminated, truncated, _ = given
         if found := _wrong(environment.observation_space, observation, "step()"):
             return found
-        if np.ndim(reward) or not np.isfinite(np.asarray(reward, np.float64)):
+        if not _is_finite(reward):
             return f"step() gives the reward {reward!r}, expected a finite number"
         for name, value in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(value, bool | np.bool_):
+            if np.size(value) != 1 or np.asarray(value).dtype.kind not in "bui":
                 return f"step() gives {name} = {value!r}, expected True or False"
         if terminated or truncated:
             environment.reset()
     return ""
+
+
+def _is_finite(reward: Any) -> bool:
+    try:
+        return bool(np.isfinite(as_number(reward)))
+    except EnvironmentFailure:
+        return False
 
 
 def _wrong(space: gymnasium.Space[Any], observation: Any, method: str) -> str:

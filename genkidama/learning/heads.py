@@ -408,9 +408,7 @@ class Mixed:
             parts = ours.back(at_log_pi, at_entropy), theirs.back(at_log_pi, at_entropy)
             return np.concatenate(parts, 1)
 
-        return Slopes(
-            ours.log_pi + theirs.log_pi, back, lambda: ours.entropy() + theirs.entropy()
-        )
+        return Slopes(ours.log_pi + theirs.log_pi, back, lambda: ours.entropy() + theirs.entropy())
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         logits, gaussian = self._parted(outputs)

@@ -98,12 +98,10 @@ def _of_fixed_length(
 class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
     """An environment whose observations are those of a `FlatBox`."""
 
-    observation_space: FlatBox
-
     def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
         super().__init__(environment)
-        self.observation_space = FlatBox(environment.observation_space)
-        self.observation = self.observation_space.join  # type: ignore[method-assign]
+        self.observation_space = space = FlatBox(environment.observation_space)
+        self.observation = space.join  # type: ignore[method-assign]
 
     @classmethod
     def around(cls, environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

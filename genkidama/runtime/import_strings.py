@@ -176,8 +176,10 @@ def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
     with suppress(ConfigurationError):
         made_by = load_object(settings.id, "environment.id")
         if isinstance(made_by, type):
-            modes = getattr(made_by, "metadata", {}).get("render_modes", ())
-            return "rgb_array" in modes or "human" in modes
+            metadata = getattr(made_by, "metadata", {})
+            if isinstance(metadata, dict):  # a wrapper's are those of what is inside it
+                modes = metadata.get("render_modes", ())
+                return "rgb_array" in modes or "human" in modes
     return True
 
 
@@ -206,7 +208,7 @@ def check_environment(experiment: Experiment) -> None:
         if getattr(made_by, "__module__", module) == "__main__":
             name = getattr(made_by, "__name__", name)
             raise of_a_notebook("environment.id", settings.id, name)
-    if settings.vectorized:
+    if settings.vectorized and not is_import_string(settings.id):
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):
         load_wrapper(wrapper, f"environment.wrappers[{position}]")
@@ -224,9 +226,17 @@ _OTHERS = tuple(
 
 
 def describe_error(error: BaseException) -> str:
-    """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised."""
-    said = error.msg if isinstance(error, SyntaxError) else error
+    """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised.
+
+    An error without words says the line that raised it, whosever that is, as `AssertionError
+    (their_env.py:12, in step: assert ready)`.
+    """
+    said = str(error.msg if isinstance(error, SyntaxError) else error)
     text = " ".join(f"{type(error).__name__}: {said}".split())
+    if not said.strip():
+        text = type(error).__name__
+        if frames := traceback.extract_tb(error.__traceback__):
+            return f"{text} ({_at(frames[-1])}{f': {line}' if (line := frames[-1].line) else ''})"
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} …"
     place = _place(error)
@@ -266,12 +276,19 @@ def _place(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = os.path.realpath(frame.filename)
         if not path.startswith(_OTHERS) and not frame.filename.startswith("<"):
-            inside = "" if frame.name == "<module>" else f", in {frame.name}"
-            return f"{_short(path)}:{frame.lineno}{inside}"
+            return _at(frame)
     return ""
 
 
+def _at(frame: traceback.FrameSummary) -> str:
+    """As `my_env.py:12, in step`."""
+    inside = "" if frame.name == "<module>" else f", in {frame.name}"
+    return f"{_short(frame.filename)}:{frame.lineno}{inside}"
+
+
 def _short(path: str) -> str:
-    """The path below the current folder, or whole."""
-    here = os.getcwd() + os.sep
-    return os.path.realpath(path).removeprefix(os.path.realpath(here) + os.sep)
+    """The path below the current folder, or below that of the installed packages, or whole."""
+    found = os.path.realpath(path)
+    for folder in (os.getcwd(), *map(sysconfig.get_path, ("purelib", "platlib"))):
+        found = found.removeprefix(os.path.realpath(folder) + os.sep)
+    return found

@@ -55,7 +55,7 @@ def step(**changes: Any) -> tuple[Any, ...]:
         ({"first": (np.array(["a"] * 3), {})}, "reset() gives an observation of <U1, expected num"),
         ({"given": GOOD["given"][1:]}, "step() gives a tuple of 4, expected the tuple (obs"),
         ({"given": step(reward=float("nan"))}, "step() gives the reward nan, expected a finite"),
-        ({"given": step(reward=[1.0])}, "step() gives the reward [1.0], expected a finite"),
+        ({"given": step(reward=[1.0] * 2)}, "step() gives the reward [1.0, 1.0], expected a fin"),
         ({"given": step(terminated=None)}, "step() gives terminated = None, expected True or F"),
         (
             {"space": spaces.Box(0, 255, (3,), np.uint8)},

@@ -486,8 +486,8 @@ def test_an_episode_of_ales_vectorized_form_depends_on_its_seed_alone(seed: int)
         ),
         (
             Environment(id="tests.environments:Bandit", vectorized=True),
-            "environment.vectorized = True: 'tests.environments:Bandit' is not registered with a "
-            "vectorized form of its own; set it to false",
+            "environment.vectorized = True: 'tests.environments:Bandit' gives a Bandit, expected a "
+            "gymnasium.vector.VectorEnv; set it to false",
         ),
         (
             Environment(id=LATE_CORRIDORS, vectorized=True),
@@ -839,9 +839,7 @@ def test_a_head_stores_as_many_numbers_and_takes_them_to_the_same_action(
     ],
     ids=str,
 )
-def test_other_spaces_are_refused_by_name(
-    space: gymnasium.Space[Any], said: str, ask: Any
-) -> None:
+def test_other_spaces_are_refused_by_name(space: gymnasium.Space[Any], said: str, ask: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^environment: its action space ") as caught:
         ask(space)
     assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -274,13 +274,12 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
 
 def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
     check_environment(Experiment(environment=Environment(id="ALE/Pong-v5", vectorized=True)))
-    for name in ("LunarLander-v3", "collections:OrderedDict"):
-        with pytest.raises(ConfigurationError) as caught:
-            check_environment(Experiment(environment=Environment(id=name, vectorized=True)))
-        assert str(caught.value) == (
-            f"environment.vectorized = True: {name!r} is not registered with a vectorized "
-            "form of its own; set it to false"
-        )
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(Experiment(environment=Environment(id="LunarLander-v3", vectorized=True)))
+    assert str(caught.value) == (
+        "environment.vectorized = True: 'LunarLander-v3' is not registered with a vectorized "
+        "form of its own; set it to false"
+    )
 
 
 @pytest.mark.parametrize("entry_point", [None, "__main__:Mine", "class"])

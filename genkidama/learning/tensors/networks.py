@@ -152,9 +152,10 @@ class Convolutional(Network):
     Images may have no axis of channels, or be several, one behind the other: their channels are
     then taken together. Policy and value are read from the same last layer. The convolutions of
     `LARGE` with one hidden layer of 256 are GA3C's network (Babaeizadeh et al. 2017; Mnih et al.
-    2016, §5.1). A convolution of stride s gives ⌈size/s⌉ pixels: it is padded as TensorFlow does with "SAME", the
-    odd pixel to the right and at the bottom. Images of uint8 are brought to [−1, 1); images of
-    floats and of bool (as 0 and 1) are taken as they are. Box actions as in `ActorCritic`.
+    2016, §5.1). A convolution of stride s gives ⌈size/s⌉ pixels: it is padded as TensorFlow does
+    with "SAME", the odd pixel to the right and at the bottom. Images of uint8 are brought to
+    [−1, 1); images of floats and of bool (as 0 and 1) are taken as they are. Box actions as in
+    `ActorCritic`.
     """
 
     def __init__(
@@ -170,16 +171,15 @@ class Convolutional(Network):
                 f"environment's observation space is {observation_space}"
             )
         shape = observation_space.shape or ()
-        *frames, first, second, third = (1, *shape) if len(shape) == 2 else shape
-        auto = settings.channels == "auto" and third < min(first, second)
+        image = (1, *shape)[-3:]
+        auto = settings.channels == "auto" and image[2] < min(image[:2])
         self._channels_last = len(shape) > 2 and (settings.channels == "last" or auto)
+        order = "channels, height, width"
         if self._channels_last:
-            height, width, channels = first, second, third
+            image = image[2], *image[:2]
             order = "height, width, channels"
-        else:
-            channels, height, width = first, second, third
-            order = "channels, height, width"
-        channels *= prod(frames)
+        height, width = image[1:]
+        channels = prod(shape) // (height * width)
         self._images = channels, height, width
         self.takes_bytes = observation_space.dtype == np.uint8
         layers: list[nn.Module] = []
