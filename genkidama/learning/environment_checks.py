@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from contextlib import closing
 from typing import Any
 
@@ -20,7 +19,7 @@ from genkidama.learning.environments import adapted, as_number, bare_environment
 from genkidama.learning.forms import check_torch, tensor_setting
 from genkidama.learning.model import head_of, seeing
 from genkidama.learning.observations import FlatBox, is_image
-from genkidama.runtime.import_strings import environment_spec, is_import_string
+from genkidama.runtime.import_strings import environment_spec, is_import_string, others_silent
 
 #: Steps that are tried: enough for the mistakes of a first version.
 _STEPS = 20
@@ -49,8 +48,7 @@ def try_environment(settings: Environment, experiment: Experiment | None = None)
     """
     if _is_known(settings, experiment):
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # opinions on style
+    with others_silent():
         environment = bare_environment(settings)
         with closing(environment):
             try:
@@ -59,10 +57,10 @@ def try_environment(settings: Environment, experiment: Experiment | None = None)
                 raise
             except Exception:  # a core meets it, too, and tells it with its place and traceback
                 found = ""
-            if not found:
-                _check_spaces(adapted(environment, settings), settings, experiment)
+            environment = environment if found else adapted(environment, settings)
     if found:
         raise ConfigurationError(f"environment.id = {settings.id!r}: {found}")
+    _check_spaces(environment, settings, experiment)
 
 
 def _is_known(settings: Environment, experiment: Experiment | None) -> bool:
@@ -134,6 +132,7 @@ def _mistake(environment: gymnasium.Env[Any, Any], rests: bool) -> str:
             return f"{name}: {error}"
     if rests:
         return ""
+    space = environment.observation_space
     first: Any
     try:
         first = environment.reset(seed=0)
@@ -150,7 +149,7 @@ def _mistake(environment: gymnasium.Env[Any, Any], rests: bool) -> str:
             f"reset() gives {_kind(first)}, expected the tuple (observation, info): old Gym's "
             "returned the observation alone; info may be {}"
         )
-    if found := _wrong(environment.observation_space, first[0], "reset()"):
+    if found := _wrong(space, first[0], "reset()"):
         return found
     environment.action_space.seed(0)
     deadline = time.monotonic() + _SECONDS
@@ -164,7 +163,7 @@ def _mistake(environment: gymnasium.Env[Any, Any], rests: bool) -> str:
                 "`terminated`, and `truncated` says that only the time is up"
             )
         observation, reward, terminated, truncated, _ = given
-        if found := _wrong(environment.observation_space, observation, "step()"):
+        if found := _wrong(space, observation, "step()"):
             return found
         if not _is_finite(reward):
             return f"step() gives the reward {reward!r}, expected a finite number"

@@ -100,7 +100,7 @@ def bare_environment(
     if not isinstance(environment, gymnasium.Env):
         raise ConfigurationError(
             f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, "
-            f"expected a gymnasium.Env{_way_from_old_gym(environment)}"
+            f"expected a gymnasium.Env{_way_to_gymnasium(environment)}"
         )
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
@@ -150,14 +150,14 @@ def _agents(made: Any) -> Any:
     return None
 
 
-def _way_from_old_gym(made: Any) -> str:
+def _way_to_gymnasium(made: Any) -> str:
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
         return (
             ", and is one of the old package gym: write `import gymnasium as gym` in its module, "
             "or return shimmy.GymV26CompatibilityV0(env=…) (GymV21… if its step gives four "
             "values) from a function: pip install shimmy"
         )
-    return ""
+    return "; derive its class from gymnasium.Env" if hasattr(made, "step") else ""
 
 
 def _refuse_wrappers(settings: Environment) -> None:
@@ -564,6 +564,8 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def __init__(self, environments: VectorEnv[Any, Any, Any]) -> None:
         self._environments = environments
+        #: Environments that it makes at once; the first one is played.
+        self.num_envs = environments.num_envs
         self.observation_space = environments.single_observation_space
         self.action_space = environments.single_action_space
         self._batch = _batching(environments)

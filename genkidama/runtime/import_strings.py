@@ -10,13 +10,16 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import io
 import os
+import re
 import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,24 @@ if TYPE_CHECKING:
     from genkidama.config.sections import Environment, Wrapper
 
 _INSTALL_ATARI = pip_install("atari")
+
+#: Well-known packages that register environments when they are imported: a regular expression of
+#: how their ids begin, the module, and the package.
+_PROVIDERS = (
+    (r"MiniGrid-|BabyAI-", "minigrid", "minigrid"),
+    (
+        r"(highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping|two-way|u-turn)-",
+        "highway_env",
+        "highway-env",
+    ),
+    (
+        r"Fetch|Hand(Manipulate|Reach)|Adroit|AntMaze_|PointMaze_|FrankaKitchen",
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    (r"FlappyBird-", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    (r"MinAtar/", "minatar.gym", "minatar"),
+)
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
 _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
@@ -138,8 +159,8 @@ def _own_wrapper(name: str, key: str) -> Any:
 def environment_spec(name: str) -> Any:
     """Gymnasium's specification of an id: `"LunarLander-v3"`, `"ALE/Pong-v5"`, `"module:Name-v0"`.
 
-    The module is imported. The Arcade Learning Environment is made known to Gymnasium here, without
-    its banner.
+    The module is imported, and so is the well-known package of an id that Gymnasium does not know.
+    The Arcade Learning Environment is made known to Gymnasium here, without its banner.
     """
     module_name, known = import_string(name) or ("", name)
     if ":" in known:
@@ -157,11 +178,33 @@ def environment_spec(name: str) -> Any:
         _import(module_name, name, "environment.id")
     gymnasium = importlib.import_module("gymnasium")
     try:
+        if known not in gymnasium.registry:
+            _import_provider(known, name)
         return gymnasium.spec(known)
     except gymnasium.error.Error as error:
+        missing = isinstance(
+            error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
+        )
+        way = f" If a package registers it, name its module: 'package:{known}'"
         raise ConfigurationError(
             f"environment.id = {name!r}: Gymnasium does not know it: {error}"
+            f"{way if missing and not module_name else ''}"
         ) from None
+
+
+def _import_provider(known: str, name: str) -> None:
+    """Imports the well-known package that registers an id, if there is one."""
+    for ids, module, package in _PROVIDERS:
+        if not re.match(ids, known):
+            continue
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise ConfigurationError(
+                f"environment.id = {name!r}: needs {package}, which is not installed: "
+                f"pip install {package}"
+            )
+        register = getattr(_import(module, name, "environment.id"), "register_envs", None)
+        if register is not None:
+            register()
 
 
 def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
@@ -196,6 +239,11 @@ def vectorized_spec(settings: Environment) -> Any:
 
 def check_environment(experiment: Experiment) -> None:
     """Checks that environment and wrappers exist, before any process starts. Imports no torch."""
+    with others_silent():
+        _check_environment(experiment)
+
+
+def _check_environment(experiment: Experiment) -> None:
     settings = experiment.environment
     if settings.prefix:
         find("environments", settings.prefix).check(settings)
@@ -212,6 +260,15 @@ def check_environment(experiment: Experiment) -> None:
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):
         load_wrapper(wrapper, f"environment.wrappers[{position}]")
+
+
+@contextmanager
+def others_silent() -> Iterator[None]:
+    """Keeps what packages print and warn of from standing before our words on a terminal."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield
 
 
 #: An error's own text is cut after this many characters, so that its place is not.
