@@ -127,13 +127,15 @@ def action_of(space: gymnasium.Space[Any], numbers: Any) -> Any:
         if isinstance(space, Tuple | Dict):
             ends = np.cumsum([columns(part) for part in _inside(space)])
             given = np.split(np.asarray(numbers), ends)
-            if given.pop().size:
-                return None
+            beyond = given.pop().size
             actions = list(map(action_of, _inside(space), given))
+            if beyond or any(action is None for action in actions):
+                return None
             keys = space.spaces if isinstance(space, Dict) else ()
             action = dict(zip(keys, actions, strict=True)) if keys else tuple(actions)
         else:
-            action = np.asarray(numbers, space.dtype).reshape(space.shape or ())[()]
+            action = np.asarray(numbers, space.dtype).reshape(space.shape or ())
+            action = action[()] if isinstance(space, Discrete) else action
         return action if space.contains(action) else None
     return None
 
