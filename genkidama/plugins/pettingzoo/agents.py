@@ -9,8 +9,10 @@ the last one leaves: the episodes of all agents of an environment end together (
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
+import pkgutil
 from typing import Any
 
 import gymnasium
@@ -223,10 +225,16 @@ def _module(settings: Environment) -> str:
             f"pip install 'pettingzoo[{family}]'"
         )
     module = f"pettingzoo.{family}.{name}"
-    if not name or importlib.util.find_spec(f"pettingzoo.{family}") is None:
+    home = importlib.util.find_spec(f"pettingzoo.{family}") if family else None
+    if home is None or importlib.util.find_spec(module) is None:
+        folders = [] if home is None else home.submodule_search_locations
+        known = [f"{family}/{each.name}" for each in pkgutil.iter_modules(folders)]
+        near = difflib.get_close_matches(f"{family}/{name}", known, 3)
+        hint = "expected 'pettingzoo:FAMILY/NAME', as 'pettingzoo:butterfly/pistonball_v6'"
+        if near:
+            hint = f"did you mean {' or '.join(repr(f'pettingzoo:{one}') for one in near)}?"
         raise ConfigurationError(
-            f"environment.id = {settings.id!r}: PettingZoo has no {module}; expected "
-            "'pettingzoo:FAMILY/NAME', as 'pettingzoo:butterfly/pistonball_v6'"
+            f"environment.id = {settings.id!r}: PettingZoo has no {family}/{name}; {hint}"
         )
     return module
 
@@ -240,9 +248,10 @@ def _make(settings: Environment) -> Any:
     try:
         maker = importlib.import_module(module).parallel_env
     except Exception as error:  # a family lacks what it is drawn or moved with
+        said = describe_error(error)
+        way = "" if "pip install" in said else f"; pip install 'pettingzoo[{module.split('.')[1]}]'"
         raise ConfigurationError(
-            f"environment.id = {settings.id!r}: cannot be imported: {describe_error(error)}; "
-            f"pip install 'pettingzoo[{module.split('.')[1]}]'"
+            f"environment.id = {settings.id!r}: cannot be imported: {said}{way}"
         ) from error
     return _built(settings, maker)
 

@@ -22,7 +22,7 @@ class Race:
     """
 
     __module__ = "pettingzoo.race"
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": []}
     possible_agents = ("a", "b", "c")
 
     def __init__(self, alike: bool = True) -> None:
