@@ -1,4 +1,4 @@
-"""Environments of packages that people use: `genkidama init`, and eight seconds of `genkidama train`.
+"""Environments of packages that people use: `genkidama init`, and eight seconds of `train`.
 
 `make test-packages` runs them in an environment of their own, which has the packages
 (tests/packages.txt). Each must train as `init` wrote it, without an edit.

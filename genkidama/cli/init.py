@@ -151,7 +151,7 @@ def _look(environment: str) -> _Seen:
         made.close()
     space, inner = made.observation_space, made.unwrapped
     shape = space.shape or ()
-    lanes = getattr(inner, "agents_in_turn", 0) or getattr(inner, "num_envs", 1)
+    lanes = getattr(inner, "agents_in_turn", 0) or getattr(inner, "lanes_at_once", 1)
     if not is_image(space) and len(shape) != 3:
         return _Seen(lanes=lanes)
     if find_spec("torch") is not None:

@@ -78,6 +78,12 @@ def _check_spaces(
 ) -> None:
     """Checks that a policy can be learned, and says what is not as one may think."""
     supported(environment.action_space)
+    together = getattr(environment.unwrapped, "lanes_at_once", 1)
+    if together > 1 and settings.lanes not in (1, together):
+        raise ConfigurationError(
+            f"environment.lanes = {settings.lanes}: {settings.id!r} makes {together} environments "
+            f"at once; set it to {together}, or let the callable take their number as `num_envs`"
+        )
     space: Any = environment.observation_space
     seen = space.rest if isinstance(space, MaskedBox) else space
     if isinstance(seen, FlatBox) and seen.dropped:

@@ -276,7 +276,7 @@ def as_number(reward: Any) -> float:
         EnvironmentFailure: it is none.
     """
     with suppress(TypeError, ValueError):
-        (number,) = np.asarray(reward, np.float64).reshape(-1).tolist()
+        (number,) = np.asarray(reward).reshape(-1).tolist()
         return float(number)
     raise EnvironmentFailure(
         f"the environment gave the reward {reward!r}, expected a number; {_WAY_OUT}"
@@ -564,8 +564,8 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def __init__(self, environments: VectorEnv[Any, Any, Any]) -> None:
         self._environments = environments
-        #: Environments that it makes at once; the first one is played.
-        self.num_envs = environments.num_envs
+        #: Environments that it has at once; the first one is played.
+        self.lanes_at_once = environments.num_envs
         self.observation_space = environments.single_observation_space
         self.action_space = environments.single_action_space
         self._batch = _batching(environments)
