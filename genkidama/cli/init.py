@@ -121,8 +121,8 @@ class _Seen:
     image: tuple[int, ...] = ()
     #: Lines for `[environment]`, each with its end.
     lines: str = ""
-    #: Lanes that one object has, whose number their number is a multiple of.
-    lanes: int = 1
+    #: The number of lanes, if it is not free.
+    lanes: int = 0
     #: What to say about the file.
     note: str = ""
 
@@ -151,7 +151,10 @@ def _look(environment: str) -> _Seen:
         made.close()
     space, inner = made.observation_space, made.unwrapped
     shape = space.shape or ()
-    lanes = getattr(inner, "agents_in_turn", 0) or getattr(inner, "lanes_at_once", 1)
+    lanes = getattr(inner, "lanes_at_once", 1)
+    if agents := getattr(inner, "agents_in_turn", 0):  # each of them is a lane
+        lanes = agents * max(1, 8 // agents)
+    lanes = lanes if lanes > 1 else 0
     if not is_image(space) and len(shape) != 3:
         return _Seen(lanes=lanes)
     if find_spec("torch") is not None:
@@ -173,16 +176,14 @@ _WITHOUT_TORCH = {
 }
 
 
-def _multiple(seen: _Seen, number: int = 8) -> int:
-    """So many lanes or a little fewer, as objects of them allow; at least one object's."""
-    return seen.lanes * max(1, number // seen.lanes)
-
-
 def _for_vectors(options: argparse.Namespace, seen: _Seen) -> str:
     """The template for perceptrons."""
     parts = dict(_WAYS[options.way][1])
-    if seen.lanes > 1:
-        parts["lanes"] = f"lanes = {_multiple(seen)}\n"
+    if seen.lanes:
+        parts["lanes"] = f"lanes = {seen.lanes}\n"
+        batch = f"batch_size = {1024 // seen.lanes * seen.lanes}"
+        sizes = parts["sizes"].replace("batch_size = 1024", batch)
+        parts["sizes"] = sizes if batch in sizes else f"{batch}\n{sizes}"
     parts["lanes"] = seen.lines + parts["lanes"]
     template = resources.files("genkidama.cli").joinpath("template.toml")
     return template.read_text(encoding="utf-8").format(
@@ -194,7 +195,7 @@ def _for_images(options: argparse.Namespace, seen: _Seen) -> str:
     """The example of Pong, for another environment with images."""
     _, _, rest = example("atari/pong-ppo").read_text(encoding="utf-8").partition("[algorithm]\n")
     rest = re.sub(r"(?m)^mean_return = .*\n", "", rest)
-    rest = re.sub(r"(?m)^environments = .*$", f"environments = {_multiple(seen)}", rest)
+    rest = re.sub(r"(?m)^environments = .*$", f"environments = {seen.lanes or 8}", rest)
     lines = [
         "# An experiment that learns from images, with PPO on GA3C. Train it with",
         f"#   genkidama train {options.file} --children 1",
