@@ -181,7 +181,8 @@ def _for_vectors(options: argparse.Namespace, seen: _Seen) -> str:
     parts = dict(_WAYS[options.way][1])
     if seen.lanes:
         parts["lanes"] = f"lanes = {seen.lanes}\n"
-        batch = f"batch_size = {1024 // seen.lanes * seen.lanes}"
+        step = 4 * seen.lanes  # a batch is four chunks at most, in all lanes
+        batch = f"batch_size = {step * max(1, 1024 // step)}"
         sizes = parts["sizes"].replace("batch_size = 1024", batch)
         parts["sizes"] = sizes if batch in sizes else f"{batch}\n{sizes}"
     parts["lanes"] = seen.lines + parts["lanes"]
