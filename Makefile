@@ -44,6 +44,9 @@ INSTALLED_TOOLS := $(TOOLS)/.installed
 # So has what builds the site: it reads the package, and needs neither torch nor an environment.
 DOCS := build/docs-tools
 INSTALLED_DOCS := $(DOCS)/.installed
+# So has what trains in the environments of well-known packages: some bring others' versions.
+PACKAGES := build/packages
+INSTALLED_PACKAGES := $(PACKAGES)/.installed
 # So has what makes mutants. It works on a copy of what git's index holds, and calls .venv for tests.
 MUTATION := build/mutation-tools
 INSTALLED_MUTATION := $(MUTATION)/.installed
@@ -56,7 +59,7 @@ SECONDS ?= 60
 TARGETS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-page test-deploy test-first-hour test-versions fuzz simulate simulate-planted coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy test-first-hour test-packages test-versions fuzz simulate simulate-planted coverage lint docs format mutants faults audit sbom hashes release tag pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +99,9 @@ test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (ro
 
 test-first-hour: $(INSTALLED_DEV) ## Type a newcomer's first hour on a fresh Debian (root, 15 minutes).
 	$(PYTEST) -m deploy -rs $(FIRST_HOUR)
+
+test-packages: $(INSTALLED_PACKAGES) ## Train for eight seconds in environments of many packages (15 minutes, 1 GB).
+	PACKAGES=1 $(PACKAGES)/bin/python -m pytest -p no:cacheprovider --tb=short -v tests/test_packages.py
 
 # Of Python's version PYTHON, whose wheels the lowest versions must have.
 test-versions: $(INSTALLED_TOOLS) ## Test the pure folders and train with the lowest and with the highest dependencies.
@@ -241,6 +247,14 @@ $(INSTALLED_TOOLS): constraints.txt
 	$(call make_venv,$(TOOLS))
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
 		pip-audit cyclonedx-bom uv build twine
+	@touch $@
+
+$(INSTALLED_PACKAGES): pyproject.toml constraints.txt tests/packages.txt
+	$(call make_venv,$(PACKAGES))
+	@# torch first, so that what follows takes it as it is.
+	@$(PACKAGES)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt torch
+	@$(PACKAGES)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+		-r tests/packages.txt -e ".[lander,page]"
 	@touch $@
 
 $(INSTALLED_MUTATION): constraints.txt

@@ -16,17 +16,17 @@ CORRIDORS = "tests.vectorized:tests/Corridors-v0"
 LATE_CORRIDORS = "tests.vectorized:tests/LateCorridors-v0"
 
 
-def _corridors(
+def corridors(
     num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     return SyncVectorEnv([Corridor] * num_envs, autoreset_mode=autoreset_mode)
 
 
-def _late_corridors(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    return _corridors(num_envs)
+def late_corridors(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    return corridors(num_envs)
 
 
-gymnasium.register("tests/Corridors-v0", entry_point=Corridor, vector_entry_point=_corridors)
+gymnasium.register("tests/Corridors-v0", entry_point=Corridor, vector_entry_point=corridors)
 gymnasium.register(
-    "tests/LateCorridors-v0", entry_point=Corridor, vector_entry_point=_late_corridors
+    "tests/LateCorridors-v0", entry_point=Corridor, vector_entry_point=late_corridors
 )

@@ -26,7 +26,14 @@ import numpy.typing as npt
 from genkidama.child.shared_memory import ReplayRows, RolloutSink
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import Check, check_numbers, make_environment, make_lanes
+from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import (
+    Check,
+    as_number,
+    check_numbers,
+    make_environment,
+    make_lanes,
+)
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
@@ -215,7 +222,13 @@ def make_slots(experiment: Experiment, check: Check | None = None) -> Any:
     """The environment of a core, or its lanes; the check as for `make_environment`."""
     settings = experiment.environment
     if settings.lanes == 1:
-        return make_environment(settings, lean=True, check=check)
+        environment = make_environment(settings, lean=True, check=check)
+        if (agents := getattr(environment.unwrapped, "agents_in_turn", 1)) > 1:
+            raise ConfigurationError(
+                f"environment.lanes = 1: each of its {agents} agents is a lane; set it to "
+                f"{agents} or a multiple of that"
+            )
+        return environment
     return make_lanes(settings, settings.lanes, check)
 
 
@@ -291,8 +304,12 @@ class SingleEnvCollector:
             action = sample(outputs(observation if normalize is None else normalize(observation)))
             actions[t] = action
             observation, reward, terminated, truncated, _ = step(to_environment(action))
-            rewards[t] = reward
-            episode_return += float(reward)
+            try:
+                earned = float(reward)
+            except TypeError:
+                earned = as_number(reward)
+            rewards[t] = earned
+            episode_return += earned
             length += 1
             t += 1
             if terminated or truncated:

@@ -31,8 +31,8 @@ from genkidama.child.shared_memory import Layout, SharedMemory, check_replay
 from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environment_checks import try_environment
-from genkidama.learning.environments import import_environment
+from genkidama.learning.environment_checks import check_spaces, try_environment
+from genkidama.learning.environments import import_environment, make_environment
 from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Rollout
@@ -108,7 +108,7 @@ def _rehearse_learning(experiment: Experiment, spaces: StandIn) -> None:
 def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
     """The life of a core that builds its environments before there is a memory to work on.
 
-    It says `("built",)`, or `("error", sentence)`. Then it answers requests:
+    It says `("built", notices)`, or `("error", sentence)`. Then it answers requests:
 
     - An experiment: `("ok", entries, vector, layout, spaces)` and the bytes that a core takes for
       itself, or `("error", sentence)`; or `("other",)` if that has another environment.
@@ -123,9 +123,14 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
     # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    settings = experiment.environment
+    settings, notices = experiment.environment, []
     try:
-        slots = make_slots(experiment, try_environment if check else None)
+        if experiment.child.backend == "ga3c":
+            slots: Any = make_environment(settings, check=try_environment)
+        else:
+            slots = make_slots(experiment, try_environment if check else None)
+        if check:
+            notices = check_spaces(experiment, slots)
     except ConfigurationError as error:
         print_user_traceback(error)
         pipe.send(("error", str(error)))
@@ -137,7 +142,7 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
         return
     prepared = Prepared(slots)
     try:
-        pipe.send(("built",))
+        pipe.send(("built", notices))
         while not isinstance(asked := pipe.recv(), tuple):
             if isinstance(asked, int):
                 with suppress(Exception, SystemExit):  # the core will meet it, too, and report it

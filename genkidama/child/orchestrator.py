@@ -140,8 +140,10 @@ class PreparedCore:
                 raise
         return cls(process, ours, said)
 
-    def built(self, say: Callable[[float], None] = lambda _: None) -> None:
+    def built(self, say: Callable[[float], None] = lambda _: None) -> list[str]:
         """Waits until its environments are built; `say` is told each second how long it takes.
+
+        Returns what the check has found that one may not think of.
 
         Raises:
             ConfigurationError: they cannot be built.
@@ -149,7 +151,8 @@ class PreparedCore:
         """
         while not self.pipe.poll(1.0):
             say(time.monotonic() - self._began)
-        self._take()
+        notices: list[str] = self._take()[1]
+        return notices
 
     def describe(self, experiment: Experiment) -> Description | None:
         """Its description of the network; None if that has another environment than its own.

@@ -201,12 +201,13 @@ def prepare_first_core(
     """The first core of the first child, with its environments, so that they are built once; and
     their spaces, as `genkidama.learning.spaces` describes them.
 
-    Gymnasium's own environments are known to be right, and quickly built; for them, there is none.
+    Gymnasium's own environments are known to be right, quickly built, and played with these two
+    algorithms whatever their spaces; for them, there is none.
 
     Raises:
         ConfigurationError: the environment or the network cannot be built.
     """
-    if is_gymnasiums(experiment.environment):
+    if is_gymnasiums(experiment.environment) and experiment.algorithm.name in ("ppo", "a3c"):
         return None, None
     forkserver.share()
     try:
@@ -222,7 +223,12 @@ def prepare_first_core(
             spoken = seconds
 
     try:
-        core.built(tell)
+        for notice in core.built(tell):
+            if say is not None:
+                say(notice)
+        if experiment.child.backend != "hogwild":
+            core.end()
+            return None, None
         found = core.describe(experiment)
     except (EOFError, OSError):  # the child will meet what has killed it
         core.end()
@@ -230,11 +236,7 @@ def prepare_first_core(
     except BaseException:
         core.end()
         raise
-    spaces = None if found is None else found.spaces
-    if experiment.child.backend == "hogwild":
-        return core, spaces
-    core.end()
-    return None, spaces
+    return core, None if found is None else found.spaces
 
 
 def warm_up(experiment: Experiment) -> None:

@@ -6,6 +6,7 @@ import argparse
 import re
 import shutil
 import textwrap
+from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from genkidama.config.allowlist import import_string
 from genkidama.config.examples import about, example, examples
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.runtime.import_strings import others_silent
 
 #: Lines of the template with the same lanes, sizes and rate for any number of children.
 _FIXED = {
@@ -81,17 +83,10 @@ exchange = "episode"              # once per episode of the whole child, while i
 
 def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
-    shape: tuple[int, ...] = ()
-    note = ""
+    seen = _Seen()
     if options.example is None:
-        shape, note = _observed(options.environment)
-        if len(shape) == 3:
-            text = _for_images(options, shape)
-        else:
-            template = resources.files("genkidama.cli").joinpath("template.toml")
-            text = template.read_text(encoding="utf-8").format(
-                file=options.file, environment=options.environment, **_WAYS[options.way][1]
-            )
+        seen = _look(options.environment)
+        text = _for_images(options, seen) if seen.image else _for_vectors(options, seen)
     else:
         text = example(options.example).read_text(encoding="utf-8")
     path: Path = options.file
@@ -103,12 +98,11 @@ def init(options: argparse.Namespace) -> int:
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
     verb = "search" if "\n[search]" in text else "train"
-    images = options.example is None and len(shape) == 3
-    alone = " --children 1" if images else ""
+    alone = " --children 1" if seen.image else ""
     print(f"{path}: written; train it: genkidama {verb} {path}{alone}")
-    if note:
-        print(note)
-    elif images:
+    if seen.note:
+        print(seen.note)
+    elif seen.image:
         print(f"It learns from images, on GA3C, which needs torch: {pip_install('torch')}")
     elif options.example is None:
         print("\nIts children cooperate in one of three ways (--way):")
@@ -119,30 +113,90 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _observed(environment: str) -> tuple[tuple[int, ...], str]:
-    """The shape of an environment's observations, and a note if that is not known.
+@dataclass(frozen=True)
+class _Seen:
+    """Facts about an environment that decide what an experiment for it needs."""
+
+    #: The shape of its images; () if it has none, or nothing here can learn from them.
+    image: tuple[int, ...] = ()
+    #: Lines for `[environment]`, each with its end.
+    lines: str = ""
+    #: The number of lanes, if it is not free.
+    lanes: int = 0
+    #: What to say about the file.
+    note: str = ""
+
+
+def _look(environment: str) -> _Seen:
+    """Makes the environment, and closes it.
 
     Raises:
         ConfigurationError: there is no such environment, or it cannot be made.
     """
     from genkidama.learning.environments import make_environment
+    from genkidama.learning.observations import is_image
 
     named = import_string(environment)
-    settings = Environment(id=environment, vectorized=environment.startswith("ALE/"))
-    if named is not None and find_spec(named.module.partition(".")[0]) is None:
-        return (), (
+    ale = environment.startswith("ALE/")
+    settings = Environment(id=environment, vectorized=ale)
+    own = named is not None and not settings.prefix
+    if own and named is not None and find_spec(named.module.partition(".")[0]) is None:
+        note = (
             f"There is no {named.module!r} here yet. This file is for observations that are "
             "vectors; write it anew when the environment is there, if it gives images"
         )
-    made = make_environment(settings)
-    made.close()
-    return made.observation_space.shape or (), ""
+        return _Seen(note=note)
+    with others_silent():
+        made = make_environment(settings)
+        made.close()
+    space, inner = made.observation_space, made.unwrapped
+    shape = space.shape or ()
+    lanes = getattr(inner, "lanes_at_once", 1)
+    if agents := getattr(inner, "agents_in_turn", 0):  # each of them is a lane
+        lanes = agents * max(1, 8 // agents)
+    lanes = lanes if lanes > 1 else 0
+    if not is_image(space) and len(shape) != 3:
+        return _Seen(lanes=lanes)
+    if find_spec("torch") is not None:
+        return _Seen(image=shape, lanes=lanes)
+    lines = _WITHOUT_TORCH["ALE" if ale else "grey" if shape[-1] == 3 else "flat"]
+    note = (
+        "It has images, and torch is not installed. This file learns without: from "
+        f"{'the memory of the console' if ale else 'each pixel, in grey, and slowly'}. With torch, "
+        f"init writes another one: {pip_install('torch')}"
+    )
+    return _Seen(lines=lines if is_image(space) or ale else "", lanes=lanes, note=note)
 
 
-def _for_images(options: argparse.Namespace, shape: tuple[int, ...]) -> str:
-    """The example of Pong, for another environment with such images."""
+#: Lines of `[environment]` with which a perceptron learns in place of convolutions.
+_WITHOUT_TORCH = {
+    "ALE": 'options = { obs_type = "ram" }\n',
+    "grey": 'wrappers = [{ name = "GrayscaleObservation" }, { name = "FlattenObservation" }]\n',
+    "flat": 'wrappers = [{ name = "FlattenObservation" }]\n',
+}
+
+
+def _for_vectors(options: argparse.Namespace, seen: _Seen) -> str:
+    """The template for perceptrons."""
+    parts = dict(_WAYS[options.way][1])
+    if seen.lanes:
+        parts["lanes"] = f"lanes = {seen.lanes}\n"
+        step = 4 * seen.lanes  # a batch is four chunks at most, in all lanes
+        batch = f"batch_size = {step * max(1, 1024 // step)}"
+        sizes = parts["sizes"].replace("batch_size = 1024", batch)
+        parts["sizes"] = sizes if batch in sizes else f"{batch}\n{sizes}"
+    parts["lanes"] = seen.lines + parts["lanes"]
+    template = resources.files("genkidama.cli").joinpath("template.toml")
+    return template.read_text(encoding="utf-8").format(
+        file=options.file, environment=options.environment, **parts
+    )
+
+
+def _for_images(options: argparse.Namespace, seen: _Seen) -> str:
+    """The example of Pong, for another environment with images."""
     _, _, rest = example("atari/pong-ppo").read_text(encoding="utf-8").partition("[algorithm]\n")
     rest = re.sub(r"(?m)^mean_return = .*\n", "", rest)
+    rest = re.sub(r"(?m)^environments = .*$", f"environments = {seen.lanes or 8}", rest)
     lines = [
         "# An experiment that learns from images, with PPO on GA3C. Train it with",
         f"#   genkidama train {options.file} --children 1",
@@ -158,15 +212,11 @@ def _for_images(options: argparse.Namespace, shape: tuple[int, ...]) -> str:
             "options = { reward_clipping = false }   # it would report clipped returns",
             "clip_rewards = 1.0",
         ]
-    last = shape[2] < min(shape[:2])
-    side = min(shape[:2] if last else shape[1:])
-    convolutions = "[[16, 8, 4], [32, 4, 2]]" if side >= 36 else "[[16, 3, 1]]"
     lines += [
         "",
         "[network]",
         'name = "convolutional"',
-        f'channels = "{"last" if last else "first"}"',
-        f"convolutions = {convolutions}   # channels, kernel, stride",
+        "# convolutions = [[16, 8, 4], [32, 4, 2]]   # channels, kernel, stride; by size if absent",
         "hidden = [256]",
         'activation = "relu"',
         "",

@@ -118,15 +118,15 @@ class Network(Section, frozen=True):
     """`[network]`: what acts and values."""
 
     name: Annotated[str, plug("actor-critic", "convolutional")] = "actor-critic"
-    """`"actor-critic"` (for vectors), `"convolutional"` (for images), or `"module:Class"`, a
-    subclass of `Network`."""
-    convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], Meta(min_length=1)] = (
-        (16, 8, 4),
-        (32, 4, 2),
-    )
-    """`convolutional`: channels, kernel and stride of each convolution."""
-    channels: Literal["first", "last"] = "first"
-    """`convolutional`: position of the axis of channels in the environment's images."""
+    """`"actor-critic"` (for numbers of any shape), `"convolutional"` (for images), or
+    `"module:Class"`, a subclass of `Network`. Images of bytes, as a `Box` of uint8 with three axes,
+    get `"convolutional"` in place of `"actor-critic"`."""
+    convolutions: tuple[tuple[Natural, Natural, Natural], ...] = ()
+    """`convolutional`: channels, kernel and stride of each convolution; empty means `[[16, 8, 4],
+    [32, 4, 2]]`, or `[[16, 3, 1]]` for images of less than 36 pixels."""
+    channels: Literal["auto", "first", "last"] = "auto"
+    """`convolutional`: position of the axis of channels in the environment's images; `"auto"` means
+    the last one if it is the smallest, else the first."""
     hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
     """Width of each hidden layer."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"

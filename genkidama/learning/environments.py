@@ -22,12 +22,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from genkidama._version import pip_install
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask
+from genkidama.learning.observations import Flat, FlatBox
 from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
     describe_error,
@@ -74,11 +77,54 @@ def make_environment(
         ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
             built; or the same is true of a wrapper.
     """
+    environment = bare_environment(settings, lean=lean)
+    if check is not None:
+        check(settings, environment)
+    return adapted(environment, settings)
+
+
+def bare_environment(
+    settings: Environment, *, lean: bool = False, made: Any = None
+) -> gymnasium.Env[Any, Any]:
+    """The same with the user's own wrappers alone.
+
+    Args:
+        settings: `[environment]`.
+        lean: as there.
+        made: what the user's own callable has made already.
+
+    Raises:
+        ConfigurationError: as there.
+    """
+    if settings.prefix:
+        maker = find("environments", settings.prefix)
+        if hasattr(maker, "single"):
+            single: gymnasium.Env[Any, Any] = maker.single(settings)
+            return single
     if settings.vectorized or settings.prefix:
         return _OneOfMany(make_vectorized(settings, 1))
+    environment = _made(settings, 1, lean) if made is None else made
+    if isinstance(environment, VectorEnv):
+        _refuse_wrappers(settings)
+        return _OneOfMany(_checked(environment, settings, 1))
+    if (agents := _agents(environment)) is not None:
+        environment = agents.single(settings, environment)
+    if not isinstance(environment, gymnasium.Env):
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, "
+            f"expected a gymnasium.Env{_way_to_gymnasium(environment)}"
+        )
+    for position, wrapper in enumerate(settings.wrappers):
+        environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
+    return environment
+
+
+def _made(settings: Environment, count: int, lean: bool = False) -> Any:
+    """The product of `environment.id`. A callable that takes `num_envs` is given this count."""
     try:
         if is_import_string(settings.id):
-            environment = load_object(settings.id, "environment.id")(**settings.options)
+            maker = load_object(settings.id, "environment.id")
+            return maker(**_vector_options(maker, count) | settings.options)
         else:
             spec = environment_spec(settings.id)  # imports what registers it
             if str(spec.entry_point).startswith(_BOX2D):
@@ -88,21 +134,60 @@ def make_environment(
                 from genkidama.learning.lander import make_lean
 
                 make_lean(environment)
+            return environment
     except ConfigurationError:
         raise
     except Exception as error:  # an environment may raise anything; the setting names it
         raise _cannot_be_built(settings, error) from error
-    if not isinstance(environment, gymnasium.Env):
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, "
-            "expected a gymnasium.Env"
+
+
+def _vector_options(maker: Any, count: int) -> dict[str, Any]:
+    """The arguments of a user's callable that makes several environments at once; {} of another."""
+    accepted: Any = {}
+    with suppress(TypeError, ValueError):  # it has no signature
+        accepted = inspect.signature(maker).parameters
+    if "num_envs" not in accepted:
+        return {}
+    if "autoreset_mode" not in accepted:
+        return {"num_envs": count}
+    from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
+
+    return {"num_envs": count, "autoreset_mode": AutoresetMode.SAME_STEP}
+
+
+def _agents(made: Any) -> Any:
+    """The maker of lanes from an environment of several agents; None for any other object."""
+    if any(kind.__module__.startswith("pettingzoo.") for kind in type(made).__mro__):
+        return find("environments", "pettingzoo")
+    return None
+
+
+def _way_to_gymnasium(made: Any) -> str:
+    if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
+        return (
+            ", and is one of the old package gym: write `import gymnasium as gym` in its module, "
+            "or return shimmy.GymV26CompatibilityV0(env=…) (GymV21… if its step gives four "
+            "values) from a function: pip install shimmy"
         )
-    if check is not None:
-        check(settings, environment)
-    for position, wrapper in enumerate(settings.wrappers):
-        environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
+    return "; derive its class from gymnasium.Env" if hasattr(made, "step") else ""
+
+
+def _refuse_wrappers(settings: Environment) -> None:
+    if settings.wrappers:
+        raise ConfigurationError(
+            f"environment.wrappers: {settings.wrappers[0].name!r} cannot be put around several "
+            f"environments at once, which {settings.id!r} makes; put it around each of them there"
+        )
+
+
+def adapted(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnasium.Env[Any, Any]:
+    """The environment in our own wrappers: its mask, its observations, its clock.
+
+    Raises:
+        ConfigurationError: its observations or masks cannot be used, or its clock not be kept.
+    """
     environment = ActionMask.around(environment, settings.action_mask == "info")
-    environment = _flat(environment, settings)
+    environment = Flat.around(environment)
     if settings.period:
         environment = RealTime(environment, settings)
     elif keeps_time(environment):
@@ -156,10 +241,20 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
             "environment.action_mask = 'info': a vectorized form has no masks; play several with "
             "environment.lanes"
         )
+    environments: Any
     if settings.prefix:
-        environments = find("environments", settings.prefix)(settings, count)
-        assert isinstance(environments, gymnasium.vector.VectorEnv)
-        return environments
+        of_plugin: VectorEnv[Any, Any, Any]
+        of_plugin = find("environments", settings.prefix)(settings, count)
+        assert isinstance(of_plugin, VectorEnv)
+        return of_plugin
+    if is_import_string(settings.id):
+        environments = _made(settings, count)
+        if isinstance(environments, VectorEnv):
+            return _checked(environments, settings, count)
+        raise ConfigurationError(
+            f"environment.vectorized = True: {settings.id!r} gives a "
+            f"{type(environments).__name__}, expected a gymnasium.vector.VectorEnv; set it to false"
+        )
     try:
         from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
 
@@ -183,7 +278,44 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
             f"environment.vectorized = True: the vectorized form of {settings.id!r} has the "
             f"autoreset mode {found}, expected SAME_STEP; set it to false"
         )
-    return environments
+    same_step: VectorEnv[Any, Any, Any] = environments
+    return same_step
+
+
+def _checked(environments: Any, settings: Environment, count: int) -> VectorEnv[Any, Any, Any]:
+    """The user's own environments in one object, if they can be `count` lanes."""
+    found = environments.num_envs
+    if count not in (1, found):
+        raise ConfigurationError(
+            f"environment.lanes = {count}: {settings.id!r} makes {found} environments at once; set "
+            f"it to {found}, or let the callable take their number as `num_envs`"
+        )
+    mode = environments.metadata.get("autoreset_mode")
+    if getattr(mode, "name", "") == "DISABLED":
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: has the autoreset mode DISABLED, expected SAME_STEP"
+        )
+    if type(environments) is SyncVectorEnv:
+        with suppress(ImportError):  # before Gymnasium 1.1 there was one mode
+            from gymnasium.vector import AutoresetMode
+
+            environments.autoreset_mode = AutoresetMode.SAME_STEP
+    checked: VectorEnv[Any, Any, Any] = environments
+    return checked
+
+
+def as_number(reward: Any) -> float:
+    """A reward as a number, also where an array or a list holds that one number.
+
+    Raises:
+        EnvironmentFailure: it is none.
+    """
+    with suppress(TypeError, ValueError):
+        (number,) = np.asarray(reward).reshape(-1).tolist()
+        return float(number)
+    raise EnvironmentFailure(
+        f"the environment gave the reward {reward!r}, expected a number; {_WAY_OUT}"
+    )
 
 
 def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) -> None:
@@ -244,32 +376,6 @@ def _import_box2d() -> None:
 
     package.__getattr__ = load  # type: ignore[method-assign]
     sys.modules[_BOX2D] = gymnasium.envs.box2d = package
-
-
-def _flat(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnasium.Env[Any, Any]:
-    """Its observations as one vector if they are parts (`Dict`, `Tuple`) or a number (`Discrete`).
-
-    Parts stand one behind the other, and a number is one-hot (`gymnasium.spaces.utils`).
-    """
-    space = environment.observation_space
-    if space.shape:
-        return environment
-    if not space.is_np_flattenable:
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: observations of {type(space).__name__} have no "
-            "fixed length; put a wrapper of your own around it that gives a Box "
-            "(environment.wrappers)"
-        )
-    flat: gymnasium.Env[Any, Any] = gymnasium.wrappers.FlattenObservation(environment)
-    box: Any = flat.observation_space
-    if box.dtype == np.float32:
-        return flat
-    # A network takes float32 and gets what it is: parts of several types are no images.
-    low, high = box.low.astype(np.float32), box.high.astype(np.float32)
-    vectors = gymnasium.spaces.Box(low, high, dtype=np.float32)
-    return gymnasium.wrappers.TransformObservation(
-        flat, lambda observation: np.asarray(observation, np.float32), vectors
-    )
 
 
 def _wrapped(
@@ -347,14 +453,27 @@ def make_lanes(settings: Environment, count: int, check: Check | None = None) ->
     """
     if settings.vectorized or settings.prefix:
         return _Vectorized(make_vectorized(settings, count), count)
-    return Single(several(settings, count, check))
+    made, others = _built_together(settings, count)
+    if isinstance(made, VectorEnv):
+        _refuse_wrappers(settings)
+        return _Vectorized(_checked(made, settings, count), count)
+    if (agents := _agents(made)) is not None:
+        _refuse_wrappers(settings)
+        return _Vectorized(agents(settings, count, made), count)
+    first = bare_environment(settings, lean=True, made=made)
+    if check is not None:
+        check(settings, first)
+    return Single([adapted(first, settings), *others])
 
 
-def several(
-    settings: Environment, count: int, check: Check | None = None
-) -> list[gymnasium.Env[Any, Any]]:
-    """`count` single environments, of which the check is shown the first; errors as
-    `make_environment`."""
+def several(settings: Environment, count: int) -> list[gymnasium.Env[Any, Any]]:
+    """`count` single environments; errors as `make_environment`."""
+    made, others = _built_together(settings, count)
+    return [adapted(bare_environment(settings, lean=True, made=made), settings), *others]
+
+
+def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnasium.Env[Any, Any]]]:
+    """The product of `environment.id`, and the environments beside it, unless it is all of them."""
     others: list[Future[gymnasium.Env[Any, Any]]] = []
     first_is_built = threading.Event()
 
@@ -364,17 +483,28 @@ def several(
 
     rest = range(1, count)
     with ThreadPoolExecutor(count) as threads:
-        if rest:
+        if rest and not _makes_several(settings):
             threads.submit(build_others)
         try:
-            made = [make_environment(settings, lean=True, check=check)]
+            made = _made(settings, count, lean=True)
         finally:
             first_is_built.set()
     # Some can only be built by the main thread, as what takes signals.
-    made += [each.result() for each in others if each.exception() is None]
-    while len(made) < count:
-        made.append(make_environment(settings, lean=True))
-    return made
+    built = [each.result() for each in others if each.exception() is None]
+    if isinstance(made, VectorEnv) or _agents(made) is not None:
+        for each in built:
+            each.close()
+        return made, []
+    while len(built) < count - 1:
+        built.append(make_environment(settings, lean=True))
+    return made, built
+
+
+def _makes_several(settings: Environment) -> bool:
+    """True if the user's callable makes several environments at once."""
+    if not is_import_string(settings.id):
+        return False
+    return bool(_vector_options(load_object(settings.id, "environment.id"), 1))
 
 
 def _first_seed(seed: int, count: int) -> int:
@@ -411,7 +541,10 @@ class Single:
         finals.clear()
         for (lane, step), action in zip(self._steps, actions, strict=False):
             observation, reward, terminated, truncated, _ = step(action)
-            rewards[lane] = reward
+            try:
+                rewards[lane] = float(reward)
+            except TypeError:
+                rewards[lane] = as_number(reward)
             terminations[lane] = terminated
             truncations[lane] = truncated
             if terminated or truncated:
@@ -430,27 +563,76 @@ class _Vectorized:
 
     may_rest = False
 
-    def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
+    def __init__(self, environments: VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count
-        self.observation_space = environments.single_observation_space
+        self.observation_space, self._join = _joining(environments)
         self.action_space = environments.single_action_space
         self._environments = environments
-        self._dtype = environments.action_space.dtype
+        self._batch = _batching(environments)
 
-    def reset(self, seed: int) -> Array:
-        observations: Array = self._environments.reset(seed=_first_seed(seed, self.count))[0]
-        return observations
+    def _joined(self, observations: Any) -> Array | list[Array]:
+        """Those of each lane."""
+        if self._join is not None:
+            rows = iterate(self._environments.observation_space, observations)
+            return [self._join(row) for row in rows]
+        found: Array = observations
+        return found
+
+    def reset(self, seed: int) -> Array | list[Array]:
+        return self._joined(self._environments.reset(seed=_first_seed(seed, self.count))[0])
 
     def step(self, actions: list[Any]) -> Step:
-        observations, rewards, terminated, truncated, infos = self._environments.step(
-            np.asarray(actions, self._dtype)
-        )
-        ended = np.flatnonzero(terminated | truncated).tolist()
-        finals = {lane: infos["final_obs"][lane] for lane in ended}
+        seen, rewards, terminated, truncated, infos = self._environments.step(self._batch(actions))
+        observations = seen if self._join is None else self._joined(seen)
+        finals = {}
+        for lane in np.flatnonzero(terminated | truncated).tolist():
+            if "final_obs" in infos:
+                final = _of_lane(infos["final_obs"], lane)
+                finals[lane] = final if self._join is None else self._join(final)
+            elif lane < self.count:
+                # It begins anew in the next step, whatever the action: what is seen now counts as
+                # the beginning of the next episode, too.
+                finals[lane] = np.array(observations[lane])
         return observations, rewards, terminated, truncated, finals
 
     def close(self) -> None:
         self._environments.close()
+
+
+def _joining(
+    environments: VectorEnv[Any, Any, Any],
+) -> tuple[gymnasium.Space[Any], Callable[[Any], Array] | None]:
+    """The space of a lane's observations as a network can take them, and the function that makes
+    them so; None if they are."""
+    space = environments.single_observation_space
+    if isinstance(space, gymnasium.spaces.Box) and space.shape:
+        return space, None
+    flat = FlatBox(space)
+    return flat, flat.join
+
+
+def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], Any]:
+    """A function from the actions of the first lanes to what the environments take: the others get
+    the first one's, too."""
+    space, count = environments.single_action_space, environments.num_envs
+    dtype = environments.action_space.dtype
+
+    def batch(actions: list[Any]) -> Any:
+        if len(actions) < count:
+            actions = [*actions, *actions[:1] * (count - len(actions))]
+        if space.shape is None:  # a Tuple or Dict
+            room: Any = create_empty_array(space, count)
+            return concatenate(space, actions, room)
+        return np.asarray(actions, dtype)
+
+    return batch
+
+
+def _of_lane(final: Any, lane: int) -> Any:
+    """The last observation of a lane; of a Dict, Gymnasium gives a dictionary of all lanes."""
+    if not isinstance(final, dict):
+        return final[lane]
+    return {key: _of_lane(part, lane) for key, part in final.items() if not key.startswith("_")}
 
 
 class _OneOfMany(gymnasium.Env[Array, Any]):
@@ -460,11 +642,13 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
     same step has made already, is kept for `reset`.
     """
 
-    def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, environments: VectorEnv[Any, Any, Any]) -> None:
         self._environments = environments
+        #: Environments that it has at once; the first one is played.
+        self.lanes_at_once = environments.num_envs
         self.observation_space = environments.single_observation_space
         self.action_space = environments.single_action_space
-        self._dtype = environments.action_space.dtype
+        self._batch = _batching(environments)
         self._begun: Array | None = None
 
     def reset(
@@ -474,17 +658,21 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
         observation, self._begun = self._begun, None
         if observation is None or seed is not None:
             below = None if seed is None else seed % 2**31  # ALE's takes no larger ones
-            observation = self._environments.reset(seed=below, options=options)[0][0]
+            seen = self._environments.reset(seed=below, options=options)[0]
+            observation = self._first(seen)
         return observation, {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        observations, rewards, terminated, truncated, infos = self._environments.step(
-            np.asarray((action,), self._dtype)
-        )
-        observation = observations[0]
-        if terminated[0] or truncated[0]:
-            observation, self._begun = infos["final_obs"][0], observation
+        seen, rewards, terminated, truncated, infos = self._environments.step(self._batch([action]))
+        observation = self._first(seen)
+        if (terminated[0] or truncated[0]) and "final_obs" in infos:
+            observation, self._begun = _of_lane(infos["final_obs"], 0), observation
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def _first(self, seen: Any) -> Any:
+        if isinstance(seen, np.ndarray):
+            return seen[0]
+        return next(iter(iterate(self._environments.observation_space, seen)))
 
     def close(self) -> None:
         self._environments.close()

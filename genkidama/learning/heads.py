@@ -11,8 +11,8 @@ The slopes of a head with outputs o, with z = (a − m)/σ:
     gaussian      means m         z/σ                 0
                   log σ           z² − 1              1
 
-Of several discrete columns log π and H are sums over the columns, each of which is a categorical
-with logits of its own.
+Of several columns log π and H are sums over the columns, each of which is a categorical with logits
+of its own, or a Gaussian.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.learning.actions import choices, columns, converter, supported
+from genkidama.learning.actions import bounds, choices, converter, supported
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import made_for
 
@@ -231,7 +231,7 @@ class MultiCategorical:
         self._sizes = choices(space)
         self.columns = len(self._sizes)
         self.outputs = sum(self._sizes)
-        self.to_environment: Callable[[Array], Array] = converter(space)
+        self.to_environment: Callable[[Array], Any] = converter(space)
         sizes = np.array(self._sizes)
         #: The output at which each column begins, and the column of each output.
         self._starts = sizes.cumsum() - sizes
@@ -317,12 +317,12 @@ class Gaussian:
 
     dtype: type[np.generic] = np.float32
 
-    def __init__(self, space: gymnasium.spaces.Box) -> None:
-        self.columns = columns(space)
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        low, high = bounds(space)
+        self.columns = len(low)
         self.outputs = 2 * self.columns
-        self.to_environment: Callable[[Array], Array] = converter(space)
+        self.to_environment: Callable[[Array], Any] = converter(space)
         # The range of uniformly random actions: the bounds, or ±1 where there are none.
-        low, high = space.low.reshape(-1), space.high.reshape(-1)
         self._low = np.where(np.isfinite(low), low, -1.0)
         self._high = np.where(np.isfinite(high), high, 1.0)
 
@@ -395,6 +395,78 @@ class Gaussian:
     slopes = staticmethod(gaussian_slopes)
 
 
+class Mixed:
+    """Discrete columns and continuous ones, chosen independently of each other. Outputs are those
+    of a `MultiCategorical` and then those of a `Gaussian`."""
+
+    dtype: type[np.generic] = np.float32
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.discrete = MultiCategorical(space)
+        self.continuous = Gaussian(space)
+        self.columns = self.discrete.columns + self.continuous.columns
+        self.outputs = self.discrete.outputs + self.continuous.outputs
+        self.to_environment: Callable[[Array], Any] = converter(space)
+
+    def _parted(self, outputs: Any) -> tuple[Any, Any]:
+        logits = self.discrete.outputs
+        return outputs[..., :logits], outputs[..., logits:]
+
+    def slopes(self, outputs: Array, actions: Array) -> Slopes:
+        logits, gaussian = self._parted(outputs)
+        split = self.discrete.columns
+        ours = self.discrete.slopes(logits, actions[:, :split].astype(np.int64))
+        theirs = self.continuous.slopes(gaussian, actions[:, split:])
+
+        def back(at_log_pi: Array, at_entropy: float) -> Array:
+            parts = ours.back(at_log_pi, at_entropy), theirs.back(at_log_pi, at_entropy)
+            return np.concatenate(parts, 1)
+
+        return Slopes(ours.log_pi + theirs.log_pi, back, lambda: ours.entropy() + theirs.entropy())
+
+    def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        logits, gaussian = self._parted(outputs)
+        split = self.discrete.columns
+        discrete = self.discrete.log_probability(logits, actions[:, :split])
+        return discrete + self.continuous.log_probability(gaussian, actions[:, split:])
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        logits, gaussian = self._parted(outputs)
+        return self.discrete.entropy(logits) + self.continuous.entropy(gaussian)
+
+    def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], Array]:
+        def both(epsilon: float) -> Callable[[Array], Array]:
+            discrete = self.discrete.sampler(rng, epsilon)
+            continuous = self.continuous.sampler(rng, epsilon)
+            return lambda outputs: self._joined(outputs, discrete, continuous)
+
+        drawn = both(0.0)
+        if not epsilon:
+            return drawn
+        uniform = both(1.0)
+        return lambda outputs: (uniform if rng.random() < epsilon else drawn)(outputs)
+
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
+        def both(epsilon: float) -> Tensor:
+            logits, gaussian = self._parted(outputs.detach())
+            actions = outputs.new_empty((len(outputs), self.columns))
+            split = self.discrete.columns
+            actions[:, :split] = self.discrete.sample(logits, epsilon, generator)
+            actions[:, split:] = self.continuous.sample(gaussian, epsilon, generator)
+            return actions
+
+        if not epsilon:
+            return both(0.0)
+        return both(1.0).where(_chosen(outputs, epsilon, generator), both(0.0))
+
+    def mode(self, outputs: Array) -> Array:
+        return self._joined(outputs, self.discrete.mode, self.continuous.mode)
+
+    def _joined(self, outputs: Array, *parts: Callable[[Array], Array]) -> Array:
+        given = zip(parts, self._parted(outputs), strict=True)
+        return np.concatenate([part(some) for part, some in given], dtype=np.float32)
+
+
 def samples_of_lanes(
     head: Head,
     rng: np.random.Generator,
@@ -439,4 +511,6 @@ def head_for(space: gymnasium.Space[Any]) -> Head:
     space = supported(space)
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(space)
-    return Gaussian(space) if isinstance(space, gymnasium.spaces.Box) else MultiCategorical(space)
+    if not choices(space):
+        return Gaussian(space)
+    return Mixed(space) if len(bounds(space)[0]) else MultiCategorical(space)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
 import gymnasium
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -23,7 +24,8 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices, mask_size
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
-from genkidama.learning.heads import Categorical, Head, MultiCategorical, head_for
+from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
+from genkidama.learning.observations import is_image
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
@@ -77,7 +79,8 @@ class Model:
 
     def __new__(cls, experiment: Experiment, environment: Spaces, *_: Any, **__: Any) -> Self:
         if cls is Model:
-            head = _head(experiment, environment.action_space)
+            experiment = seeing(experiment, environment.observation_space)
+            head = head_of(experiment, environment.action_space)
             if setting := tensor_setting(experiment, head):
                 kind: type[Self] = load_tensors("tensor_model:TensorModel", setting)
                 return object.__new__(kind)
@@ -90,9 +93,9 @@ class Model:
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
     ) -> None:
-        self.experiment = experiment
         space = environment.observation_space
-        self.head = _head(experiment, environment.action_space)
+        self.experiment = experiment = seeing(experiment, space)
+        self.head = head_of(experiment, environment.action_space)
         #: The number of the last numbers of an observation that are its action mask.
         self.mask = mask_size(space)
         if self.mask not in (0, self.head.outputs):
@@ -100,8 +103,9 @@ class Model:
                 f"algorithm.name = {experiment.algorithm.name!r}: its head has "
                 f"{self.head.outputs} outputs, which a mask of {self.mask} choices does not fit"
             )
-        discrete = isinstance(self.head, Categorical | MultiCategorical)
-        #: The number of discrete actions in each column, counted from 0; () if none is discrete.
+        discrete = isinstance(self.head, Categorical | MultiCategorical | Mixed)
+        #: The number of discrete actions in each of an action's first columns, counted from 0.
+        #: Others are continuous, or of a head of the user's own.
         self.choices = choices(environment.action_space) if discrete else ()
         self.observation_shape = space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
@@ -147,7 +151,8 @@ class Model:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
         kind = MaskedPerceptron if self.mask else Perceptron
-        return kind(entries, self.experiment.network.activation, vector, gradient)
+        shape = (-1,) if self.mask else self.observation_shape
+        return kind(entries, self.experiment.network.activation, vector, gradient, shape)
 
     def native(self, array: Array) -> Numbers:
         """An array as this model and its learner take it: itself, or a tensor on its device."""
@@ -270,8 +275,22 @@ class Model:
         return observations.astype(np.float32, copy=False)
 
 
-def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
-    """The learner's own head if it has one."""
+def seeing(experiment: Experiment, space: gymnasium.Space[Any]) -> Experiment:
+    """The experiment, whose network takes images if observations are some: the network
+    `"actor-critic"` is then `"convolutional"`."""
+    seen = space.rest if isinstance(space, MaskedBox) else space
+    if experiment.network.name != "actor-critic" or not is_image(seen):
+        return experiment
+    network = msgspec.structs.replace(experiment.network, name="convolutional")
+    return msgspec.structs.replace(experiment, network=network)
+
+
+def head_of(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
+    """The head for an action space: the learner's own if it has one.
+
+    Raises:
+        ConfigurationError: there is none, as `actions.supported` says, or it cannot be built.
+    """
     name = experiment.algorithm.name
     own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import INVALID
+from genkidama.learning.actions import INVALID, bounds
 from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
 from genkidama.learning.heads import head_for
 from genkidama.protocol.vector import Signature, unflatten
@@ -76,11 +76,11 @@ class Layer(NamedTuple):
     bias_gradient: Array
 
 
-def policy_outputs(action_space: gymnasium.Space[Any]) -> int:
-    """The number of outputs of a policy's last layer: all that the head takes, without the
-    deviations, which have parameters of their own."""
-    head = head_for(action_space)
-    return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
+def policy_outputs(action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+    """The number of outputs of a policy's last layer, and of logarithms of deviations behind them,
+    which do not depend on the state. A head takes both."""
+    deviations = len(bounds(action_space)[0])
+    return head_for(action_space).outputs - deviations, deviations
 
 
 def layout(
@@ -91,23 +91,23 @@ def layout(
     """The parameters of the network `"actor-critic"`, named as torch names those of its modules.
 
     Raises:
-        ConfigurationError: observations are no vectors.
+        ConfigurationError: observations are no numbers.
     """
-    if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
+    if not isinstance(observation_space, gymnasium.spaces.Box):
         raise ConfigurationError(
-            "network.name = 'actor-critic': takes vectors, but the environment's observation "
+            "network.name = 'actor-critic': takes numbers, but the environment's observation "
             f"space is {observation_space}; name a network of your own as 'module:Class'"
         )
-    outputs = policy_outputs(action_space)
-    widths = (observation_space.shape[0], *settings.hidden)
+    outputs, deviations = policy_outputs(action_space)
+    widths = (prod(observation_space.shape), *settings.hidden)
     stacks = (
         {"body": widths, "policy": (widths[-1], outputs), "value": (widths[-1], 1)}
         if settings.shared
         else {"policy": (*widths, outputs), "value": (*widths, 1)}
     )
     entries: list[tuple[str, tuple[int, ...]]] = []
-    if isinstance(action_space, gymnasium.spaces.Box):
-        entries.append(("log_deviation", deviations(settings, widths[-1], outputs)))
+    if deviations:
+        entries.append(("log_deviation", deviation_shape(settings, widths[-1], deviations)))
     for stack, sizes in stacks.items():
         for number, (inputs, width) in enumerate(pairwise(sizes)):
             # An activation stands between two layers.
@@ -116,7 +116,7 @@ def layout(
     return entries
 
 
-def deviations(settings: NetworkSettings, features: int, columns: int) -> tuple[int, ...]:
+def deviation_shape(settings: NetworkSettings, features: int, columns: int) -> tuple[int, ...]:
     """The shape of the parameter `log_deviation`: one for each column of an action or, with gSDE,
     for each of the policy's last `features` and each column."""
     return (features, columns) if settings.sde_steps else (columns,)
@@ -168,14 +168,21 @@ class Perceptron:
         activation: σ, behind each layer but the last of policy and value.
         vector: the parameters' numbers, float32, one entry after the other. It is never copied.
         gradient: theirs, alike; without it there is no way back.
+        shape: of an observation, whose numbers become one vector; a vector if absent.
     """
 
     #: True if a network takes images of uint8 as they are.
     takes_bytes = False
 
     def __init__(
-        self, entries: Entries, activation: str, vector: Array, gradient: Array | None = None
+        self,
+        entries: Entries,
+        activation: str,
+        vector: Array,
+        gradient: Array | None = None,
+        shape: tuple[int, ...] = (-1,),
     ) -> None:
+        self._shape = shape
         signature = Signature.of(entries)
         self.parts = unflatten(vector[: signature.size], signature)
         slopes = self.parts if gradient is None else unflatten(gradient, signature)
@@ -198,14 +205,16 @@ class Perceptron:
     def outputs(self) -> int:
         """The number of the policy's outputs."""
         outputs = len(self._policy.layers[-1].bias)
-        return outputs if self._log_deviation is None else 2 * outputs
+        return outputs if self._log_deviation is None else outputs + self._log_deviation[0].shape[-1]
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
         """Outputs of the policy (m, outputs), and values (m,).
 
         Args:
-            observations: float32 (m, inputs). `backward` needs them again.
+            observations: float32 (m, inputs), or of their shape. `backward` needs them again.
         """
+        if observations.ndim > 2:
+            observations = observations.reshape(len(observations), -1)
         hidden = self._trunk.forward(observations)
         outputs = self._policy.forward(hidden)
         values = self._value.forward(hidden)[:, 0]
@@ -227,7 +236,7 @@ class Perceptron:
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
         results = [following[:-1] for following in inputs[1:]]
         steps = list(zip(matrices, inputs, results, strict=False))
-        first, last = inputs[0][:-1], inputs[-1]
+        first, last = inputs[0][:-1].reshape(self._shape), inputs[-1]
         readout = matrices[-1]
         activate, dot = self._activation.apply, np.dot
         deviation = None if self._log_deviation is None else self._log_deviation[0]
@@ -270,6 +279,8 @@ class Perceptron:
         return outputs
 
     def _act(self, observations: Array) -> Array:
+        if observations.ndim > 2:
+            observations = observations.reshape(len(observations), -1)
         return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
 
     def evaluate(self, observations: Array) -> tuple[Array, Array]:
@@ -291,13 +302,13 @@ class Perceptron:
         if self._log_deviation is not None:
             log_deviation, slope = self._log_deviation
             columns = log_deviation.shape[-1]
-            at_deviation = at_outputs[:, columns:]
+            at_deviation = at_outputs[:, -columns:]
             if log_deviation.ndim == 1:
                 at_deviation.sum(0, out=slope)
             else:
                 np.matmul(self._squares.T, at_deviation / self._variance, out=slope)
                 slope *= np.exp(2.0 * log_deviation)
-            at_outputs = np.ascontiguousarray(at_outputs[:, :columns])
+            at_outputs = np.ascontiguousarray(at_outputs[:, :-columns])
         shared = bool(self._trunk.layers)
         below = self._policy.backward(at_outputs, shared)
         if at_values is None:
@@ -314,7 +325,8 @@ class Perceptron:
             return means
         log_deviation = self._log_deviation[0]
         if log_deviation.ndim == 1:
-            return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+            shape = len(means), len(log_deviation)
+            return np.column_stack((means, np.broadcast_to(log_deviation, shape)))
         self._squares = np.square(self._policy.features)
         self._variance = self._squares @ np.exp(2.0 * log_deviation) + np.float32(LEAST_VARIANCE)
         return np.column_stack((means, 0.5 * np.log(self._variance)))
@@ -324,7 +336,7 @@ class MaskedPerceptron(Perceptron):
     """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
 
     Args:
-        entries, activation, vector, gradient: as for `Perceptron`.
+        entries, activation, vector, gradient, shape: as for `Perceptron`.
     """
 
     def forward(self, observations: Array) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, TypeAlias
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from genkidama.config.sections import Environment
 from genkidama.learning.actions import MaskedBox
 from genkidama.learning.environments import make_environment
+from genkidama.learning.observations import FlatBox
 
 #: Two spaces, as JSON can have them.
 Data: TypeAlias = list[dict[str, Any]]
@@ -51,7 +53,10 @@ def data_of(space: gymnasium.Space[Any]) -> dict[str, Any]:
     """A space as JSON can have it, for `space_of`. Raises a TypeError if it is of another kind."""
     match space:
         case MaskedBox():
-            return {"masked": data_of(space.inner), "size": space.size}
+            free = space.size - space.choices
+            return {"masked": data_of(space.rest.inner), "size": space.choices, "free": free}
+        case FlatBox():
+            return {"flat": data_of(space.inner)}
         case spaces.Box():
             bounds = [_short(bound) for bound in (space.low, space.high)]
             return {"box": bounds, "shape": list(space.shape), "dtype": space.dtype.name}
@@ -76,7 +81,9 @@ def space_of(data: dict[str, Any]) -> gymnasium.Space[Any]:
     others = dict(rest)
     match kind:
         case "masked":
-            return MaskedBox(space_of(value), others["size"])
+            return MaskedBox(space_of(value), **others)
+        case "flat":
+            return FlatBox(space_of(value))
         case "box":
             shape, dtype = tuple(others["shape"]), np.dtype(others["dtype"])
             low, high = (np.full(shape, bound, dtype) for bound in value)
@@ -92,7 +99,7 @@ def space_of(data: dict[str, Any]) -> gymnasium.Space[Any]:
         case "tuple":
             return spaces.Tuple([space_of(part) for part in value])
         case "dict":
-            return spaces.Dict({key: space_of(part) for key, part in value.items()})
+            return spaces.Dict(OrderedDict((key, space_of(part)) for key, part in value.items()))
     raise ValueError(f"{kind!r}: no such space is known")
 
 

@@ -201,9 +201,10 @@ def are_actions(actions: npt.NDArray[Any], choices: tuple[int, ...]) -> npt.NDAr
     """True for each of actions (n, columns) can be one, if it is discrete: bool (n,).
 
     Args:
-        choices: the number of discrete actions in each column, counted from 0; () if none is.
+        choices: the number of discrete actions in each of the first columns, counted from 0.
     """
     if not choices:
         return np.ones(len(actions), np.bool_)
+    actions = actions[:, : len(choices)]
     valid = (actions >= 0.0) & (actions < choices) & (actions == np.floor(actions))
     return np.asarray(valid.all(1))

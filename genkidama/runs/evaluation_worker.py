@@ -18,7 +18,7 @@ from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.environments import make_environment, played
+from genkidama.learning.environments import as_number, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
 from genkidama.runs import sharded_checkpoint
@@ -73,7 +73,7 @@ def steps_of(
         action = head.to_environment(choose(outputs(seen)))
         yield observation, action, total
         observation, reward, terminated, truncated, _ = environment.step(action)
-        total += float(reward)
+        total += as_number(reward)
         over = terminated or truncated
     yield observation, None, total
 

@@ -22,6 +22,7 @@ from genkidama.learning.environments import make_environment, played
 from genkidama.learning.forms import load_tensors
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import Model, Spaces
+from genkidama.learning.observations import FlatBox
 from genkidama.learning.spaces import spaces_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
@@ -143,15 +144,15 @@ class Policy:
         Observations are normalized here if the experiment says so.
 
         Args:
-            observation: of the shape of `observation_space`, or (n, that shape). With action masks
-                also one as the environment itself gives it.
+            observation: of the shape of `observation_space`, or (n, that shape). Also one in parts
+                (Dict, Tuple) as the environment itself gives it.
             state, episode_start: unused; a policy here remembers nothing.
             deterministic: takes the most probable action instead of a sampled one.
             action_mask: of that one observation, if it is not in it.
 
         Returns:
-            The action as the environment takes it, or an array of n of them; and None, which
-            stands in the place of a recurrent state.
+            The action as the environment takes it, or an array of n of them, or a list where they
+            are in parts; and None, which stands in the place of a recurrent state.
 
         Raises:
             ValueError: the observation has another shape.
@@ -162,6 +163,8 @@ class Policy:
             action_mask is not None or isinstance(observation, dict)
         ):
             observation = space.join(observation, action_mask)
+        elif isinstance(space, FlatBox) and not isinstance(observation, np.ndarray | list):
+            observation = space.join(observation)
         given = np.asarray(observation, np.float32)
         if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
             raise ValueError(
@@ -174,7 +177,8 @@ class Policy:
         choose = head.mode if deterministic else self._sample
         if given.ndim == len(shape):
             return head.to_environment(choose(self._one(given))), None
-        return np.asarray([head.to_environment(choose(row)) for row in self._many(given)]), None
+        actions = [head.to_environment(choose(row)) for row in self._many(given)]
+        return actions if self.action_space.shape is None else np.asarray(actions), None
 
     def explain(self, observation: Any) -> Explanation:
         """Explains one observation: probabilities, or means ± spread, or Q values; and V(s).
@@ -193,8 +197,9 @@ class Policy:
         """Writes the policy for ONNX Runtime and the like, and checks what was written.
 
         Its input is `observation`, float32 (B, …), as the environment gives it. Its outputs are
-        `outputs` (logits; or means and logarithms of deviations), `value`, and `action`: the most
-        probable one, as the environment takes it. A custom head has no `action` there.
+        `outputs` (logits; or means and logarithms of deviations; or both), `value`, and `action`:
+        the most probable one, as the environment takes it. A custom head, and actions in parts
+        (Dict, Tuple), have no `action` there.
 
         Raises:
             EnvironmentFailure: the packages for it are missing, ONNX Runtime computes something

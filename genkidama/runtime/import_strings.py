@@ -10,13 +10,16 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import io
 import os
+import re
 import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,24 @@ if TYPE_CHECKING:
     from genkidama.config.sections import Environment, Wrapper
 
 _INSTALL_ATARI = pip_install("atari")
+
+#: Well-known packages that register environments when they are imported: a regular expression of
+#: how their ids begin, the module, and the package.
+_PROVIDERS = (
+    (r"MiniGrid-|BabyAI-", "minigrid", "minigrid"),
+    (
+        r"(highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping|two-way|u-turn)-",
+        "highway_env",
+        "highway-env",
+    ),
+    (
+        r"Fetch|Hand(Manipulate|Reach)|Adroit|AntMaze_|PointMaze_|FrankaKitchen",
+        "gymnasium_robotics",
+        "gymnasium-robotics",
+    ),
+    (r"FlappyBird-", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    (r"MinAtar/", "minatar.gym", "minatar"),
+)
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
 _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
@@ -138,8 +159,8 @@ def _own_wrapper(name: str, key: str) -> Any:
 def environment_spec(name: str) -> Any:
     """Gymnasium's specification of an id: `"LunarLander-v3"`, `"ALE/Pong-v5"`, `"module:Name-v0"`.
 
-    The module is imported. The Arcade Learning Environment is made known to Gymnasium here, without
-    its banner.
+    The module is imported, and so is the well-known package of an id that Gymnasium does not know.
+    The Arcade Learning Environment is made known to Gymnasium here, without its banner.
     """
     module_name, known = import_string(name) or ("", name)
     if ":" in known:
@@ -157,20 +178,42 @@ def environment_spec(name: str) -> Any:
         _import(module_name, name, "environment.id")
     gymnasium = importlib.import_module("gymnasium")
     try:
+        if known not in gymnasium.registry:
+            _import_provider(known, name)
         return gymnasium.spec(known)
     except gymnasium.error.Error as error:
+        missing = isinstance(
+            error, gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
+        )
+        way = f" If a package registers it, name its module: 'package:{known}'"
         raise ConfigurationError(
             f"environment.id = {name!r}: Gymnasium does not know it: {error}"
+            f"{way if missing and not module_name else ''}"
         ) from None
 
 
 def is_gymnasiums(settings: Environment) -> bool:
-    """True if an environment is one of Gymnasium's own, without a user's wrappers."""
+    """True if an environment is one of Gymnasium's own or of ALE's, without a user's wrappers."""
     if settings.prefix or is_import_string(settings.id):
         return False
     made_by = str(environment_spec(settings.id).entry_point)
     wrapped = any(import_string(wrapper.name) for wrapper in settings.wrappers)
-    return made_by.startswith("gymnasium.envs.") and not wrapped
+    return made_by.startswith(("gymnasium.envs.", "ale_py.")) and not wrapped
+
+
+def _import_provider(known: str, name: str) -> None:
+    """Imports the well-known package that registers an id, if there is one."""
+    for ids, module, package in _PROVIDERS:
+        if not re.match(ids, known):
+            continue
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise ConfigurationError(
+                f"environment.id = {name!r}: needs {package}, which is not installed: "
+                f"pip install {package}"
+            )
+        register = getattr(_import(module, name, "environment.id"), "register_envs", None)
+        if register is not None:
+            register()
 
 
 def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
@@ -185,8 +228,10 @@ def draws(settings: Environment, allow: Iterable[str] = ()) -> bool:
     with suppress(ConfigurationError):
         made_by = load_object(settings.id, "environment.id")
         if isinstance(made_by, type):
-            modes = getattr(made_by, "metadata", {}).get("render_modes", ())
-            return "rgb_array" in modes or "human" in modes
+            metadata = getattr(made_by, "metadata", {})
+            if isinstance(metadata, dict):  # a wrapper's are those of what is inside it
+                modes = metadata.get("render_modes", ())
+                return "rgb_array" in modes or "human" in modes
     return True
 
 
@@ -203,6 +248,11 @@ def vectorized_spec(settings: Environment) -> Any:
 
 def check_environment(experiment: Experiment) -> None:
     """Checks that environment and wrappers exist, before any process starts. Imports no torch."""
+    with others_silent():
+        _check_environment(experiment)
+
+
+def _check_environment(experiment: Experiment) -> None:
     settings = experiment.environment
     if settings.prefix:
         find("environments", settings.prefix).check(settings)
@@ -215,10 +265,19 @@ def check_environment(experiment: Experiment) -> None:
         if getattr(made_by, "__module__", module) == "__main__":
             name = getattr(made_by, "__name__", name)
             raise of_a_notebook("environment.id", settings.id, name)
-    if settings.vectorized:
+    if settings.vectorized and not is_import_string(settings.id):
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):
         load_wrapper(wrapper, f"environment.wrappers[{position}]")
+
+
+@contextmanager
+def others_silent() -> Iterator[None]:
+    """Keeps what packages print and warn of from standing before our words on a terminal."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield
 
 
 #: An error's own text is cut after this many characters, so that its place is not.
@@ -233,9 +292,17 @@ _OTHERS = tuple(
 
 
 def describe_error(error: BaseException) -> str:
-    """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised."""
-    said = error.msg if isinstance(error, SyntaxError) else error
+    """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised.
+
+    An error without words says the line that raised it, whosever that is, as `AssertionError
+    (their_env.py:12, in step: assert ready)`.
+    """
+    said = str(error.msg if isinstance(error, SyntaxError) else error)
     text = " ".join(f"{type(error).__name__}: {said}".split())
+    if not said.strip():
+        text = type(error).__name__
+        if frames := traceback.extract_tb(error.__traceback__):
+            return f"{text} ({_at(frames[-1])}{f': {line}' if (line := frames[-1].line) else ''})"
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} …"
     place = _place(error)
@@ -275,12 +342,19 @@ def _place(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = os.path.realpath(frame.filename)
         if not path.startswith(_OTHERS) and not frame.filename.startswith("<"):
-            inside = "" if frame.name == "<module>" else f", in {frame.name}"
-            return f"{_short(path)}:{frame.lineno}{inside}"
+            return _at(frame)
     return ""
 
 
+def _at(frame: traceback.FrameSummary) -> str:
+    """As `my_env.py:12, in step`."""
+    inside = "" if frame.name == "<module>" else f", in {frame.name}"
+    return f"{_short(frame.filename)}:{frame.lineno}{inside}"
+
+
 def _short(path: str) -> str:
-    """The path below the current folder, or whole."""
-    here = os.getcwd() + os.sep
-    return os.path.realpath(path).removeprefix(os.path.realpath(here) + os.sep)
+    """The path below the current folder, or below that of the installed packages, or whole."""
+    found = os.path.realpath(path)
+    for folder in (os.getcwd(), *map(sysconfig.get_path, ("purelib", "platlib"))):
+        found = found.removeprefix(os.path.realpath(folder) + os.sep)
+    return found

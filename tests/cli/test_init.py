@@ -94,6 +94,35 @@ class Flat(Small):
 """
 
 
+@pytest.mark.parametrize(("name", "numbers"), [("Small", 100), ("Large", 4 * 84 * 84)])
+def test_init_writes_for_images_without_torch_what_works_without(
+    name: str, numbers: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("pictures.py").write_text(PICTURES)
+    monkeypatch.delitem(sys.modules, "pictures", raising=False)
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.setattr("genkidama.cli.init.find_spec", lambda name: name != "torch" or None)
+    assert main(["init", "mine.toml", "--environment", f"pictures:{name}"]) == 0
+    assert "torch is not installed. This file learns without" in capsys.readouterr().out
+    experiment = Experiment.load("mine.toml")
+    made = make_environment(experiment.environment)
+    assert made.observation_space.shape == (numbers,)
+    assert type(Model(experiment, made)) is Model  # which needs no torch
+
+
+@pytest.mark.parametrize("way", ["act", "average", "thesis"])
+def test_init_takes_as_many_lanes_as_an_object_has(way: str) -> None:
+    name = "tests.learning.test_environments:three_at_once"
+    assert main(["init", "mine.toml", "--environment", name, "--way", way]) == 0
+    assert Experiment.load("mine.toml").environment.lanes == 3
+    assert (
+        main(["init", "race.toml", "--environment", "tests.plugins.pettingzoo.test_agents:Race"])
+        == 0
+    )
+    race = Experiment.load("race.toml")
+    assert (race.environment.lanes, race.algorithm.batch_size) == (6, 1020)
+
+
 def test_init_refuses_an_environment_that_does_not_exist(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

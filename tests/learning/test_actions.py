@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces.utils import flatten
 from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.actions import INVALID, MaskedBox
+from genkidama.learning.actions import (
+    INVALID,
+    MaskedBox,
+    action_of,
+    bounds,
+    choices,
+    columns,
+    converter,
+)
 from genkidama.learning.environments import make_environment
-from genkidama.learning.heads import Categorical, MultiCategorical, samples_of_lanes
+from genkidama.learning.heads import (
+    Categorical,
+    Mixed,
+    MultiCategorical,
+    head_for,
+    samples_of_lanes,
+)
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.tensors.tensor_model import TensorModel
 from tests.learning import both
 
 seeds = st.integers(0, 2**32 - 1)
@@ -232,3 +249,109 @@ def test_dqn_refuses_dueling_with_masks() -> None:
     model, _, _ = models(DOORS, algorithm=algorithm, replay={"steps": 1000})
     with pytest.raises(ConfigurationError, match=r"algorithm\.dueling = True"):
         make_learner(model.experiment.algorithm, model)
+
+
+# Actions in parts, and whole numbers within bounds.
+
+GEAR = Box(-2, 1, (2,), np.int16)
+PARTS = Dict(
+    {
+        "gear": GEAR,
+        "wheel": Box(-1.0, 1.0, (2, 2)),
+        "deep": Tuple((Discrete(3, start=5), MultiBinary(2), Box(0.0, 9.0, (), np.float64))),
+    }
+)
+
+
+def test_parts_of_an_action_are_stored_discrete_first_and_given_back_in_their_structure() -> None:
+    # Gymnasium sorts the keys: deep, gear, wheel.
+    assert (columns(PARTS), choices(PARTS)) == (10, (3, 2, 2, 4, 4))
+    low, high = bounds(PARTS)
+    assert low.tolist() == [0.0, -1.0, -1.0, -1.0, -1.0] and high.tolist() == [9.0, 1, 1, 1, 1]
+    stored = np.array([2, 0, 1, 3, 0, 11.0, 0.5, -0.5, 7.0, 0.0], np.float32)
+    given = converter(PARTS)(stored)
+    assert PARTS.contains(given)
+    number, bits, height = given["deep"]
+    assert (number, bits.tolist(), height.tolist()) == (7, [0, 1], 9.0)
+    assert given["gear"].tolist() == [1, -2] and given["gear"].dtype == np.int16
+    assert given["wheel"].tolist() == [[0.5, -0.5], [1.0, 0.0]]
+    typed = action_of(PARTS, [7, 0, 1, 9.0, 1, -2, 0.5, -0.5, 1.0, 0.0])
+    assert np.array_equal(flatten(PARTS, typed), flatten(PARTS, given))
+    assert action_of(PARTS, [7, 0, 1]) is None and action_of(PARTS, [0] * 11) is None
+
+
+@given(st.integers(1, 6), seeds)
+def test_log_pi_and_entropy_of_mixed_actions_are_sums_and_slopes_are_autograds(
+    batch: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    head = head_for(PARTS)
+    assert isinstance(head, Mixed) and (head.columns, head.outputs) == (10, 15 + 2 * 5)
+    outputs = rng.normal(size=(batch, head.outputs)).astype(np.float32)
+    actions = np.column_stack(
+        (rng.integers(choices(PARTS), size=(batch, 5)), rng.normal(size=(batch, 5)))
+    ).astype(np.float32)
+    tensor = torch.from_numpy(outputs).requires_grad_()
+    logits = tensor[:, :15].split([3, 2, 2, 4, 4], 1)
+    parts = [torch.distributions.Categorical(logits=part) for part in logits]
+    normal = torch.distributions.Normal(tensor[:, 15:20], tensor[:, 20:].exp())
+    chosen = torch.from_numpy(actions)
+    expected = sum(part.log_prob(chosen[:, i]) for i, part in enumerate(parts))
+    expected = expected + normal.log_prob(chosen[:, 5:]).sum(1)
+    uncertain = sum(part.entropy() for part in parts) + normal.entropy().sum(1)
+    log_pi, entropy = head.log_probability(tensor, chosen), head.entropy(tensor)
+    torch.testing.assert_close(log_pi, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(entropy, uncertain, rtol=1e-4, atol=1e-4)
+    slopes = head.slopes(outputs, actions)
+    np.testing.assert_allclose(slopes.log_pi, log_pi.detach(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(slopes.entropy(), entropy.detach(), rtol=1e-4, atol=1e-4)
+    weights = rng.normal(size=batch).astype(np.float32)
+    (log_pi @ torch.from_numpy(weights) + 0.3 * entropy.sum()).backward()
+    assert tensor.grad is not None
+    np.testing.assert_allclose(slopes.back(weights, 0.3), tensor.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
+def test_mixed_actions_are_drawn_from_both_distributions(epsilon: float) -> None:
+    head = head_for(Tuple((Discrete(2), Box(-1.0, 1.0, (1,)))))
+    outputs = np.array([0.0, np.log(3.0), 4.0, np.log(0.1)], np.float32)
+    count = 4000
+    sample = head.sampler(np.random.default_rng(0), epsilon)
+    tensor = torch.from_numpy(outputs).repeat(count, 1)
+    for drawn in (
+        np.stack([sample(outputs) for _ in range(count)]),
+        head.sample(tensor, epsilon, torch.Generator().manual_seed(0)).numpy(),
+        samples_of_lanes(head, np.random.default_rng(1), epsilon, count)(tensor.numpy())[0],
+    ):
+        assert drawn.shape == (count, 2) and drawn.dtype == np.float32
+        uniform = drawn[:, 1] < 2.0  # the Gaussian is far from there
+        assert uniform.mean() == pytest.approx(epsilon, abs=0.03)
+        for some, right in ((drawn[uniform], 0.5), (drawn[~uniform], 0.75)):
+            if len(some):
+                assert some[:, 0].mean() == pytest.approx(right, abs=0.06)
+    assert head.mode(outputs).tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("kind", [Model, TensorModel])
+def test_a_perceptron_has_outputs_for_mixed_actions_and_takes_observations_of_any_shape(
+    kind: Any,
+) -> None:
+    stage = SimpleNamespace(observation_space=Box(-1.0, 1.0, (2, 3)), action_space=PARTS)
+    model = kind(Experiment(), stage)
+    assert model.signature.slices["log_deviation"].stop == 5  # one for each continuous column
+    seen = np.random.default_rng(0).normal(size=(4, 2, 3)).astype(np.float32)
+    outputs, values = model.evaluate(seen)
+    assert outputs.shape == (4, 25) and values.shape == (4,)
+    np.testing.assert_allclose(model.network.acting()(seen[1]), outputs[1], rtol=1e-5, atol=1e-6)
+    together = model.network.acting_together()(seen)
+    np.testing.assert_allclose(together, outputs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_of_mixed_actions_is_for_their_choices_alone() -> None:
+    space = MaskedBox(Dict({"action_mask": MultiBinary(3), "seen": Box(0.0, 1.0, (2,))}), 3, 4)
+    given = {"action_mask": np.array([0, 1, 1]), "seen": np.array([0.5, 1.0])}
+    assert space.join(given).tolist() == [0.5, 1.0, 0, 1, 1, 1, 1, 1, 1]
+    given["action_mask"] = np.zeros(3)
+    assert space.join(given).tolist() == [0.5, 1.0] + 7 * [1]
+    with pytest.raises(ConfigurationError, match="its action_mask has 3 numbers, but the actions "):
+        MaskedBox(Dict({"action_mask": MultiBinary(3), "seen": Box(0.0, 1.0, (2,))}), 4)

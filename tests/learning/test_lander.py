@@ -112,7 +112,7 @@ def test_training_is_lean_and_all_else_plays_gymnasiums_own() -> None:
     assert type(make_slots(small()).unwrapped) is not LeanLander  # another environment
     assert type(make_slots(small(environment={"id": "LunarLander-v3"})).unwrapped) is LeanLander
     lanes: Any = make_lanes(LANDER, 2)
-    assert {type(one.unwrapped) for one in lanes._environments} == {LeanLander}
+    assert {type(one.unwrapped) for one in lanes.environments} == {LeanLander}
 
 
 def test_another_lander_of_gymnasiums_is_used_as_it_is_and_that_is_said_once(

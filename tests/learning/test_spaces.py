@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.sections import Environment
 from genkidama.learning.actions import MaskedBox
+from genkidama.learning.observations import FlatBox
 from genkidama.learning.spaces import KnownSpaces, data_of, describe_spaces, space_of, spaces_of
 
 shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
@@ -45,37 +46,44 @@ multi_discrete = st.builds(
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
     st.lists(st.integers(-9, 9), min_size=4, max_size=4),
 )
-simple = st.one_of(
-    boxes(),
-    st.builds(
-        lambda n, start: spaces.Discrete(n, start=start),
-        st.integers(1, 2**40),
-        st.integers(-(2**40), 2**40),
-    ),
-    multi_discrete,
-    st.builds(spaces.MultiBinary, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-)
-every = st.recursive(
-    simple,
-    lambda inner: st.one_of(
-        st.builds(spaces.Tuple, st.lists(inner, min_size=1, max_size=3)),
-        st.builds(spaces.Dict, st.dictionaries(st.text(max_size=3), inner, min_size=1, max_size=3)),
-    ),
-    max_leaves=4,
-)
 
 
-@given(every)
+def every(most: int) -> st.SearchStrategy[gymnasium.Space[Any]]:
+    """Spaces of any kind, with discrete ones of at most so many choices."""
+    simple = st.one_of(
+        boxes(),
+        st.builds(
+            lambda n, start: spaces.Discrete(n, start=start),
+            st.integers(1, most),
+            st.integers(-most, most),
+        ),
+        multi_discrete,
+        st.builds(spaces.MultiBinary, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    )
+    keys = st.text(max_size=3)
+    return st.recursive(
+        simple,
+        lambda inner: st.one_of(
+            st.builds(spaces.Tuple, st.lists(inner, min_size=1, max_size=3)),
+            st.builds(spaces.Dict, st.dictionaries(keys, inner, min_size=1, max_size=3)),
+        ),
+        max_leaves=4,
+    )
+
+
+@given(every(2**40))
 def test_a_space_is_read_as_it_was_written(space: gymnasium.Space[Any]) -> None:
     assert space_of(json.loads(json.dumps(data_of(space)))) == space
 
 
-@given(st.one_of(boxes().filter(lambda box: box.shape), simple), st.integers(1, 9))
-def test_so_is_one_with_masks(space: gymnasium.Space[Any], size: int) -> None:
-    masked = MaskedBox(space, size)
-    read = space_of(json.loads(json.dumps(data_of(masked))))
-    assert isinstance(read, MaskedBox) and read == masked
-    assert (read.size, read.rest) == (masked.size, masked.rest)
+@given(every(20), st.integers(1, 9), st.integers(0, 3))
+def test_so_is_one_of_observations_that_are_joined(
+    space: gymnasium.Space[Any], size: int, free: int
+) -> None:
+    for joined in (FlatBox(space), MaskedBox(space, size, free)):
+        read: Any = space_of(json.loads(json.dumps(data_of(joined))))
+        assert type(read) is type(joined) and read == joined
+    assert (read.size, read.choices, read.rest) == (joined.size, joined.choices, joined.rest)
 
 
 def test_what_json_cannot_have_is_none_and_is_then_built() -> None:

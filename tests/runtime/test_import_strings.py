@@ -24,6 +24,7 @@ from genkidama.runtime.import_strings import (
     check_environment,
     describe_error,
     describe_exit,
+    draws,
     environment_spec,
     is_import_string,
     is_user_error,
@@ -274,13 +275,12 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
 
 def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
     check_environment(Experiment(environment=Environment(id="ALE/Pong-v5", vectorized=True)))
-    for name in ("LunarLander-v3", "collections:OrderedDict"):
-        with pytest.raises(ConfigurationError) as caught:
-            check_environment(Experiment(environment=Environment(id=name, vectorized=True)))
-        assert str(caught.value) == (
-            f"environment.vectorized = True: {name!r} is not registered with a vectorized "
-            "form of its own; set it to false"
-        )
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(Experiment(environment=Environment(id="LunarLander-v3", vectorized=True)))
+    assert str(caught.value) == (
+        "environment.vectorized = True: 'LunarLander-v3' is not registered with a vectorized "
+        "form of its own; set it to false"
+    )
 
 
 @pytest.mark.parametrize("entry_point", [None, "__main__:Mine", "class"])
@@ -372,3 +372,53 @@ def test_an_error_that_a_users_error_has_caused_is_the_users(
 )
 def test_an_exit_code_says_what_ended_a_process(code: int | None, words: str) -> None:
     assert describe_exit(code) == words
+
+
+def test_an_error_without_words_says_the_line_that_raised_it_whosever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wordless.py").write_text("def step(ready):\n    assert ready\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    step = load_object("wordless:step", "environment.id")
+    with pytest.raises(AssertionError) as caught:
+        step(False)
+    assert describe_error(caught.value) == (
+        f"AssertionError ({tmp_path}/wordless.py:2, in step: assert ready)"
+    )
+    with pytest.raises(NotImplementedError) as theirs:
+        gymnasium.Env().step(0)
+    assert describe_error(theirs.value).startswith("NotImplementedError (gymnasium/core.py:")
+    assert describe_error(theirs.value).endswith(", in step: raise NotImplementedError)")
+    assert describe_error(ValueError()) == "ValueError"
+
+
+class Inside(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A class whose `metadata` is a property."""
+
+
+def test_a_class_of_wrappers_may_draw() -> None:
+    assert draws(Environment(id=f"{__name__}:Inside"), [__name__])
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("highway-fast-v0", "highway-env"),
+        ("FetchReach-v4", "gymnasium-robotics"),
+        ("FlappyBird-v0", "flappy-bird-gymnasium"),
+    ],
+)
+def test_an_id_of_a_well_known_package_names_it(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
+    with pytest.raises(ConfigurationError) as caught:
+        environment_spec(name)
+    assert str(caught.value) == (
+        f"environment.id = {name!r}: needs {package}, which is not installed: pip install {package}"
+    )
+
+
+def test_a_well_known_package_is_imported_and_registers() -> None:
+    assert environment_spec("MinAtar/Breakout-v1").id == "MinAtar/Breakout-v1"

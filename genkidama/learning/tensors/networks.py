@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import gymnasium
@@ -21,7 +22,7 @@ from genkidama.learning.actions import INVALID
 from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
 from genkidama.learning.perceptron import (
     Perceptron,
-    deviations,
+    deviation_shape,
     initialize,
     layout,
     policy_outputs,
@@ -151,7 +152,7 @@ class _BuiltIn(Network):
             return outputs
         log_deviation: Tensor = self.log_deviation
         if log_deviation.ndim == 1:
-            return torch.cat((outputs, log_deviation.expand_as(outputs)), 1)
+            return torch.cat((outputs, log_deviation.expand(len(outputs), -1)), 1)
         variance = features.detach().square() @ (2.0 * log_deviation).exp() + LEAST_VARIANCE
         return torch.cat((outputs, 0.5 * variance.log()), 1)
 
@@ -172,7 +173,7 @@ class ActorCritic(_BuiltIn):
         super().__init__()
         parts = dict(layout(observation_space, action_space, settings))
         self._shared = settings.shared
-        outputs = policy_outputs(action_space)
+        outputs, _ = policy_outputs(action_space)
         inputs = next(shape[1] for name, shape in parts.items() if name.endswith("weight"))
         widths = (inputs, *settings.hidden)
         if settings.shared:
@@ -187,21 +188,31 @@ class ActorCritic(_BuiltIn):
         _initialize(self, settings)
 
     def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features = hidden = self.body(observations) if self._shared else observations
+        vectors = observations.flatten(1)
+        features = hidden = self.body(vectors) if self._shared else vectors
         *layers, last = self.policy
         for layer in layers:
             features = layer(features)
         return last(features), self.value(hidden).squeeze(1), features
 
 
+#: Convolutions for images of at least so many pixels in height and width, and for smaller ones:
+#: channels, kernel and stride of each.
+_LARGE = 36
+LARGE = ((16, 8, 4), (32, 4, 2))
+SMALL = ((16, 3, 1),)
+
+
 class Convolutional(_BuiltIn):
     """Convolutions and dense layers for images, channels first or last (`network.channels`).
 
-    Policy and value are read from the same last layer. The defaults of `network.convolutions` with
-    one hidden layer of 256 are GA3C's network (Babaeizadeh et al. 2017; Mnih et al. 2016, §5.1). A
-    convolution of stride s gives ⌈size/s⌉ pixels: it is padded as TensorFlow does with "SAME", the
-    odd pixel to the right and at the bottom. Images of uint8 are brought to [−1, 1); images of
-    floats and of bool (as 0 and 1) are taken as they are. Box actions as in `ActorCritic`.
+    Images may have no axis of channels, or be several, one behind the other: their channels are
+    then taken together. Policy and value are read from the same last layer. The convolutions of
+    `LARGE` with one hidden layer of 256 are GA3C's network (Babaeizadeh et al. 2017; Mnih et al.
+    2016, §5.1). A convolution of stride s gives ⌈size/s⌉ pixels: it is padded as TensorFlow does
+    with "SAME", the odd pixel to the right and at the bottom. Images of uint8 are brought to
+    [−1, 1); images of floats and of bool (as 0 and 1) are taken as they are. Box actions as in
+    `ActorCritic`.
     """
 
     def __init__(
@@ -216,20 +227,24 @@ class Convolutional(_BuiltIn):
                 "network.name = 'convolutional': takes images of uint8, bool or floats, but the "
                 f"environment's observation space is {observation_space}"
             )
-        self._channels_last = settings.channels == "last"
         shape = observation_space.shape or ()
+        image = (1, *shape)[-3:]
+        auto = settings.channels == "auto" and image[2] < min(image[:2])
+        self._channels_last = len(shape) > 2 and (settings.channels == "last" or auto)
+        order = "channels, height, width"
         if self._channels_last:
-            height, width, channels = shape
+            image = image[2], *image[:2]
             order = "height, width, channels"
-        else:
-            channels, height, width = shape
-            order = "channels, height, width"
+        height, width = image[1:]
+        channels = prod(shape) // (height * width)
+        self._images = channels, height, width
         self.takes_bytes = observation_space.dtype == np.uint8
         layers: list[nn.Module] = []
-        for number, (outputs, kernel, stride) in enumerate(settings.convolutions, 1):
+        convolutions = settings.convolutions or (SMALL if min(height, width) < _LARGE else LARGE)
+        for number, (outputs, kernel, stride) in enumerate(convolutions, 1):
             if kernel > min(height, width):
                 raise ConfigurationError(
-                    f"network.convolutions = {settings.convolutions}: the kernel {kernel} of "
+                    f"network.convolutions = {convolutions}: the kernel {kernel} of "
                     f"convolution {number} is larger than its images of {height} × {width}; "
                     f"{observation_space} is taken as {order} "
                     f"(network.channels = {settings.channels!r})"
@@ -246,17 +261,19 @@ class Convolutional(_BuiltIn):
             *_perceptron((channels * height * width, *settings.hidden), settings),
         ]
         self.body = nn.Sequential(*layers)
-        outputs = policy_outputs(action_space)
+        outputs, deviations = policy_outputs(action_space)
         self.policy = nn.Linear(settings.hidden[-1], outputs)
         self.value = nn.Linear(settings.hidden[-1], 1)
-        if isinstance(action_space, gymnasium.spaces.Box):
-            shape = deviations(settings, settings.hidden[-1], outputs)
+        if deviations:
+            shape = deviation_shape(settings, settings.hidden[-1], deviations)
             self.log_deviation = nn.Parameter(torch.zeros(shape))
         _initialize(self, settings)
 
     def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self._channels_last:
-            observations = observations.permute(0, 3, 1, 2)
+            observations = observations.movedim(-1, -3)
+        if observations.ndim != 4:  # no channels, or several images
+            observations = observations.reshape(-1, *self._images)
         if torch.is_grad_enabled() and observations.device.type == "cpu":
             # Channels last: more than twice as fast on the way back, and slower on the way forward.
             observations = observations.contiguous(memory_format=torch.channels_last)
@@ -291,7 +308,7 @@ def masked(kind: type[Network], shape: tuple[int, ...], size: int) -> type[Netwo
 def _is_image(space: gymnasium.Space[Any]) -> bool:
     return (
         isinstance(space, gymnasium.spaces.Box)
-        and len(space.shape) == 3
+        and len(space.shape) in (2, 3, 4)
         and (space.dtype in (np.uint8, np.bool_) or np.issubdtype(space.dtype, np.floating))
     )
 

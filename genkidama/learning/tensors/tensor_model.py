@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from genkidama._version import pip_install
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import first
 from genkidama.learning.forms import ARRAY_ACTIVATIONS
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import CUT, Model, Spaces
@@ -280,13 +281,15 @@ class _Whole(nn.Module):
         if self._normalizes:
             observation = ((observation - self.mean) / self.deviation).clamp(-CUT, CUT)
         outputs, value = self._network(observation)
+        if self._space.shape is None:  # a Tuple or Dict
+            return outputs, value
         if isinstance(self._head, Categorical):
             assert isinstance(self._space, gymnasium.spaces.Discrete)
             return outputs, value, outputs.argmax(1) + int(self._space.start)
         if isinstance(self._head, MultiCategorical):
             action = outputs[:, torch.from_numpy(self._head.places)].argmax(2)
-            first = torch.as_tensor(getattr(self._space, "start", 0))
-            return outputs, value, action.reshape(-1, *(self._space.shape or ())) + first
+            begin = torch.as_tensor(first(self._space))
+            return outputs, value, action.reshape(-1, *(self._space.shape or ())) + begin
         if isinstance(self._head, Gaussian):
             mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
             return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)

@@ -84,7 +84,7 @@ def _observations(rows: Array, columns: Columns, model: Model) -> Array:
 def _device_weights(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
     """The model's weights on `learner.device`; None if that is the CPU."""
     name = experiment.learner.device
-    if name == "cpu" or (name == "auto" and not tensor_setting(experiment, model.head)):
+    if name == "cpu" or (name == "auto" and not tensor_setting(model.experiment, model.head)):
         return None
     user = f"learner.device = {name!r}"
     device = load_tensors("accelerator:find_device", user)("learner.device", name)

@@ -68,7 +68,7 @@ class Columns:
     action: int
     #: True if there is a column for the discounted return.
     discounted: bool = False
-    #: The number of discrete actions in each column, counted from 0; () if none is discrete.
+    #: The number of discrete actions in each of the first columns, counted from 0.
     choices: tuple[int, ...] = ()
 
     @property
@@ -118,7 +118,8 @@ class Columns:
             most = ", ".join(str(number - 1) for number in self.choices)
             return f"an action that is none of 0 to {most}"
         log_mu = steps[:, self.log_mu]
-        if (log_mu > (_LOG_1 if self.choices else _LOG_MU)).any() or (log_mu < -_LOG_MU).any():
+        highest = _LOG_1 if len(self.choices) == self.action else _LOG_MU
+        if (log_mu > highest).any() or (log_mu < -_LOG_MU).any():
             return "a log-probability that no action has"
         return ""
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from genkidama._version import pip_install
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.actions import choices
+from genkidama.learning.actions import choices, first
 from genkidama.runs.policy import Explanation
 from genkidama.runtime.import_strings import describe_error
 
@@ -99,7 +99,9 @@ class Panel:
         self._fonts = {size: self._pygame.font.Font(None, size) for size in (16, 20, 24)}
         self._words = (title, source)
         self._names = names
-        self._start = np.ravel(getattr(space, "start", 0))
+        #: Whether actions are a Tuple or Dict: the bars of their parts would not tell which.
+        self._in_parts = space.shape is None
+        self._start = np.ravel(first(space) if choices(space) else 0)
         #: The bar at which the choices of each column begin.
         self._first = np.cumsum((0, *choices(space)))[:-1]
         if isinstance(space, gymnasium.spaces.Box):  # drawn between ±3 without bounds
@@ -128,7 +130,7 @@ class Panel:
         for row, (left, right) in enumerate(rows):
             self._text(left, 64 + 24 * row, 20, _DIM)
             self._text(right, 64 + 24 * row, 20, _TEXT, right=True)
-        if moment.explanation.kind != "unknown":
+        if moment.explanation.kind != "unknown" and not self._in_parts:
             self._actions(moment.explanation, moment.action)
         drawn: Picture = self._pygame.surfarray.array3d(self._surface).swapaxes(0, 1)
         return drawn
@@ -151,12 +153,12 @@ class Panel:
             top = _BARS + position * (high + 3)
             left = self._left + _MARGIN
             whole = WIDTH - 2 * _MARGIN
-            first, last = round(whole * firsts[index]), round(whole * lasts[index])
+            begin, end = round(whole * firsts[index]), round(whole * lasts[index])
             words = f"{said.actions[index]:.2f}"
             if said.spread is not None:
                 words = f"{said.actions[index]:+.2f} ± {said.spread[index]:.2f}"
             chosen = said.spread is None and taken is not None and index in taken
-            bar = (left + first, top, max(1, last - first), high)
+            bar = (left + begin, top, max(1, end - begin), high)
             self._pygame.draw.rect(self._surface, _TAKEN if chosen else _BAR, bar)
             if said.spread is not None and taken is not None:
                 mark = (left + round(whole * taken[index]) - 1, top, 3, high)
@@ -182,8 +184,8 @@ class Panel:
             low, wide = self._low, np.maximum(self._high - self._low, 1e-6)
             ends = (numbers - said.spread, numbers + said.spread)
             taken = None if action is None else np.asarray(action).reshape(-1)
-            first, last = (np.clip((end - low) / wide, 0.0, 1.0) for end in ends)
-            return first, last, None if taken is None else np.clip((taken - low) / wide, 0.0, 1.0)
+            begin, end = (np.clip((end - low) / wide, 0.0, 1.0) for end in ends)
+            return begin, end, None if taken is None else np.clip((taken - low) / wide, 0.0, 1.0)
         index = None if action is None else np.ravel(action) - self._start + self._first
         if said.kind == "values":  # the least one has a bar, too
             high, least = float(numbers.max()), float(numbers.min())

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from genkidama.config.decoding import check_least
 from genkidama.config.formatting import plural
+from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
@@ -311,7 +312,8 @@ def pace(environment: gymnasium.Env[Any, Any]) -> float:
 
 def _plain(settings: Environment) -> Environment:
     """The environment without its vectorized form."""
-    if not settings.vectorized and not settings.prefix:
+    single = hasattr(find("environments", settings.prefix), "single")
+    if single or (not settings.vectorized and not settings.prefix):
         return settings
     name = f"ALE/{settings.plain_id}" if settings.prefix else settings.id
     try:
