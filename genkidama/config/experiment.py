@@ -37,8 +37,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 #: Settings of `[algorithm]` that some algorithms alone have. One of a user's code has all.
 _OF_ALGORITHMS = {
     ("ppo",): ("epochs", "clip"),
-    ("ppo", "dqn", "vtrace"): ("minibatch_size",),
-    ("dqn", "vtrace"): ("start_steps", "batch_updates", "n_steps"),
+    ("ppo", "dqn", "vtrace", "sac"): ("minibatch_size",),
+    ("dqn", "vtrace", "sac"): ("start_steps",),
+    ("dqn", "vtrace"): ("batch_updates", "n_steps"),
+    ("sac",): ("updates_per_step", "target_rate", "layer_norm", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}

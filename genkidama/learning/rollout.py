@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +46,13 @@ class Transitions:
     weights: Array
     #: (B,) int64: their rows, for `prioritize`.
     places: Array
+
+
+def parts_of(steps: Transitions, count: int) -> Iterator[Transitions]:
+    """These steps in parts of `count`; views."""
+    for first in range(0, len(steps.rewards), count):
+        rows = slice(first, first + count)
+        yield Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
 class Replay(Protocol):

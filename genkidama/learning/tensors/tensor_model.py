@@ -60,10 +60,12 @@ class TensorModel(Model):
         environment: Spaces,
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
+        learns: bool | None = None,
+        *,
         device: str | torch.device = HOST,
     ) -> None:
         self.device = torch.device(device)
-        super().__init__(experiment, environment, gradient, vector)
+        super().__init__(experiment, environment, gradient, vector, learns)
 
     def _build(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]

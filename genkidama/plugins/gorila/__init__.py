@@ -1,4 +1,4 @@
-"""Gorila (Nair et al. 2015): global replay, DQN, V-trace, a sharded parent."""
+"""Gorila (Nair et al. 2015): global replay, DQN, SAC, V-trace, a sharded parent."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PLUGIN = Plugin(
     connections={"shards": "genkidama.plugins.gorila.sharded_connection:ShardedConnection"},
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
+        "sac": "genkidama.plugins.gorila.sac:SAC",
         "vtrace": "genkidama.plugins.gorila.vtrace:VTrace",
     },
 )
