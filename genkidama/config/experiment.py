@@ -267,9 +267,10 @@ class Experiment(Section, frozen=True):
 
     @property
     def replay_steps(self) -> int:
-        """Steps that a core keeps, or all cores together if they share a replay; 0 for none."""
+        """Steps that a core keeps, or all cores together if they share a replay; 0 for none, as
+        where a learner beside the parent keeps them."""
         replay = self.section("replay")
-        return 0 if replay is None else replay.steps
+        return 0 if replay is None or self.sends_experience else replay.steps
 
     @property
     def shares_replay(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -141,6 +141,8 @@ class Rollout:
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
     target: Numbers | None = None
+    #: Asked before each update from samples: whether another one is due. None: the learner counts.
+    due: Callable[[], bool] | None = None
     #: Steps of each update; 0 leaves it to `algorithm.minibatch_size`.
     minibatch_size: int = 0
     #: The place for the learner's diagnostics. None: nobody reads them.

@@ -17,7 +17,7 @@ from genkidama.learning.actions import supported
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
 from genkidama.learning.learners import Loss
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Replay, Rollout, Transitions, parts_of
+from genkidama.learning.rollout import Rollout, Transitions, parts_of
 from genkidama.learning.soft_actor_critic import (
     LEAST_LOG_DEVIATION,
     MOST_LOG_DEVIATION,
@@ -161,7 +161,7 @@ class SAC:
         given = algorithm.updates_per_step
         self._per_step = 1.0 if given == "auto" else float(given)
         #: Updates that are due: the fraction left by the batches before.
-        self._due = 0.0
+        self._left = 0.0
         self._twin: Any = None
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
@@ -171,7 +171,7 @@ class SAC:
         """The gradients of `losses` in NumPy."""
         network, behind = self._model.network, self._behind(rollout)
         columns = self._model.head.columns
-        for _, steps in self._samples(rollout):
+        for steps in self._samples(rollout):
             count = len(steps.rewards)
             noise = rng.standard_normal((2, count, columns), np.float32)
             targets = network.target(
@@ -191,22 +191,26 @@ class SAC:
                 _note(diagnostics, loss(), alpha, targets, **found)
             yield loss
 
-    def _samples(self, rollout: Rollout) -> Iterator[tuple[Replay, Transitions]]:
+    def _samples(self, rollout: Rollout) -> Iterator[Transitions]:
         """The samples of the updates after a batch; none while the replay has too few steps."""
         algorithm, replay = self._algorithm, rollout.replay
         if replay is None or len(replay) < max(1, algorithm.start_steps):
             return
         count = algorithm.minibatch_size
-        # A core that only learns has no steps, and goes on as if it had a batch.
-        self._due += self._per_step * (len(rollout.rewards) or algorithm.batch_size)
-        left = int(self._due)
-        self._due -= left
         most = max(1, _TOGETHER // (count * self._model.observation_size))
-        while left > 0:
-            drawn = replay.sample(count * min(left, most))
-            left -= most
-            for part in parts_of(drawn, count):
-                yield replay, part
+        if rollout.due is not None:
+            drawn: Iterator[Transitions] = iter(())
+            while rollout.due():
+                if (part := next(drawn, None)) is None:
+                    drawn = parts_of(replay.sample(count * most), count)
+                    part = next(drawn)
+                yield part
+            return
+        # A core that only learns has no steps, and goes on as if it had a batch.
+        self._left += self._per_step * (len(rollout.rewards) or algorithm.batch_size)
+        while (now := min(int(self._left), most)) > 0:
+            self._left -= now
+            yield from parts_of(replay.sample(count * now), count)
 
     def _behind(self, rollout: Rollout) -> Any:
         """The network over θ⁻, which others move in place."""
