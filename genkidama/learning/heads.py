@@ -315,6 +315,8 @@ class Gaussian:
     """
 
     dtype: type[np.generic] = np.float32
+    #: Whether tanh brings samples to the bounds.
+    squashes = False
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
         self.columns = columns(space)

@@ -5,7 +5,7 @@ are the critics and log α:
 
     policy.{2i}.weight (outputs, inputs), policy.{2i}.bias (outputs,)          the last: 2·columns
     critics.{2i}.weight (2, outputs, inputs), critics.{2i}.bias (2, outputs)   the last: 1
-    log_alpha ()
+    temperature.log_alpha ()
 
 Both critics are one batched product a layer, and the observed actions and those of the policy are
 two halves of one batch. All memory is made once for each size of a minibatch.
@@ -149,7 +149,8 @@ class TwinCritics:
             np.matmul(part.transpose(0, 2, 1), x[:, :learned], out=self._weight_gradients[number])
             np.matmul(self._ones[:, :learned], part, out=self._bias_gradients[number][:, None])
             if number == 0:
-                return np.matmul(d[:, learned:], weight).sum(0)
+                below: Array = np.matmul(d[:, learned:], weight).sum(0)
+                return below
             at_x = self._gradients[number - 1]
             product = np.multiply if weight.shape[1] == 1 else np.matmul
             product(d, weight, out=at_x)
@@ -225,8 +226,8 @@ class SoftActorCritic(Perceptron):
             experiment.algorithm.layer_norm,
             None if slopes is None else [slopes[name] for name in names],
         )
-        self.log_alpha = self.parts["log_alpha"]
-        self._at_log_alpha = None if slopes is None else slopes["log_alpha"]
+        self.log_alpha = self.parts["temperature.log_alpha"]
+        self._at_log_alpha = None if slopes is None else slopes["temperature.log_alpha"]
 
     @staticmethod
     def layout(
@@ -253,7 +254,7 @@ class SoftActorCritic(Perceptron):
                 layer = f"{stack}.{2 * number}"
                 entries.append((f"{layer}.weight", (*twins, outputs, inputs)))
                 entries.append((f"{layer}.bias", (*twins, outputs)))
-        return entries if acts_only else [*entries, ("log_alpha", ())]
+        return entries if acts_only else [*entries, ("temperature.log_alpha", ())]
 
     def initialize(self, experiment: Experiment, rng: np.random.Generator) -> None:
         """Draws the initial numbers as `network.initialization` says; α is 1."""
@@ -300,7 +301,7 @@ class SoftActorCritic(Perceptron):
         width = following.shape[1]
         x[:, :width] = following
         x[:, width:] = new.actions
-        soft = behind.critics.forward().min(0)
+        soft: Array = behind.critics.forward().min(0)
         soft -= math.exp(float(self.log_alpha)) * new.log_pi
         soft *= discounts
         soft += rewards
@@ -367,7 +368,7 @@ def initialize_soft(
 ) -> None:
     """Draws the initial numbers of a network of `SoftActorCritic.layout`, which are written to."""
     policy = [(name, part) for name, part in parts.items() if name.startswith("policy")]
-    if "log_alpha" not in parts:
+    if "temperature.log_alpha" not in parts:
         value = [("value.weight", np.empty((1, 1), np.float32))]
         initialize([*policy, *value], experiment.network, rng)
     else:
@@ -378,7 +379,6 @@ def initialize_soft(
                 if name.startswith("critics")
             ]
             initialize([*policy, *value], experiment.network, rng)
-        parts["log_alpha"][...] = 0.0
+        parts["temperature.log_alpha"][...] = 0.0
     bias = policy[-1][1]
     bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION
-

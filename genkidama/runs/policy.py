@@ -239,7 +239,14 @@ def explain(model: Model, observation: Array) -> Explanation:
         return Explanation("probabilities", pi, None, value / unit)
     if isinstance(model.head, Gaussian):
         mean, log_deviation = np.split(said, 2)
-        return Explanation("means", mean, np.exp(log_deviation), value / unit)
+        spread = np.exp(log_deviation)
+        if model.head.squashes:
+            action = np.tanh(mean)
+            mean, slope = model.head.to_environment(action).reshape(-1), 1.0 - action * action
+            one = np.ones_like(action)
+            reach = model.head.to_environment(one) - model.head.to_environment(-one)
+            spread = 0.5 * reach.reshape(-1) * slope * spread
+        return Explanation("means", mean, spread, value / unit)
     return Explanation("unknown", np.zeros(0, np.float32), None, value / unit)
 
 

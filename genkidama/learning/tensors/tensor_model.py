@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from genkidama._version import pip_install
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import load
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.forms import ARRAY_ACTIVATIONS
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
@@ -82,7 +83,7 @@ class TensorModel(Model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
             try:
-                self.network = kind(observation_space, action_space, settings)
+                self.network = self._made(kind, observation_space, action_space)
             except ConfigurationError:
                 raise
             except Exception as error:  # a network of the user's own may raise anything
@@ -105,6 +106,14 @@ class TensorModel(Model):
             ) from error
         self._check_outputs(tuple(outputs.shape), tuple(values.shape))
         return [(name, tuple(parameter.shape)) for name, parameter in named]
+
+    def _made(self, kind: type[Network], *spaces: gymnasium.Space[Any]) -> Network:
+        """The network, or the learner's own around one of this kind."""
+        if self.own_network is None:
+            return kind(*spaces, self.experiment.network)
+        around: Any = load(f"genkidama.learning.tensors.{self.own_network.tensors}")
+        made: Network = around(kind, *spaces, self.experiment, self.acts_only)
+        return made
 
     def _zeros(self, size: int) -> Numbers:
         if self.device == HOST:
@@ -291,5 +300,8 @@ class _Whole(nn.Module):
             return outputs, value, action.reshape(-1, *(self._space.shape or ())) + first
         if isinstance(self._head, Gaussian):
             mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
+            if self._head.squashes:
+                middle, reach = (self.high + self.low) / 2, (self.high - self.low) / 2
+                mean = middle + reach * mean.tanh()
             return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)
         return outputs, value

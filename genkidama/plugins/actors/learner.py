@@ -298,9 +298,7 @@ class ReplayLearner(RowLearner):
         if len(self._replay) >= max(1, algorithm.start_steps):
             found = self.model.gradients(self._learner, self._asked(progress), self._rng)
             limit = algorithm.max_gradient_norm
-            for _ in updates(
-                found, self.model, self._optimizer, rate, limit, self._diagnostics
-            ):
+            for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
                 self._updates += 1
                 self._follow(algorithm.target_rate)
                 yield

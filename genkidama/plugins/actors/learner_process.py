@@ -62,7 +62,7 @@ _ENTRY = "genkidama.plugins.actors.learner:run_forked"
 #: Patience with it, in that with a core: before its first update it looks at the whole batch.
 _PATIENCE = 2.0
 
-#: Seconds after which a replay is written again, beside the end: a run that is killed loses no more.
+#: Seconds after which a replay is written again: a run that is killed loses no more.
 _SAVE_SECONDS = 300.0
 
 log = get_logger()
@@ -341,7 +341,10 @@ class LearnerProcess(Companion):
             return
         size = megabytes(sum(array.nbytes for array in (memory.replay,)))
         log.info(
-            "replay", steps=int(memory.added[0]), room=self._replay_steps, memory=size,
+            "replay",
+            steps=int(memory.added[0]),
+            room=self._replay_steps,
+            memory=size,
             file=str(out / FILE),
         )
 

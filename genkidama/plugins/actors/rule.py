@@ -193,7 +193,7 @@ class Experience(Rule):
         self.in_flight = in_flight or batch
         self.max_lag = max_lag
         self.backlog = backlog
-        #: Whether the learner keeps steps, and samples them: it takes all that there are, of any age.
+        #: Whether the learner samples steps that it keeps: it takes all, of any age.
         self.replays = False
         #: Steps that were dropped, by child: too old, or too many for the learner.
         self.too_old: Counter[str] = Counter()

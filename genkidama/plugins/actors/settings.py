@@ -25,7 +25,7 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     if not experiment.sends_experience:
         return
     replay = experiment.section("replay")
-    kept = [("replay.steps", 0 if replay is None else replay.steps, 0)]
+    kept: list[tuple[str, Any, Any]] = [("replay.steps", 0 if replay is None else replay.steps, 0)]
     if experiment.algorithm.name == "sac":
         kept = [
             ("replay.url", replay.url, "local"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -24,7 +25,6 @@ from genkidama.learning.soft_actor_critic import (
     SoftActorCritic,
     log_slope,
 )
-from genkidama.protocol.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -46,13 +46,15 @@ class SquashedGaussian(Gaussian):
     mean and log σ that are the outputs. An action is stored as a, in [−1, 1], and the environment
     gets it scaled to its bounds. Densities are those of a; the entropy is that of u."""
 
+    squashes = True
+
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         space = supported(space)
         if not isinstance(space, gymnasium.spaces.Box):
             other = "'dqn' or 'ppo'" if isinstance(space, gymnasium.spaces.Discrete) else "'ppo'"
             raise ConfigurationError(
-                f"algorithm.name = 'sac': its actions are numbers, but the action space is {space}; "
-                f"take {other}"
+                f"algorithm.name = 'sac': its actions are numbers, but the action space is "
+                f"{space}; take {other}"
             )
         if not (space.is_bounded() and (space.low < space.high).all()):
             raise ConfigurationError(
@@ -165,7 +167,24 @@ class SAC:
         self._twin: Any = None
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
-        raise NotImplementedError
+        network, native = self._model.network, self._model.native
+        behind, columns = self._behind(rollout), self._model.head.columns
+        for steps in self._samples(rollout):
+            count = len(steps.rewards)
+            noise = tensor_noise(native(steps.rewards), (2, count, columns), rng)
+            targets = network.target(
+                native(steps.following),
+                native(steps.rewards),
+                native(steps.discounts),
+                noise[0],
+                behind,
+            )
+            seen, actions = native(steps.observations), native(steps.actions)
+            loss, found = network.loss(seen, actions, targets, noise[1], self._entropy)
+            if self._due(rollout, count):
+                arrays = {name: part.detach().numpy() for name, part in found.items()}
+                self._note(rollout, targets.numpy(), **arrays)
+            yield loss
 
     def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradients of `losses` in NumPy."""
@@ -180,16 +199,9 @@ class SAC:
             found = network.learn(
                 steps.observations, steps.actions, targets, noise[1], self._entropy
             )
-            alpha = math.exp(float(network.log_alpha))
-
-            def loss(found: dict[str, Array] = found, targets: Array = targets) -> float:
-                error = found["known"] - targets
-                return float(0.5 * np.square(error).sum(0).mean())
-
-            diagnostics = rollout.diagnostics
-            if diagnostics is not None and diagnostics.due(count):
-                _note(diagnostics, loss(), alpha, targets, **found)
-            yield loss
+            if self._due(rollout, count):
+                self._note(rollout, targets, **found)
+            yield partial(_critic_loss, found["known"], targets)
 
     def _samples(self, rollout: Rollout) -> Iterator[Transitions]:
         """The samples of the updates after a batch; none while the replay has too few steps."""
@@ -212,6 +224,28 @@ class SAC:
             self._left -= now
             yield from parts_of(replay.sample(count * now), count)
 
+    @staticmethod
+    def _due(rollout: Rollout, count: int) -> bool:
+        return rollout.diagnostics is not None and rollout.diagnostics.due(count)
+
+    def _note(
+        self, rollout: Rollout, targets: Array, known: Array, own: Array, log_pi: Array
+    ) -> None:
+        """Notes an update's losses, the mean |δ|, the mean Q(s, a) and the policy's entropy.
+
+        Its arrays: y (m,), Q₁ and Q₂ of the observed actions and of the policy's (2, m), log π.
+        """
+        assert rollout.diagnostics is not None
+        alpha = math.exp(float(self._model.network.log_alpha))
+        rollout.diagnostics.add(
+            len(targets),
+            loss=_critic_loss(known, targets),
+            policy_loss=float((alpha * log_pi - own.min(0)).mean()),
+            td_error=float(np.abs(known - targets).mean()),
+            q_mean=float(known.mean()),
+            entropy=-float(log_pi.mean()),
+        )
+
     def _behind(self, rollout: Rollout) -> Any:
         """The network over θ⁻, which others move in place."""
         if self._twin is None:
@@ -220,21 +254,11 @@ class SAC:
         return self._twin
 
 
-def _note(
-    diagnostics: Diagnostics,
-    loss: float,
-    alpha: float,
-    targets: Array,
-    known: Array,
-    own: Array,
-    log_pi: Array,
-) -> None:
-    """Notes an update's losses, the mean |δ|, the mean Q(s, a) and the policy's entropy."""
-    diagnostics.add(
-        len(targets),
-        loss=loss,
-        policy_loss=float((alpha * log_pi - own.min(0)).mean()),
-        td_error=float(np.abs(known - targets).mean()),
-        q_mean=float(known.mean()),
-        entropy=-float(log_pi.mean()),
-    )
+def tensor_noise(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
+    """Standard normal numbers of this shape, on the device and of the type of `like`."""
+    return like.new_empty(shape).normal_(generator=generator)
+
+
+def _critic_loss(known: Array, targets: Array) -> float:
+    """The mean of ½(Q₁ − y)² + ½(Q₂ − y)²."""
+    return float(0.5 * np.square(known - targets).sum(0).mean())
