@@ -60,6 +60,14 @@ _CHUNK: dict[str, dict[str, Any]] = {
     "child": {"beta": 1.0},
 }
 
+#: Defaults with `algorithm.name = "sac"`.
+_SAC: dict[str, dict[str, Any]] = {
+    "network": {"activation": "relu", "initialization": "uniform"},
+    "algorithm": {"batch_size": 8, "minibatch_size": 256, "start_steps": 500},
+    "optimizer": {"learning_rate": 7e-4},
+    "replay": {"steps": 100_000},
+}
+
 #: Sections whose settings a page shows, and settings of them that it shows elsewhere, or that may
 #: hold a secret.
 _SHOWN = (
@@ -133,6 +141,13 @@ _BROUGHT: dict[str, dict[str, Any]] = {
         "algorithm.final_epsilon": 0.02,
         "algorithm.epsilon_fraction": 0.15,
         "algorithm.target_updates": 40,
+    },
+    "sac": _ON_POLICY
+    | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
+    | {
+        "environment.lanes": 1,
+        "algorithm.max_gradient_norm": 0.0,
+        "algorithm.normalize_advantages": False,
     },
 }
 
@@ -320,7 +335,7 @@ class Experiment(Section, frozen=True):
                     f"{source}: [{table}]: is of the plug-in {owner!r}, which is not there; "
                     "take the table out, or install Genkidama anew"
                 )
-        experiment = convert(_with_chunk(settings), cls, source)
+        experiment = convert(_with_sac(_with_chunk(settings)), cls, source)
         if experiment.plugins:
             sections = {
                 name: _section_of_plugin(name, table, source)
@@ -371,7 +386,7 @@ class Experiment(Section, frozen=True):
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
         A change of `algorithm.name` between those that learn from their newest steps (`"ppo"`,
-        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`) brings that algorithm's
+        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`, `"sac"`) brings that algorithm's
         settings, but for those that are given here.
 
         Raises:
@@ -492,8 +507,23 @@ def _with_chunk(settings: dict[str, Any]) -> dict[str, Any]:
             key
             for key, section in ADAPTED.items()
             if key not in settings.get(section, {})
-            and (key != "minibatch_size" or kind not in ("a3c", "dqn", "vtrace"))
+            and (key != "minibatch_size" or kind not in ("a3c", "dqn", "vtrace", "sac"))
         ]
+    return result
+
+
+def _with_sac(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the defaults of `algorithm.name = "sac"`, if that is set."""
+    algorithm = settings.get("algorithm")
+    if not isinstance(algorithm, dict) or algorithm.get("name") != "sac":
+        return settings
+    result = dict(settings)
+    for name, defaults in _SAC.items():
+        given = settings.get(name, {})
+        if not isinstance(given, dict):
+            return settings
+        if name != "replay" or name in names("sections"):
+            result[name] = {**defaults, **given}
     return result
 
 
@@ -568,7 +598,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             "plug-in 'gorila', which is not there; take the setting out"
         )
     on_policy = child.backend == "hogwild" and learns_itself and child.exchange != "chunk"
-    other = algorithm.name in ("ppo", "dqn", "vtrace")
+    other = algorithm.name in ("ppo", "dqn", "vtrace", "sac")
     if algorithm.vtrace and (other or on_policy):
         key, value = ("algorithm.name", algorithm.name) if other else ("child.backend", "hogwild")
         raise ConfigurationError(

@@ -222,7 +222,7 @@ class Algorithm(Section, frozen=True):
     updates_per_step: Positive | Literal["auto"] = "auto"
     """`sac`: updates from samples for each new step, as far as there is time. `"auto"` means 1 in a
     child, and beside the parent 4, or 20 with `layer_norm`."""
-    target_rate: Share = 0.01
+    target_rate: Share = 0.02
     """`sac`: τ of the target critics: θ⁻ ← (1−τ)θ⁻ + τθ after each update."""
     layer_norm: bool = False
     """`sac`: normalize the hidden layers of the critics, which bears more updates a step."""
