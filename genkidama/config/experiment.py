@@ -386,8 +386,8 @@ class Experiment(Section, frozen=True):
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
         A change of `algorithm.name` between those that learn from their newest steps (`"ppo"`,
-        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`, `"sac"`) brings that algorithm's
-        settings, but for those that are given here.
+        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`, `"sac"`) brings that
+        algorithm's settings, but for those that are given here.
 
         Raises:
             ConfigurationError: no such key, or a value that it does not allow.

@@ -213,7 +213,8 @@ class Explanation:
     #: Standard deviations of means, of their shape; else None.
     spread: Array | None
     #: V(s), the expected discounted return from here, in units of the environment's rewards. Of
-    #: DQN it is the largest Q value.
+    #: DQN it is the largest Q value, of SAC the Q value of the most probable action, or NaN where
+    #: a learner beside the parent keeps the critics.
     value: float
 
 

@@ -278,7 +278,7 @@ class Experience(Rule):
         """The age of the steps of the last batch, and the number of dropped ones so far."""
         return {
             "batches": float(self.batches),
-            "lag": self.lag,
+            **({} if self.replays else {"lag": self.lag}),
             "too_old": float(self.too_old.total()),
             "too_many": float(self.too_many.total()),
         }
