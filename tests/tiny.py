@@ -79,8 +79,8 @@ class Faulty(gymnasium.Env[Observation, int]):
 
 
 class Turning(gymnasium.Env[Observation, Observation]):
-    """A number x in [−1, 1] is shown; an action a in [−2, 2] pays 1 − (a/2 − x)². Time limits of ten
-    steps end the episodes."""
+    """A number x in [−1, 1] is shown; an action a in [−2, 2] pays 1 − (a/2 − x)². A time limit cuts
+    each episode after ten steps."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
