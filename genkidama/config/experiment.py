@@ -146,6 +146,8 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
     | {
         "environment.lanes": 1,
+        "algorithm.across_episodes": True,
+        "algorithm.vtrace": False,
         "algorithm.max_gradient_norm": 0.0,
         "algorithm.normalize_advantages": False,
     },
@@ -156,7 +158,7 @@ def brought(before: str, after: str) -> dict[str, Any]:
     """The settings that a change of `algorithm.name` brings, dotted."""
     known = {before, after} <= _BROUGHT.keys()
     if not known or _BROUGHT[before]["replay.steps"] == _BROUGHT[after]["replay.steps"]:
-        return {}
+        return {}  # of one kind
     return _BROUGHT[after]
 
 
@@ -400,6 +402,8 @@ class Experiment(Section, frozen=True):
                 key: value
                 for key, value in brought(self.algorithm.name, name).items()
                 if hasattr(self, key.partition(".")[0])
+                # A core has one environment with a clock.
+                and not (key == "environment.lanes" and self.environment.period)
             } | changes
         for key, value in changes.items():
             *sections, last = key.split(".")

@@ -221,7 +221,7 @@ class Algorithm(Section, frozen=True):
     """`dqn`: θ⁻ ← θ after this number of the parent's versions; 0 means by updates alone."""
     updates_per_step: Positive | Literal["auto"] = "auto"
     """`sac`: updates from samples for each new step, as far as there is time. `"auto"` means 1 in a
-    child, and beside the parent 4, or 20 with `layer_norm`."""
+    child, and beside the parent 4, or 8 with `layer_norm`."""
     target_rate: Share = 0.02
     """`sac`: τ of the target critics: θ⁻ ← (1−τ)θ⁻ + τθ after each update."""
     layer_norm: bool = False

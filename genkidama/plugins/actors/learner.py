@@ -51,7 +51,7 @@ Array = npt.NDArray[Any]
 _MEASURED_STEPS = 256
 
 #: `algorithm.updates_per_step = "auto"`, without and with layer norm.
-_MOST_UPDATES, _MOST_NORMALIZED = 4.0, 20.0
+_MOST_UPDATES, _MOST_NORMALIZED = 4.0, 8.0
 
 #: Updates that may be due, as those of so many steps: after a flood of steps, which leaves no time
 #: for all of theirs, the learner works off these and then follows the newest again.

@@ -92,7 +92,8 @@ class StepReplay:
     ) -> None:
         self._table, self._added = memory.replay, memory.added
         self._pixels = getattr(memory, "pixels", None)
-        self._columns, self._model, self._scale, self._rng = columns, model, scale, rng
+        self._columns, self._model = columns, model
+        self._scale, self._rng = scale, rng
         self._gamma = np.float32(model.experiment.algorithm.gamma)
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ PLUGIN = Plugin(
     connections={"shards": "genkidama.plugins.gorila.sharded_connection:ShardedConnection"},
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
-        "sac": "genkidama.plugins.gorila.sac:SAC",
         "vtrace": "genkidama.plugins.gorila.vtrace:VTrace",
+        "sac": "genkidama.plugins.gorila.sac:SAC",
     },
 )

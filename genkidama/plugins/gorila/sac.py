@@ -63,7 +63,8 @@ class SquashedGaussian(Gaussian):
             )
         super().__init__(space)
         low, high = (bound.reshape(-1).astype(np.float32) for bound in (space.low, space.high))
-        centre, reach, shape = (high + low) / 2, (high - low) / 2, space.shape
+        centre, reach = (high + low) / 2, (high - low) / 2
+        shape = space.shape
         self._low[:], self._high[:] = -1.0, 1.0
 
         def scaled(action: Array) -> Array:

@@ -199,7 +199,6 @@ def test_a_robot_asks_for_news_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool.until(64) == pytest.approx(0.1)
 
 
-
 async def test_a_push_that_is_refused_is_dropped() -> None:
     async with begun(acting()) as backend:
         first = (await pushed(backend)).copy()

@@ -469,7 +469,7 @@ def test_updates_follow_the_steps_that_arrive() -> None:
 
 
 def test_automatic_updates_are_more_with_layer_norm() -> None:
-    for layer_norm, count in ((False, 4), (True, 20)):
+    for layer_norm, count in ((False, 4), (True, 8)):
         learner = row_learner(sampling(layer_norm=layer_norm), Turning())
         learner.load(replay_memory(learner))
         assert learn(learner, many(19)) == 0
