@@ -404,6 +404,7 @@ class Experiment(Section, frozen=True):
                 if hasattr(self, key.partition(".")[0])
                 # A core has one environment with a clock.
                 and not (key == "environment.lanes" and self.environment.period)
+                and not (key.startswith("parent.rule") and self.searches)
             } | changes
         for key, value in changes.items():
             *sections, last = key.split(".")
