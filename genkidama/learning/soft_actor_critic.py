@@ -380,5 +380,8 @@ def initialize_soft(
             ]
             initialize([*policy, *value], experiment.network, rng)
         parts["temperature.log_alpha"][...] = 0.0
-    bias = policy[-1][1]
+    (_, weight), (_, bias) = policy[-2:]
+    if experiment.network.initialization != "orthogonal":  # whose gain is as small
+        weight *= 0.01
+    bias[: len(bias) // 2] = 0.0
     bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION

@@ -47,7 +47,7 @@ from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
-from genkidama.runtime.shared_block import Block
+from genkidama.runtime.shared_block import Block, size_of
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
 
@@ -339,12 +339,11 @@ class LearnerProcess(Companion):
         if why := restore(out, memory):
             log.warning("replay not used: it begins empty", file=str(out / FILE), reason=why)
             return
-        size = megabytes(sum(array.nbytes for array in (memory.replay,)))
         log.info(
             "replay",
             steps=int(memory.added[0]),
             room=self._replay_steps,
-            memory=size,
+            memory=megabytes(size_of(memory.layout)),
             file=str(out / FILE),
         )
 
@@ -358,5 +357,5 @@ class LearnerProcess(Companion):
         except EnvironmentFailure as error:
             log.warning("replay not written", reason=str(error))
             return
-        size = megabytes(path.stat().st_size)
-        log.info("replay written", steps=len(found["replay"]), file=str(path), size=size)
+        size = path.stat().st_size
+        log.info("replay written", steps=len(found["replay"]), file=str(path), bytes=size)
