@@ -47,6 +47,7 @@ def test_it_learns_beside_the_parent_and_goes_on_where_it_was(tmp_path: Path) ->
     said = policy.explain(seen)
     assert said.kind == "means" and said.actions == pytest.approx(action)
     assert said.spread is not None and 0.0 < said.spread[0] < 1.0
+    assert np.isnan(said.value), "the critics are the learner's"
 
 
 @pytest.mark.parametrize(
