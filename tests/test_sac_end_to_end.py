@@ -72,6 +72,19 @@ def test_it_learns_inside_a_child(tmp_path: Path, changes: dict[str, Any]) -> No
 
 
 @pytest.mark.slow
+def test_a_policy_without_critics_is_exported_and_acts_alike(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    changes = {"parent.rule": "experience", "stop.steps": 200}
+    run = train(settings(**changes), children=1, cores=1, out=tmp_path / "run", episodes=0)
+    policy = run.policy()
+    session = onnxruntime.InferenceSession(policy.to_onnx(tmp_path / "policy.onnx"))
+    seen = np.array([[0.5, 1.0]], np.float32)
+    action = session.run(["action"], {"observation": seen})[0]
+    wanted, _ = policy.predict(seen[0], deterministic=True)
+    np.testing.assert_allclose(action[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_some_act_and_one_learns_from_the_replay_of_all(tmp_path: Path) -> None:
     changes = {"replay.url": "embedded", "child.roles": ["act", "learn"]}
     run = train(settings(**changes), children=2, cores=1, out=tmp_path / "run", episodes=0)

@@ -176,7 +176,7 @@ class SoftNetwork(Network):
         """As `Network.forward`; values as those of `SoftActorCritic`."""
         outputs = self.act(observations)
         if self._acts_only:
-            return outputs, outputs.new_full((len(outputs),), float("nan"))
+            return outputs, torch.full_like(outputs[:, 0], float("nan"))
         mode = outputs[:, : self._columns].tanh()
         return outputs, self.critics(observations, mode).amin(0)
 
