@@ -37,8 +37,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 #: Settings of `[algorithm]` that some algorithms alone have. One of a user's code has all.
 _OF_ALGORITHMS = {
     ("ppo",): ("epochs", "clip"),
-    ("ppo", "dqn", "vtrace"): ("minibatch_size",),
-    ("dqn", "vtrace"): ("start_steps", "batch_updates", "n_steps"),
+    ("ppo", "dqn", "vtrace", "sac"): ("minibatch_size",),
+    ("dqn", "vtrace", "sac"): ("start_steps",),
+    ("dqn", "vtrace"): ("batch_updates", "n_steps"),
+    ("sac",): ("updates_per_step", "target_rate", "layer_norm", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}
@@ -56,6 +58,14 @@ _CHUNK: dict[str, dict[str, Any]] = {
     "algorithm": {"epochs": 1, "minibatch_size": 64, "normalize_advantages": True},
     "optimizer": {"learning_rate": 1.4e-3},
     "child": {"beta": 1.0},
+}
+
+#: Defaults with `algorithm.name = "sac"`.
+_SAC: dict[str, dict[str, Any]] = {
+    "network": {"activation": "relu", "initialization": "uniform"},
+    "algorithm": {"batch_size": 8, "minibatch_size": 256, "start_steps": 500},
+    "optimizer": {"learning_rate": 7e-4},
+    "replay": {"steps": 100_000},
 }
 
 #: Sections whose settings a page shows, and settings of them that it shows elsewhere, or that may
@@ -132,6 +142,15 @@ _BROUGHT: dict[str, dict[str, Any]] = {
         "algorithm.epsilon_fraction": 0.15,
         "algorithm.target_updates": 40,
     },
+    "sac": _ON_POLICY
+    | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
+    | {
+        "environment.lanes": 1,
+        "algorithm.across_episodes": True,
+        "algorithm.vtrace": False,
+        "algorithm.max_gradient_norm": 0.0,
+        "algorithm.normalize_advantages": False,
+    },
 }
 
 
@@ -139,7 +158,7 @@ def brought(before: str, after: str) -> dict[str, Any]:
     """The settings that a change of `algorithm.name` brings, dotted."""
     known = {before, after} <= _BROUGHT.keys()
     if not known or _BROUGHT[before]["replay.steps"] == _BROUGHT[after]["replay.steps"]:
-        return {}
+        return {}  # of one kind
     return _BROUGHT[after]
 
 
@@ -265,9 +284,10 @@ class Experiment(Section, frozen=True):
 
     @property
     def replay_steps(self) -> int:
-        """Steps that a core keeps, or all cores together if they share a replay; 0 for none."""
+        """Steps that a core keeps, or all cores together if they share a replay; 0 for none, as
+        where a learner beside the parent keeps them."""
         replay = self.section("replay")
-        return 0 if replay is None else replay.steps
+        return 0 if replay is None or self.sends_experience else replay.steps
 
     @property
     def shares_replay(self) -> bool:
@@ -317,7 +337,7 @@ class Experiment(Section, frozen=True):
                     f"{source}: [{table}]: is of the plug-in {owner!r}, which is not there; "
                     "take the table out, or install Genkidama anew"
                 )
-        experiment = convert(_with_chunk(settings), cls, source)
+        experiment = convert(_with_sac(_with_chunk(settings)), cls, source)
         if experiment.plugins:
             sections = {
                 name: _section_of_plugin(name, table, source)
@@ -368,8 +388,8 @@ class Experiment(Section, frozen=True):
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
         A change of `algorithm.name` between those that learn from their newest steps (`"ppo"`,
-        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`) brings that algorithm's
-        settings, but for those that are given here.
+        `"a3c"`) and those that sample older ones (`"dqn"`, `"vtrace"`, `"sac"`) brings that
+        algorithm's settings, but for those that are given here.
 
         Raises:
             ConfigurationError: no such key, or a value that it does not allow.
@@ -382,6 +402,9 @@ class Experiment(Section, frozen=True):
                 key: value
                 for key, value in brought(self.algorithm.name, name).items()
                 if hasattr(self, key.partition(".")[0])
+                # A core has one environment with a clock.
+                and not (key == "environment.lanes" and self.environment.period)
+                and not (key.startswith("parent.rule") and self.searches)
             } | changes
         for key, value in changes.items():
             *sections, last = key.split(".")
@@ -489,8 +512,23 @@ def _with_chunk(settings: dict[str, Any]) -> dict[str, Any]:
             key
             for key, section in ADAPTED.items()
             if key not in settings.get(section, {})
-            and (key != "minibatch_size" or kind not in ("a3c", "dqn", "vtrace"))
+            and (key != "minibatch_size" or kind not in ("a3c", "dqn", "vtrace", "sac"))
         ]
+    return result
+
+
+def _with_sac(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the defaults of `algorithm.name = "sac"`, if that is set."""
+    algorithm = settings.get("algorithm")
+    if not isinstance(algorithm, dict) or algorithm.get("name") != "sac":
+        return settings
+    result = dict(settings)
+    for name, defaults in _SAC.items():
+        given = settings.get(name, {})
+        if not isinstance(given, dict):
+            return settings
+        if name != "replay" or name in names("sections"):
+            result[name] = {**defaults, **given}
     return result
 
 
@@ -567,7 +605,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             "plug-in 'gorila', which is not there; take the setting out"
         )
     on_policy = child.backend == "hogwild" and learns_itself and child.exchange != "chunk"
-    other = algorithm.name in ("ppo", "dqn", "vtrace")
+    other = algorithm.name in ("ppo", "dqn", "vtrace", "sac")
     if algorithm.vtrace and (other or on_policy):
         key, value = ("algorithm.name", algorithm.name) if other else ("child.backend", "hogwild")
         raise ConfigurationError(

@@ -151,8 +151,8 @@ class Network(Section, frozen=True):
 class Algorithm(Section, frozen=True):
     """`[algorithm]`: how a core learns from its steps."""
 
-    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace", more=True)] = "ppo"
-    """`"a3c"`, `"ppo"`; `"dqn"` or `"vtrace"`, which learn from samples of `[replay]`; or
+    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace", "sac", more=True)] = "ppo"
+    """`"a3c"`, `"ppo"`; `"dqn"`, `"vtrace"` or `"sac"`, which learn from samples of `[replay]`; or
     `"module:Class"`."""
     gamma: Fraction = 0.99
     """Discount factor γ of a step."""
@@ -208,11 +208,11 @@ class Algorithm(Section, frozen=True):
     epochs: Natural = 4
     """`ppo`: passes over a batch."""
     minibatch_size: Natural = 64
-    """`ppo`, `dqn`, `vtrace`: steps of each update."""
+    """`ppo`, `dqn`, `vtrace`, `sac`: steps of each update."""
     clip: Positive = 0.2
     """`ppo`: largest distance of the probability ratio from 1."""
     start_steps: Count = 1000
-    """`dqn`, `vtrace`: steps in a child's replay before it learns."""
+    """`dqn`, `vtrace`, `sac`: steps in the replay before anything is learned."""
     batch_updates: Natural = 1
     """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
     n_steps: Natural = 1
@@ -228,6 +228,16 @@ class Algorithm(Section, frozen=True):
     """`dqn`: θ⁻ ← θ after this number of the child's updates; 0 means by versions alone."""
     target_versions: Count = 0
     """`dqn`: θ⁻ ← θ after this number of the parent's versions; 0 means by updates alone."""
+    updates_per_step: Positive | Literal["auto"] = "auto"
+    """`sac`: updates from samples for each new step, as far as there is time. `"auto"` means 1 in a
+    child, and beside the parent 4, or 8 with `layer_norm`."""
+    target_rate: Share = 0.02
+    """`sac`: τ of the target critics: θ⁻ ← (1−τ)θ⁻ + τθ after each update."""
+    layer_norm: bool = False
+    """`sac`: normalize the hidden layers of the critics, which bears more updates a step."""
+    target_entropy: Finite | Literal["auto"] = "auto"
+    """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
+    −1 for each number of an action."""
     options: dict[str, Any] = {}
     """Keyword arguments for a custom algorithm."""
 

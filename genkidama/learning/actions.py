@@ -233,7 +233,9 @@ class MaskedBox(Box):
         dtype: Any = np.uint8 if self.rest.dtype == np.uint8 else np.float32
         low = np.append(self.rest.low, np.zeros(self.size))
         high = np.append(self.rest.high, np.ones(self.size))
-        super().__init__(low.astype(dtype), high.astype(dtype), dtype=dtype)
+        with np.errstate(over="ignore"):
+            low, high = low.astype(dtype), high.astype(dtype)
+        super().__init__(low, high, dtype=dtype)
 
     def join(self, observation: Any, mask: Any = None) -> Array:
         """An observation and its mask in one vector. A mask without anything valid counts as none.

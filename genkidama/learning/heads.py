@@ -316,6 +316,8 @@ class Gaussian:
     """
 
     dtype: type[np.generic] = np.float32
+    #: Whether tanh brings samples to the bounds.
+    squashes = False
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)

@@ -67,6 +67,8 @@ class Model:
         vector: memory of the network, float32: `signature.size` numbers, or the `trainable` ones
             alone. The network becomes a view of it and takes over its numbers. If absent, the
             network gets a private vector with its initial numbers.
+        learns: whether it has what only learning needs, as critics. If absent, that is so unless
+            the experiment's children act alone.
 
     Raises:
         ConfigurationError: the network or the learner's head cannot be built, they do not fit the
@@ -92,7 +94,12 @@ class Model:
         environment: Spaces,
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
+        learns: bool | None = None,
     ) -> None:
+        #: Whether it lacks what only learning needs.
+        self.acts_only = experiment.sends_experience if learns is None else not learns
+        #: The class of the learner's own network, or None.
+        self.own_network = getattr(learner_class(experiment.algorithm), "network", None)
         space = environment.observation_space
         self.experiment = experiment = seeing(experiment, space)
         self.head = head_of(experiment, environment.action_space)
@@ -133,6 +140,11 @@ class Model:
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> Entries:
         """The network's parameters. It needs no memory yet."""
+        if self.own_network is not None:
+            own: Entries = self.own_network.layout(
+                observation_space, action_space, self.experiment, self.acts_only
+            )
+            return own
         return layout(observation_space, action_space, self.experiment.network)
 
     def _zeros(self, size: int) -> Numbers:
@@ -144,12 +156,17 @@ class Model:
         self.network = self.twin(self.vector, self.gradient)
         if initial:
             rng = np.random.default_rng(self.experiment.seed)
-            initialize(self.network.parts.items(), self.experiment.network, rng)
+            if self.own_network is None:
+                initialize(self.network.parts.items(), self.experiment.network, rng)
+            else:
+                self.network.initialize(self.experiment, rng)
         self._check_outputs((2, self.network.outputs), (2,))
 
     def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Any:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
+        if self.own_network is not None:
+            return self.own_network(entries, self.experiment, vector, gradient)
         kind = MaskedPerceptron if self.mask else Perceptron
         shape = (-1,) if self.mask else self.observation_shape
         return kind(entries, self.experiment.network.activation, vector, gradient, shape)

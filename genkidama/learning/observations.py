@@ -64,7 +64,9 @@ class FlatBox(Box):
         self._is_whole = isinstance(part, Box) and bool(part.shape)
         flat: Any = part if self._is_whole else flatten_space(part)
         dtype: Any = flat.dtype if self._is_whole else np.float32
-        super().__init__(flat.low.astype(dtype), flat.high.astype(dtype), dtype=dtype)
+        with np.errstate(over="ignore"):  # bounds beyond float32 are infinite there
+            low, high = flat.low.astype(dtype), flat.high.astype(dtype)
+        super().__init__(low, high, dtype=dtype)
 
     def join(self, observation: Any) -> Array:
         """An observation, as the environment gives it."""

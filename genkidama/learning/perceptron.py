@@ -205,7 +205,9 @@ class Perceptron:
     def outputs(self) -> int:
         """The number of the policy's outputs."""
         outputs = len(self._policy.layers[-1].bias)
-        return outputs if self._log_deviation is None else outputs + self._log_deviation[0].shape[-1]
+        return (
+            outputs if self._log_deviation is None else outputs + self._log_deviation[0].shape[-1]
+        )
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
         """Outputs of the policy (m, outputs), and values (m,).

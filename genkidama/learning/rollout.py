@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +46,13 @@ class Transitions:
     weights: Array
     #: (B,) int64: their rows, for `prioritize`.
     places: Array
+
+
+def parts_of(steps: Transitions, count: int) -> Iterator[Transitions]:
+    """These steps in parts of `count`; views."""
+    for first in range(0, len(steps.rewards), count):
+        rows = slice(first, first + count)
+        yield Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
 class Replay(Protocol):
@@ -133,6 +141,8 @@ class Rollout:
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
     target: Numbers | None = None
+    #: Asked before each update from samples: whether another one is due. None: the learner counts.
+    due: Callable[[], bool] | None = None
     #: Steps of each update; 0 leaves it to `algorithm.minibatch_size`.
     minibatch_size: int = 0
     #: The place for the learner's diagnostics. None: nobody reads them.

@@ -228,7 +228,8 @@ class Explanation:
     #: Standard deviations of means, of their shape; else None.
     spread: Array | None
     #: V(s), the expected discounted return from here, in units of the environment's rewards. Of
-    #: DQN it is the largest Q value.
+    #: DQN it is the largest Q value, of SAC the Q value of the most probable action, or NaN where
+    #: a learner beside the parent keeps the critics.
     value: float
 
 
@@ -254,7 +255,14 @@ def explain(model: Model, observation: Array) -> Explanation:
         return Explanation("probabilities", pi, None, value / unit)
     if isinstance(model.head, Gaussian):
         mean, log_deviation = np.split(said, 2)
-        return Explanation("means", mean, np.exp(log_deviation), value / unit)
+        spread = np.exp(log_deviation)
+        if model.head.squashes:
+            action = np.tanh(mean)
+            mean, slope = model.head.to_environment(action).reshape(-1), 1.0 - action * action
+            one = np.ones_like(action)
+            reach = model.head.to_environment(one) - model.head.to_environment(-one)
+            spread = 0.5 * reach.reshape(-1) * slope * spread
+        return Explanation("means", mean, spread, value / unit)
     return Explanation("unknown", np.zeros(0, np.float32), None, value / unit)
 
 

@@ -75,7 +75,13 @@ _TROUBLES = {
 _SUMMED = ("pps", "tps")
 
 #: Diagnostics in a line of a log, and their names there.
-_SAID = {"entropy": "entropy", "approximate_kl": "KL", "explained_variance": "EV", "q_mean": "Q"}
+_SAID = {
+    "entropy": "entropy",
+    "approximate_kl": "KL",
+    "explained_variance": "EV",
+    "q_mean": "Q",
+    "updates_per_step": "updates a step",
+}
 
 Point: TypeAlias = tuple[float | None, ...]
 

@@ -198,6 +198,12 @@ DQN_ONLY = {
     "algorithm.target_updates": st.integers(0, 10**6),
     "algorithm.target_versions": st.integers(0, 10**6),
 }
+SAC_ONLY = {
+    "algorithm.updates_per_step": positive | st.just("auto"),
+    "algorithm.target_rate": st.floats(0.001, 1.0),
+    "algorithm.layer_norm": st.booleans(),
+    "algorithm.target_entropy": finite | st.just("auto"),
+}
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
 experiments = changes.map(lambda chosen: Experiment().with_settings(chosen))
@@ -237,6 +243,7 @@ def test_every_setting_is_tried_here() -> None:
         *CHANGES,
         *PPO_ONLY,
         *DQN_ONLY,
+        *SAC_ONLY,
         "plugins",
         "search",
     }  # whose settings tests/plugins/hypertrick/test_settings.py tries
@@ -348,7 +355,7 @@ def test_ppos_own_settings_survive_too(chosen: dict[str, Any], name: str) -> Non
     assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
 
 
-@given(st.fixed_dictionaries({}, optional=DQN_ONLY))
+@given(st.fixed_dictionaries({}, optional=DQN_ONLY | SAC_ONLY))
 def test_so_do_those_of_learners_that_sample(chosen: dict[str, Any]) -> None:
     experiment = Experiment().with_settings({"algorithm.name": "mine:Algorithm", **chosen})
     assert Experiment.from_dict(experiment.to_dict()) == experiment
@@ -522,11 +529,12 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"cores": 0}}, "child.cores = 0: expected int >= 1"),
         (
             {"algorithm": {"name": "a2c"}},
-            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
+            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', 'sac', {PLUG}",
         ),
         (
             {"algorithm": {"name": "a3c\n"}},
-            f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
+            "algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', 'sac', "
+            f"{PLUG}",
         ),
         (
             {"network": {"name": "my/net:Net"}},
@@ -874,17 +882,20 @@ def test_another_algorithm_can_be_set_and_takes_its_own_settings() -> None:
     assert changed.with_settings({"algorithm.name": "a3c"}).algorithm.name == "a3c"
 
 
-@pytest.mark.parametrize("name", ["ppo", "a3c", "dqn", "vtrace"])
+KINDS = {"ppo": "new", "a3c": "new", "dqn": "old", "vtrace": "old", "sac": "sac"}
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_another_algorithm_brings_its_own_settings_to_every_example(name: str) -> None:
     for example_name, file in examples().items():
         before = Experiment.load(file)
-        samples = name in ("dqn", "vtrace")
-        if samples == (before.algorithm.name in ("dqn", "vtrace")):
+        samples = KINDS[name] != "new"
+        if KINDS[name] == KINDS[before.algorithm.name]:
             assert brought(before.algorithm.name, name) == {}
             continue
         after = before.with_settings({"algorithm.name": name, "optimizer.learning_rate": 0.5})
         assert after.optimizer.learning_rate == 0.5, example_name
-        assert bool(after.replay_steps) == samples
+        assert bool(after.replay.steps) == samples
     assert brought("ppo", "mine:Learner") == brought("mine:Learner", "dqn") == {}
 
 
@@ -903,8 +914,8 @@ def test_settings_of_others_are_left_out() -> None:
         ),
         (
             {"algorithm": {"name": "a3c", "minibatch_size": 5}},
-            "algorithm.minibatch_size = 5: only algorithm.name = 'ppo' or 'dqn' or 'vtrace' has "
-            "this setting",
+            "algorithm.minibatch_size = 5: only algorithm.name = 'ppo' or 'dqn' or 'vtrace' or "
+            "'sac' has this setting",
         ),
         (
             {"algorithm": {"name": "dqn"}},

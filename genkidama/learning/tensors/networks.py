@@ -30,7 +30,8 @@ from genkidama.learning.perceptron import (
 
 Array = npt.NDArray[Any]
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
+#: Values of `network.activation`.
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -251,7 +252,7 @@ class Convolutional(_BuiltIn):
                 )
             layers += [
                 *_same(channels, outputs, kernel, stride, (height, width)),
-                _ACTIVATIONS[settings.activation](),
+                ACTIVATIONS[settings.activation](),
             ]
             channels = outputs
             height = -(-height // stride)
@@ -340,7 +341,7 @@ def _perceptron(
     """Linear layers with the activation after each hidden one."""
     layers: list[nn.Module] = []
     for inputs, width in pairwise(widths):
-        layers += [nn.Linear(inputs, width), _ACTIVATIONS[settings.activation]()]
+        layers += [nn.Linear(inputs, width), ACTIVATIONS[settings.activation]()]
     if outputs is not None:
         layers.append(nn.Linear(widths[-1], outputs))
     return nn.Sequential(*layers)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from genkidama._version import pip_install
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import load
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import first
 from genkidama.learning.forms import ARRAY_ACTIVATIONS
@@ -61,10 +62,12 @@ class TensorModel(Model):
         environment: Spaces,
         gradient: Numbers | None = None,
         vector: Numbers | None = None,
+        learns: bool | None = None,
+        *,
         device: str | torch.device = HOST,
     ) -> None:
         self.device = torch.device(device)
-        super().__init__(experiment, environment, gradient, vector)
+        super().__init__(experiment, environment, gradient, vector, learns)
 
     def _build(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
@@ -81,7 +84,7 @@ class TensorModel(Model):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
             try:
-                self.network = kind(observation_space, action_space, settings)
+                self.network = self._made(kind, observation_space, action_space)
             except ConfigurationError:
                 raise
             except Exception as error:  # a network of the user's own may raise anything
@@ -104,6 +107,14 @@ class TensorModel(Model):
             ) from error
         self._check_outputs(tuple(outputs.shape), tuple(values.shape))
         return [(name, tuple(parameter.shape)) for name, parameter in named]
+
+    def _made(self, kind: type[Network], *spaces: gymnasium.Space[Any]) -> Network:
+        """The network, or the learner's own around one of this kind."""
+        if self.own_network is None:
+            return kind(*spaces, self.experiment.network)
+        around: Any = load(f"genkidama.learning.tensors.{self.own_network.tensors}")
+        made: Network = around(kind, *spaces, self.experiment, self.acts_only)
+        return made
 
     def _zeros(self, size: int) -> Numbers:
         if self.device == HOST:
@@ -250,7 +261,8 @@ def exported(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     found = session.run(None, {"observation": example.numpy()})
     for name, ours, theirs in zip(names, wanted, found, strict=True):
-        if not np.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE):
+        # Without critics a value is NaN on both sides.
+        if not np.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
             raise EnvironmentFailure(f"to_onnx: ONNX Runtime finds another {name} than torch")
     return content
 
@@ -292,5 +304,8 @@ class _Whole(nn.Module):
             return outputs, value, action.reshape(-1, *(self._space.shape or ())) + begin
         if isinstance(self._head, Gaussian):
             mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
+            if self._head.squashes:
+                middle, reach = (self.high + self.low) / 2, (self.high - self.low) / 2
+                mean = middle + reach * mean.tanh()
             return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)
         return outputs, value

@@ -28,6 +28,8 @@ from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import Single, several
+from genkidama.learning.forms import learner_class
+from genkidama.learning.learners import reads_replay
 from genkidama.learning.model import Model
 from genkidama.plugins.actors.outbox import BufferedPipe, Outbox, block_arrays
 from genkidama.plugins.actors.rule import columns_of
@@ -92,6 +94,8 @@ class Actor:
         self._lanes = 0
         #: The share of lanes that rested when it chose them.
         self._resting = 0.0
+        #: Whether the learner knows how old a step's policy is by its probability.
+        self._notes_log_mu = not reads_replay(learner_class(experiment.algorithm))
         #: The number of its θ_O, as `news` in the memory counts them.
         self._news = -1
         self._outbox = Outbox(
@@ -160,7 +164,13 @@ class Actor:
         draws = np.random.default_rng(child)
         diagnostics = Diagnostics(self._memory.diagnostics[self._index])
         context = CollectorContext(
-            self.model, self._outbox, self._records, draws, diagnostics, True, renew=self.renew
+            self.model,
+            self._outbox,
+            self._records,
+            draws,
+            diagnostics,
+            self._notes_log_mu,
+            renew=self.renew,
         )
         self.collector = make_collector(experiment, self._slots, context)
         first, self._first = self._first, None

@@ -23,6 +23,10 @@ from genkidama.runtime.process import WorkerProcess
 #: not with a push.
 _ROWS_WITH_PUSH, _ROWS_ALONE = 64, 256
 
+#: Seconds of a row, at most, in that time, where the environment has a clock: a robot of 50 Hz does
+#: not wait seconds for weights that are there, and its machine sleeps between two steps anyway.
+_SLOWEST_ROW = 0.1 / 64
+
 #: The share of the last push in a child's pace.
 _PACE_SHARE = 0.2
 
@@ -44,6 +48,8 @@ class ActorPool(WorkerPool):
     _answered = 0.0
     #: Seconds of a row; 0 until two pushes are answered.
     _pace = 0.0
+    #: Whether the environment has a clock.
+    has_clock = False
 
     def _record(self, worker: WorkerProcess, record: bytes) -> None:
         if not record:
@@ -86,7 +92,8 @@ class ActorPool(WorkerPool):
 
     def until(self, rows: int) -> float:
         """Seconds until the time of this many rows has passed since the last request."""
-        return self._asked + rows * self._pace - time.monotonic()
+        pace = min(self._pace, _SLOWEST_ROW) if self.has_clock else self._pace
+        return self._asked + rows * pace - time.monotonic()
 
     def pulled(self) -> None:
         """The answer is there."""
@@ -112,6 +119,7 @@ class Actors(CoreOrchestrator):
 
     def _make_pool(self) -> WorkerPool:
         self._actor_pool = ActorPool(self.experiment, "core", self.name, self)
+        self._actor_pool.has_clock = self.experiment.environment.period > 0.0
         return self._actor_pool
 
     async def startup(self) -> Signature:

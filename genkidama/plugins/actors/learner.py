@@ -10,8 +10,11 @@ memory. Then it learns from each batch, until the socket ends with the parent.
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing import reduction
@@ -24,18 +27,20 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
-from genkidama.learning.forms import load_tensors, tensor_setting
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
+from genkidama.learning.learners import make_learner, reads_replay, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
+from genkidama.plugins.actors.step_replay import StepReplay
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.protocol.vector import is_finite
 from genkidama.runtime.import_strings import describe_error, print_user_traceback
 from genkidama.runtime.machine import end_with_parent, keep_large_blocks
+from genkidama.runtime.process import readable
 
 if TYPE_CHECKING:
     from genkidama.learning.tensors.accelerator import DeviceWeights
@@ -44,6 +49,22 @@ Array = npt.NDArray[Any]
 
 #: Steps of a batch that the divergence of the policies is estimated from.
 _MEASURED_STEPS = 256
+
+#: `algorithm.updates_per_step = "auto"`, without and with layer norm.
+_MOST_UPDATES, _MOST_NORMALIZED = 4.0, 8.0
+
+#: Updates that may be due, as those of so many steps: after a flood of steps, which leaves no time
+#: for all of theirs, the learner works off these and then follows the newest again.
+_DUE_STEPS = 1000
+
+#: Seconds of updates between two looks at what has arrived. Children get new weights as often.
+_TURN_SECONDS = 0.1
+
+#: Seconds between two measures.
+_MEASURE_SECONDS = 1.0
+
+#: The niceness of a learner beside environments with a clock: acting comes first.
+_NICE = 5
 
 
 def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> Rollout:
@@ -102,7 +123,9 @@ class RowLearner:
 
     def __init__(self, experiment: Experiment, spaces: Spaces) -> None:
         self.experiment = experiment
-        self.model = Model(experiment, spaces)
+        self.model = Model(experiment, spaces, learns=True)
+        #: The network that the children have.
+        self.signature = self.model.signature
         trainable = self.model.trainable
         #: The optimizer's vectors, float32 (rows, trainable), and its steps, float64 (1,).
         self.state = state = np.zeros(
@@ -162,6 +185,24 @@ class RowLearner:
         if self._weights is not None:
             self._weights.refresh()
 
+    @property
+    def weights(self) -> Array:
+        """θ as the children have it, float32 (signature.size,)."""
+        return self.model.numbers
+
+    def load(self, memory: LearnerMemory) -> None:
+        """Takes over what the shared memory has: weights, state and clock."""
+        self.model.numbers[:] = memory.weights
+        self.state[:] = memory.state
+        self.clock[:] = memory.clock
+        self.refresh()
+
+    def publish(self, memory: LearnerMemory) -> None:
+        """Writes weights, state and clock to the shared memory."""
+        memory.weights[:] = self.weights
+        memory.state[:] = self.state
+        memory.clock[:] = self.clock
+
     def _take_statistics(self, rows: Array) -> None:
         """Adds the batch to the running statistics, as the environment gave it."""
         steps = rows[rows[:, self.columns.following] > 0.0]
@@ -181,38 +222,177 @@ class RowLearner:
         return float(np.mean(rollout.log_mu[some] - log_pi))
 
 
+class ReplayLearner(RowLearner):
+    """A learner that samples what all children have sent (`StepReplay`), as SAC.
+
+    Children have the policy alone, which is θ_P. The state beside it is of one row: the optimizer's
+    vectors, then all of θ, then θ⁻.
+    """
+
+    def __init__(self, experiment: Experiment, spaces: Spaces) -> None:
+        self.experiment = experiment
+        self.model = model = Model(experiment, spaces, learns=True)
+        self.signature = Model(experiment, spaces).signature
+        #: Numbers of the policy, which are the first of both vectors.
+        self._policy = self.signature.size - self.signature.statistics
+        trainable, rows = model.trainable, STATE_ROWS[experiment.optimizer.name]
+        self.state = np.zeros((1, (rows + 2) * trainable), np.float32)
+        moments, self._kept, self._target = np.split(
+            self.state[0], [rows * trainable, (rows + 1) * trainable]
+        )
+        self._target[:] = model.numbers[:trainable]
+        self.clock = np.zeros(1, np.float64)
+        self.columns = columns_of(model)
+        self._learner = make_learner(experiment.algorithm, model)
+        self._vector = model.numbers[:trainable]
+        self._optimizer = make_optimizer(
+            experiment.optimizer, self._vector, moments.reshape(rows, trainable), self.clock
+        )
+        self._rng = model.generator(experiment.seed)
+        self._buffer = np.empty_like(self._target)
+        self._replay: StepReplay
+        given = experiment.algorithm.updates_per_step
+        most = _MOST_NORMALIZED if experiment.algorithm.layer_norm else _MOST_UPDATES
+        #: Updates for each step, those that are due, and steps and updates of this process.
+        self._per_step = most if given == "auto" else float(given)
+        self._due = 0.0
+        self._steps = self._updates = 0
+        self.figures = {}
+        self._sums = np.zeros(SHAPE)
+        self._diagnostics = Diagnostics(self._sums)
+        self._window = Window()
+        self._measured = 0.0
+
+    @property
+    def weights(self) -> Array:
+        model = self.model
+        return np.concatenate((model.numbers[: self._policy], model.numbers[model.trainable :]))
+
+    def load(self, memory: LearnerMemory) -> None:
+        model = self.model
+        if memory.state.any():
+            self.state[:] = memory.state
+            self._vector[:] = self._kept
+        self.clock[:] = memory.clock
+        model.numbers[: self._policy] = memory.weights[: self._policy]
+        model.numbers[model.trainable :] = memory.weights[self._policy :]
+        rng = np.random.default_rng((self.experiment.seed, int(memory.added[0])))
+        self._replay = StepReplay(memory, self.columns, model, self._scaled, rng)
+
+    def publish(self, memory: LearnerMemory) -> None:
+        self._kept[:] = self._vector
+        super().publish(memory)
+
+    def learn(self, rows: Array, progress: float) -> Iterator[None]:
+        """Adds rows to the replay, and makes updates until none is due, or for a moment."""
+        steps = self._replay.add(rows)
+        self._steps += steps
+        if steps:
+            self._take_statistics(rows)
+        self._due = min(self._due + steps * self._per_step, _DUE_STEPS * self._per_step)
+        algorithm, settings = self.experiment.algorithm, self.experiment.optimizer
+        rate = learning_rate(settings, progress)
+        began = time.monotonic()
+        before = self._vector.copy()
+        target = self._target.copy()
+        if len(self._replay) >= max(1, algorithm.start_steps):
+            found = self.model.gradients(self._learner, self._asked(progress), self._rng)
+            limit = algorithm.max_gradient_norm
+            for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
+                self._updates += 1
+                self._follow(algorithm.target_rate)
+                yield
+                if time.monotonic() - began > _TURN_SECONDS:
+                    break
+        else:
+            self._due = 0.0
+        self.figures = {"due": math.floor(self._due)}
+        if not (is_finite(self._vector) and is_finite(self._target)):
+            # Training diverged: this turn is forgotten, and the optimizer begins anew.
+            self.state[:] = 0.0
+            self.clock[:] = 0.0
+            self._vector[:] = before
+            self._target[:] = target
+            self.figures["diverged"] = 1.0
+        if began - self._measured >= _MEASURE_SECONDS:
+            self._measured = began
+            self.figures |= self._window.read(self._sums) | {
+                "learning_rate": rate,
+                "steps": float(self._steps),
+                "updates": float(self._updates),
+                "updates_per_step": self._updates / max(1, self._steps),
+                "replay": float(len(self._replay)),
+            }
+            self._steps = self._updates = 0
+
+    def _asked(self, progress: float) -> Rollout:
+        """A rollout without steps, for what is due."""
+        nothing = np.zeros(0, np.float32)
+        none: Array = np.zeros(0, np.intp)
+        return Rollout(
+            nothing,
+            nothing,
+            nothing,
+            none,
+            none,
+            nothing,
+            progress=progress,
+            replay=self._replay,
+            target=self.model.native(self._target),
+            due=self._next,
+            diagnostics=self._diagnostics,
+        )
+
+    def _next(self) -> bool:
+        """True if one more update is due, which counts from now on."""
+        if self._due < 1.0:
+            return False
+        self._due -= 1.0
+        return True
+
+    def _follow(self, rate: float) -> None:
+        """θ⁻ ← (1−τ)θ⁻ + τθ."""
+        np.subtract(self._vector, self._target, out=self._buffer)
+        self._buffer *= np.float32(rate)
+        self._target += self._buffer
+
+    def _scaled(self, rewards: Array) -> Array:
+        return scaled(rewards, self.experiment.environment, self.model.moments("returns"))
+
+
+def row_learner(experiment: Experiment, spaces: Spaces) -> RowLearner:
+    """The learner of this experiment."""
+    samples = reads_replay(learner_class(experiment.algorithm))
+    return (ReplayLearner if samples else RowLearner)(experiment, spaces)
+
+
 #: Characters of an error's text that are sent.
 _LONGEST_REASON = 1000
 
 
 def _describe(learning: RowLearner) -> tuple[Any, ...]:
     """The answer to the experiment: "ok", the signature's entries, the vector, the shape of the
-    optimizer's state, and a row's columns."""
-    model = learning.model
+    optimizer's state, a row's columns, and whether observations are images."""
     return (
         "ok",
-        model.signature.entries,
-        model.numbers.tobytes(),
+        learning.signature.entries,
+        learning.weights.tobytes(),
         learning.state.shape,
         learning.columns,
+        learning.model.sees_bytes,
     )
 
 
 def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> None:
     """Learns from one batch after another until the socket ends, which raises an EOFError."""
-    learning.model.numbers[:] = memory.weights
-    learning.state[:] = memory.state
-    learning.clock[:] = memory.clock
-    learning.refresh()
+    learning.load(memory)
     while True:
         count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):
             memory.beat[0] += 1
-            if control.poll():  # the parent sends nothing meanwhile: the socket has ended
+            if readable(control):  # the parent sends nothing meanwhile: the socket has ended
                 raise EOFError
-        memory.weights[:] = learning.model.numbers
-        memory.state[:] = learning.state
-        memory.clock[:] = learning.clock
+        learning.publish(memory)
         control.send(("learned", learning.figures))
 
 
@@ -232,7 +412,7 @@ def main(control: Connection) -> int:
             settings, described = control.recv()
             experiment = Experiment.from_dict(settings)
             spaces = spaces_of(experiment.environment, described)
-            learning = RowLearner(experiment, spaces)
+            learning = row_learner(experiment, spaces)
         except ConfigurationError as error:
             print_user_traceback(error)
             control.send(("error", str(error)))
@@ -240,6 +420,8 @@ def main(control: Connection) -> int:
         control.send(_describe(learning))
         layout: LearnerLayout = control.recv()
         memory = LearnerMemory(layout, reduction.recv_handle(control))
+        if experiment.environment.period and isinstance(learning, ReplayLearner):
+            os.nice(_NICE)
         try:
             _serve(learning, memory, control)
         except (EOFError, OSError):

@@ -25,13 +25,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.config.formatting import megabytes
 from genkidama.errors import (
     ConfigurationError,
     EnvironmentFailure,
@@ -41,6 +42,7 @@ from genkidama.errors import (
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
+from genkidama.plugins.actors.step_replay import FILE, contents, replay_parts, restore, save
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.run import SPACES
 from genkidama.runtime.files import write_atomically
@@ -48,7 +50,7 @@ from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
-from genkidama.runtime.shared_block import Block
+from genkidama.runtime.shared_block import Block, size_of
 from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
@@ -63,6 +65,9 @@ _ENTRY = "genkidama.plugins.actors.learner:run_forked"
 
 #: Patience with it, in that with a core: before its first update it looks at the whole batch.
 _PATIENCE = 2.0
+
+#: Seconds after which a replay is written again: a run that is killed loses no more.
+_SAVE_SECONDS = 300.0
 
 log = get_logger()
 
@@ -81,6 +86,8 @@ class LearnerLayout:
     rows: int
     #: M: numbers of a row.
     columns: int
+    #: The arrays of a replay, if the learner samples one.
+    replay: dict[str, tuple[tuple[int, ...], Any]] = field(default_factory=dict)
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
@@ -93,6 +100,7 @@ class LearnerLayout:
             "beat": ((1,), np.int64),
             # The batch: blocks one behind the other, from the first row on.
             "rows": ((self.rows, self.columns), np.float32),
+            **self.replay,
         }
 
 
@@ -121,6 +129,14 @@ class LearnerProcess(Companion):
         self._experiment = parent.experiment
         self._rule = rule
         self._memory: LearnerMemory | None = None
+        replay = self._experiment.section("replay")
+        #: Steps of the learner's replay; 0 without one.
+        self._replay_steps = 0 if replay is None else replay.steps
+        rule.replays = self._replay_steps > 0
+        #: Whether updates are due without new steps; when the replay was written; and that at work.
+        self._due = False
+        self._saved = time.monotonic()
+        self._saving: asyncio.Task[None] | None = None
         self._idle = False
         self._ending = False
         #: For deaths in a row with no batch learned in between.
@@ -154,9 +170,13 @@ class LearnerProcess(Companion):
         learned = LearnedBatch(trial.vector.copy(), state, np.zeros(1))
         block = 2 * self._experiment.algorithm.batch_size
         self._newest = self._rule.begin(self._columns, block, learned)
+        steps, columns = self._replay_steps, self._columns
+        replay = replay_parts(columns, steps, self._images) if steps else {}
         self._memory = LearnerMemory(
-            LearnerLayout(signature.size, trainable, rows, self._rule.room, self._columns.count)
+            LearnerLayout(signature.size, trainable, rows, self._rule.room, columns.count, replay)
         )
+        if steps:
+            await asyncio.to_thread(self._restore)
         self._attach()
 
     async def _describe(self) -> tuple[Signature, Vector]:
@@ -164,9 +184,10 @@ class LearnerProcess(Companion):
         self._worker = worker = WorkerProcess(self)
         self._watch.ages.started(0)
         try:
-            entries, initial, shape, columns = await worker.describe(
+            described = await worker.describe(
                 self._experiment, self._launch, await asyncio.to_thread(self._spaces)
             )
+            entries, initial, shape, columns, self._images = described
         except asyncio.CancelledError:
             self._ending = True
             raise
@@ -220,13 +241,13 @@ class LearnerProcess(Companion):
         if not self._idle:
             return
         blocks = self._rule.take()
-        if blocks is None:
+        if blocks is None and not self._due:
             return
         memory, worker = self._memory, self._worker
         assert memory is not None
         assert worker is not None
         count = 0
-        for rows in blocks:
+        for rows in blocks or ():
             memory.rows[count : count + len(rows)] = rows
             count += len(rows)
         self._idle = False
@@ -247,7 +268,12 @@ class LearnerProcess(Companion):
         self._newest = LearnedBatch(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
         self._rule.learned(self._newest)
         self._idle = True
-        if not self._rule.batches % self._experiment.parent.history_every:
+        self._due = bool(what.pop("due", 0.0))
+        if self._replay_steps and time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._saved = time.monotonic()
+            found = contents(memory)  # before the learner writes again
+            self._saving = asyncio.get_running_loop().create_task(self._save(found))
+        if what and not self._rule.batches % self._experiment.parent.history_every:
             self._server.trials.events.append(
                 Measures(
                     time=self._parent.now(),
@@ -316,5 +342,38 @@ class LearnerProcess(Companion):
             await asyncio.wait((self._restarting,))
         if self._worker is not None:
             await self._worker.end()
+        if self._saving is not None:
+            await asyncio.wait((self._saving,))
         if self._memory is not None:
+            if self._replay_steps and self._memory.added[0]:
+                await self._save(contents(self._memory))
             self._memory.close()
+
+    def _restore(self) -> None:
+        """Fills the replay from the file of the run's directory."""
+        memory, out = self._memory, self._parent.out
+        if memory is None or out is None:
+            return
+        if why := restore(out, memory):
+            log.warning("replay not used: it begins empty", file=str(out / FILE), reason=why)
+            return
+        log.info(
+            "replay",
+            steps=int(memory.added[0]),
+            room=self._replay_steps,
+            memory=megabytes(size_of(memory.layout)),
+            file=str(out / FILE),
+        )
+
+    async def _save(self, found: dict[str, Array]) -> None:
+        """Writes the replay to the run's directory; a disk that refuses is only complained of."""
+        out = self._parent.out
+        if out is None:
+            return
+        try:
+            path = await asyncio.to_thread(save, out, found)
+        except EnvironmentFailure as error:
+            log.warning("replay not written", reason=str(error))
+            return
+        size = path.stat().st_size
+        log.info("replay written", steps=len(found["replay"]), file=str(path), bytes=size)

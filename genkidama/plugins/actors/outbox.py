@@ -120,7 +120,7 @@ class Outbox:
         if cuts:
             observations = np.asarray(following, np.float32)
             block[steps:size, : columns.observation] = observations.reshape(len(cuts), -1)
-        block[:steps, columns.log_mu] = log_mu
+        block[:steps, columns.log_mu] = np.nan_to_num(log_mu)
         block[:steps, columns.following] = 1.0
         block[cuts, columns.following] = np.arange(steps, size) - cuts
         if columns.discounted:

@@ -194,6 +194,8 @@ class Experience(Rule):
         self.in_flight = in_flight or batch
         self.max_lag = max_lag
         self.backlog = backlog
+        #: Whether the learner samples steps that it keeps: it takes all, of any age.
+        self.replays = False
         #: Steps that were dropped, by child: too old, or too many for the learner.
         self.too_old: Counter[str] = Counter()
         self.too_many: Counter[str] = Counter()
@@ -254,7 +256,7 @@ class Experience(Rule):
         While there are suspects, a batch may be smaller, and has only the rows of one of them, or
         of none.
         """
-        if self._waiting < self.batch:
+        if self._waiting < (1 if self.replays else self.batch):
             return None
         first = self._blocks[0].child
         taken: list[_Block] = []
@@ -277,7 +279,7 @@ class Experience(Rule):
         """The age of the steps of the last batch, and the number of dropped ones so far."""
         return {
             "batches": float(self.batches),
-            "lag": self.lag,
+            **({} if self.replays else {"lag": self.lag}),
             "too_old": float(self.too_old.total()),
             "too_many": float(self.too_many.total()),
         }
@@ -331,6 +333,8 @@ class Experience(Rule):
         return size if self._columns is None else max(size, self._rows * self._columns.count)
 
     def share(self, child: str, children: int) -> int:
+        if self.replays:
+            return 0
         everybody = sum(self._pace.values())
         even = self.in_flight / max(1, children)
         pace = self._pace.get(child, 0.0)
@@ -375,7 +379,7 @@ class Experience(Rule):
     def _keep(self, rows: Rows, steps: int, child: str) -> None:
         self._brought[child] += steps
         born = self._given.get(child, self.batches)
-        if self.batches - born > self.max_lag:
+        if self.batches - born > self.max_lag and not self.replays:
             self.too_old[child] += steps
             self._old_at[child] = self.batches
             return
@@ -408,6 +412,11 @@ class Experience(Rule):
         if self.batches - self._many_at < _LATELY:
             found.append(
                 "the learner is slower than its children, and the oldest steps are dropped; "
-                "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer children"
+                + (
+                    "start fewer children"
+                    if self.replays
+                    else "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer "
+                    "children"
+                )
             )
         return found

@@ -24,10 +24,18 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks that the children can act for a learner, if they are to."""
     if not experiment.sends_experience:
         return
+    replay = experiment.section("replay")
+    kept: list[tuple[str, Any, Any]] = [("replay.steps", 0 if replay is None else replay.steps, 0)]
+    if experiment.algorithm.name == "sac":
+        kept = [
+            ("replay.url", replay.url, "local"),
+            ("replay.priority_exponent", replay.priority_exponent, 0.0),
+            ("learner.device", experiment.learner.device.replace("auto", "cpu"), "cpu"),
+        ]
     for key, value, wanted in (
         ("child.backend", experiment.child.backend, "hogwild"),
         ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
-        ("replay.steps", experiment.replay_steps, 0),
+        *kept,
         ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
     ):
         if value != wanted:

@@ -1,4 +1,4 @@
-"""Gorila (Nair et al. 2015): global replay, DQN, V-trace, a sharded parent."""
+"""Gorila (Nair et al. 2015): global replay, DQN, SAC, V-trace, a sharded parent."""
 
 from __future__ import annotations
 
@@ -16,5 +16,6 @@ PLUGIN = Plugin(
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
         "vtrace": "genkidama.plugins.gorila.vtrace:VTrace",
+        "sac": "genkidama.plugins.gorila.sac:SAC",
     },
 )

@@ -5,6 +5,7 @@ Laws of this file:
 - θ⁻ is in the child's shared memory. It outlives cores, and is the same for all of them.
 - Each core that finds θ⁻ due copies θ_O. Two may do so at once, with the same result except for
   what a third has learned meanwhile.
+- Or θ⁻ follows θ_O: after each update of a core it moves a little towards it.
 - θ⁻ ages by the child's updates, by versions of the parent, or by both. A parent whose version has
   gone back, and weights that were reset, begin a new age.
 """
@@ -23,6 +24,7 @@ from genkidama.child.core import CorePart, SingleCore
 from genkidama.child.shared_memory import BatchSink, RolloutSink, SharedArray, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
+from genkidama.learning.forms import learner_class
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
 from genkidama.plugins.gorila.global_replay import (
@@ -155,6 +157,10 @@ class TargetNetwork(CorePart):
         self._memory = core.memory
         self._index = core.index
         algorithm = core.model.experiment.algorithm
+        #: τ, where θ⁻ follows θ_O after each update.
+        self._rate = 0.0
+        if getattr(learner_class(algorithm), "averages_target", False):
+            self._rate = algorithm.target_rate
         self._every_updates = algorithm.target_updates
         self._every_versions = algorithm.target_versions
         self._learned = self._memory.weights[: len(self._memory.target)]
@@ -177,11 +183,17 @@ class TargetNetwork(CorePart):
 
     def updated(self) -> None:
         self._memory.updates[self._index] += 1
-        self.renew()
+        if self._rate:
+            target = self._memory.target
+            target += np.float32(self._rate) * (self._learned - target)
+        else:
+            self.renew()
 
     def renew(self) -> bool:
         """θ⁻ ← θ_O if it is time; whether it was."""
         refreshed = self._memory.refreshed
+        if self._rate and refreshed[0]:
+            return False
         version = int(self._memory.progress[1])
         updates = int(self._memory.updates.sum())
         if refreshed[0]:

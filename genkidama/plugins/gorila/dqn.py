@@ -17,7 +17,7 @@ from genkidama.learning.actions import INVALID, supported
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import Loss, share_of_step
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Numbers, Replay, Rollout, Transitions
+from genkidama.learning.rollout import Numbers, Replay, Rollout, Transitions, parts_of
 from genkidama.protocol.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ class DQN:
             while left > 0:
                 drawn = replay.sample(count * min(left, most), steps=algorithm.n_steps)
                 left -= most
-                for first in range(0, len(drawn.rewards), count):
-                    yield replay, _part(drawn, slice(first, first + count))
+                for part in parts_of(drawn, count):
+                    yield replay, part
             return
         correction = linear(self._correction, 1.0, rollout.progress)
         for _ in range(left):
@@ -211,11 +211,6 @@ class DQN:
             valued = valued + values - outputs.mean(1)
         result: Array = steps.rewards + steps.discounts * valued
         return result
-
-
-def _part(steps: Transitions, rows: slice) -> Transitions:
-    """Some of these steps."""
-    return Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
 def _note(diagnostics: Diagnostics, loss: float, error: Array, q: Array) -> None:

@@ -52,7 +52,7 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             f"{source}: replay.priority_exponent = {replay.priority_exponent}: with "
             "replay.steps = 0 nothing is kept that could be drawn; set that, too"
         )
-    if algorithm.name in ("dqn", "vtrace"):
+    if algorithm.name in ("dqn", "vtrace", "sac"):
         _check_off_policy(experiment, source)
     if replay.steps and replay.steps < algorithm.batch_size:
         raise ConfigurationError(
@@ -64,7 +64,7 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
 
 def _check_off_policy(experiment: Experiment, source: str) -> None:
     algorithm, replay = experiment.algorithm, experiment.replay
-    if experiment.sends_experience:
+    if experiment.sends_experience and algorithm.name != "sac":
         raise ConfigurationError(
             f"{source}: algorithm.name = {algorithm.name!r}: samples what its own child remembers, "
             "but with parent.rule = 'experience' children only act; take another parent.rule"

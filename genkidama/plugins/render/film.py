@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import isnan
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryFile
@@ -122,10 +123,11 @@ class Panel:
         del area
         self._text(self._words[0], 14, 24, _TEXT)
         self._text(self._words[1], 38, 16, _DIM)
+        value = moment.explanation.value
         rows = (
             (f"episode {moment.episode + 1}", f"step {moment.step}"),
             ("return", f"{moment.total:.1f}"),
-            ("V(s)", f"{moment.explanation.value:.1f}"),
+            *(() if isnan(value) else (("V(s)", f"{value:.1f}"),)),
         )
         for row, (left, right) in enumerate(rows):
             self._text(left, 64 + 24 * row, 20, _DIM)

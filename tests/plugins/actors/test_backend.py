@@ -187,6 +187,18 @@ async def test_a_slow_core_is_not_kept_from_its_steps_by_news(
     assert pool.until(256) == pytest.approx(2.06)
 
 
+def test_a_robot_asks_for_news_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(backend_module, "time", SimpleNamespace(monotonic=lambda: now))
+    pool = ActorPool(acting(), "core", "pi", Actors(acting(), 1))
+    pool.has_clock = True
+    pool.answered(0)
+    now += 0.02
+    pool.answered(1)  # 20 ms a row
+    pool.pulling()
+    assert pool.until(64) == pytest.approx(0.1)
+
+
 async def test_a_push_that_is_refused_is_dropped() -> None:
     async with begun(acting()) as backend:
         first = (await pushed(backend)).copy()

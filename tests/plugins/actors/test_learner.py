@@ -15,17 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Optimizer
 from genkidama.learning.model import Model
 from genkidama.learning.tensors import accelerator
-from genkidama.plugins.actors.learner import RowLearner, _serve, main, rollout_of
+from genkidama.plugins.actors import learner as module
+from genkidama.plugins.actors.learner import (
+    ReplayLearner,
+    RowLearner,
+    _serve,
+    main,
+    rollout_of,
+    row_learner,
+)
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
+from genkidama.plugins.actors.step_replay import replay_parts
 from genkidama.protocol.vector import Signature
 from tests.helpers import PATIENCE, ROOT
 from tests.learning.blocks import (
@@ -331,8 +342,8 @@ def attached(
 ) -> tuple[LearnerMemory, np.ndarray, Columns]:
     """The memory that it was given, its initial weights, and a row's columns."""
     control.send(experiment.to_dict())
-    kind, entries, initial, shape, columns = control.recv()
-    assert kind == "ok"
+    kind, entries, initial, shape, columns, images = control.recv()
+    assert kind == "ok" and images is False
     size = Signature.of(entries).size
     memory = LearnerMemory(LearnerLayout(size, shape[1], shape[0], 1000, columns.count))
     memory.weights[:] = np.frombuffer(initial, np.float32)
@@ -404,3 +415,145 @@ def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path) -> None:
         assert control.recv() == ("failed", words)
         assert process.wait(PATIENCE) == 1
     assert "Traceback" in (tmp_path / "log").read_text()
+
+
+# A learner that samples.
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TURN_SECONDS", PATIENCE)
+
+
+class Turning:
+    """Two numbers are seen, and a number within bounds taken."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+
+def sampling(**algorithm: Any) -> Experiment:
+    return experiment(
+        algorithm={"name": "sac", "minibatch_size": 8, "start_steps": 20, **algorithm},
+        replay={"steps": 100},
+        environment={"reward_scale": 0.01},
+    )
+
+
+def replay_memory(learner: ReplayLearner) -> LearnerMemory:
+    parts = replay_parts(learner.columns, 100, False)
+    layout = LearnerLayout(
+        learner.signature.size, learner.state.shape[1], 1, 50, learner.columns.count, parts
+    )
+    memory = LearnerMemory(layout)
+    memory.weights[:] = learner.weights
+    return memory
+
+
+def test_updates_follow_the_steps_that_arrive() -> None:
+    learner = row_learner(sampling(updates_per_step=2), Turning())
+    assert isinstance(learner, ReplayLearner)
+    memory = replay_memory(learner)
+    learner.load(memory)
+    assert learn(learner, many(19)) == 0, "too few steps yet"
+    learner.publish(memory)
+    before = memory.weights.copy()
+    assert learn(learner, many(4)) == 8
+    assert learn(learner, many(0)) == 0
+    assert learner.clock[0] == 8
+    learner.publish(memory)
+    assert not np.array_equal(memory.weights, before)
+    model = learner.model
+    assert np.array_equal(memory.weights, model.numbers[: len(memory.weights)])
+    assert model.signature.size > 2 * learner.signature.size, "children have the policy alone"
+
+
+def test_automatic_updates_are_more_with_layer_norm() -> None:
+    for layer_norm, count in ((False, 4), (True, 8)):
+        learner = row_learner(sampling(layer_norm=layer_norm), Turning())
+        learner.load(replay_memory(learner))
+        assert learn(learner, many(19)) == 0
+        learner._replay.add(many(1))
+        assert learn(learner, many(1)) == count
+
+
+def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = row_learner(sampling(updates_per_step=3), Turning())
+    learner.load(replay_memory(learner))
+    monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
+    assert learn(learner, many(20)) == 1
+    assert learner.figures["due"] == 59
+    assert learn(learner, many(0)) == 1
+    assert learner.figures["due"] == 58
+    monkeypatch.setattr(module, "_DUE_STEPS", 10)
+    assert learn(learner, many(20)) == 1
+    assert learner.figures["due"] == 29, "no more than the updates of so many steps"
+
+
+def test_a_successor_learns_on_as_if_nothing_had_happened() -> None:
+    first = row_learner(sampling(), Turning())
+    memory = replay_memory(first)
+    first.load(memory)
+    learn(first, many(40))
+    first.publish(memory)
+    second = row_learner(sampling(), Turning())
+    second.load(memory)
+    assert np.array_equal(first.model.numbers, second.model.numbers)
+    assert np.array_equal(first.state, second.state)
+    assert second.clock[0] == first.clock[0] > 0
+    assert learn(second, many(1)) == 4, "the steps are there, too"
+
+
+def test_other_weights_of_the_policy_are_taken_over() -> None:
+    """As from a run's checkpoint, or from another run's."""
+    learner = row_learner(sampling(), Turning())
+    memory = replay_memory(learner)
+    memory.weights[:] = 0.25
+    critics = learner.model.numbers[learner.signature.size :].copy()
+    learner.load(memory)
+    assert (learner.weights == 0.25).all()
+    assert np.array_equal(learner.model.numbers[learner.signature.size :], critics)
+
+
+def test_the_target_follows_by_its_rate() -> None:
+    learner = row_learner(sampling(updates_per_step=1, target_rate=0.25), Turning())
+    learner.load(replay_memory(learner))
+    learn(learner, many(19))
+    for _ in range(3):
+        target = learner._target.copy()
+        assert learn(learner, many(1)) == 1
+        wanted = 0.75 * target + 0.25 * learner.model.numbers
+        np.testing.assert_allclose(learner._target, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_turn_that_diverges_is_forgotten() -> None:
+    learner = row_learner(sampling(), Turning())
+    memory = replay_memory(learner)
+    learner.load(memory)
+    learn(learner, many(20))
+    before, target = learner.model.numbers.copy(), learner._target.copy()
+    learner._optimizer._settings = Optimizer(learning_rate=1e30)
+    learner.experiment = msgspec.structs.replace(
+        learner.experiment, optimizer=Optimizer(learning_rate=1e30)
+    )
+    with np.errstate(all="ignore"):
+        learn(learner, many(5))
+    assert learner.figures["diverged"] == 1.0
+    assert np.array_equal(learner.model.numbers, before)
+    assert np.array_equal(learner._target, target)
+    assert learner.clock[0] == 0.0
+    learner.publish(memory)
+    assert np.isfinite(memory.state).all()
+
+
+def test_statistics_reach_the_children() -> None:
+    given_ = sampling().with_settings({"environment.normalize_observations": True})
+    learner = row_learner(given_, Turning())
+    memory = replay_memory(learner)
+    learner.load(memory)
+    learn(learner, many(10))
+    learner.publish(memory)
+    children = Model(given_, Turning(), vector=memory.weights)
+    moments = children.moments("observations")
+    assert moments is not None
+    assert moments.mean_and_deviation()[0][0] == pytest.approx(np.mean(np.arange(10) % 5))

@@ -19,6 +19,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.plugins.actors import learner_process as module
 from genkidama.plugins.actors.rule import Columns, Experience
+from genkidama.plugins.actors.step_replay import FILE
 from genkidama.protocol.messages import Goodbye, Leave, Pull, Refusal, Weights, encode
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runtime import forkserver, watchdog
@@ -456,3 +457,73 @@ async def test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner(
     said = [event["reason"] for event in events(tmp_path, "refused")]
     assert any(each.startswith("child 'evil': the learner died of its rows") for each in said)
     assert "ValueError: an evil number" in capsys.readouterr().err
+
+
+# A learner that samples what it keeps.
+
+
+def sampling(**sections: dict[str, Any]) -> Experiment:
+    return Experiment.from_dict(
+        {
+            "name": "test",
+            "environment": {"id": "tests.tiny:Turning"},
+            "network": {"hidden": [4]},
+            "algorithm": {"name": "sac", "start_steps": 20, "minibatch_size": 8},
+            "replay": {"steps": 1000},
+            "parent": {"rule": "experience"},
+            **sections,
+        }
+    )
+
+
+def added_of(parent: Parent) -> int:
+    memory = learner_process_of(parent)._memory
+    assert memory is not None
+    return int(memory.added[0])
+
+
+async def test_steps_are_kept_over_a_restart_of_learner_and_parent(tmp_path: Path) -> None:
+    async with running(sampling(), tmp_path) as parent, child_of(parent) as child:
+        first = (await child.enter()).vector
+        assert first is not None
+        await child.pushed(rows(10))
+        await eventually(lambda: added_of(parent) == 10, "the first steps")
+        learner_of(parent).send_signal(signal.SIGKILL)
+        before = pid_of(parent)
+        await eventually(lambda: pid_of(parent) != before, "another learner")
+        await child.pushed(rows(15))
+        await eventually(lambda: added_of(parent) == 25, "the steps before, and the new ones")
+        process = learner_process_of(parent)
+        await eventually(lambda: not process._due and process._idle, "all updates")
+        state = rule_of(parent).state()
+        assert state["clock"][0] == 4 * 15, "of the steps that this learner was given"
+        again = await child.ask(Pull())
+        assert isinstance(again, Weights) and again.vector is not None
+        assert again.vector.tobytes() != first.tobytes()
+    found = events(tmp_path, "measures")
+    assert found and found[-1]["replay"] == 25.0
+
+    async with running(sampling(), tmp_path) as parent:
+        assert added_of(parent) == 25
+        assert np.array_equal(rule_of(parent).state()["state"], state["state"])
+        assert parent.server.trial.vector is not None
+        assert parent.server.trial.vector.tobytes() == again.vector.tobytes()
+
+
+async def test_a_replay_is_written_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
+    async with running(sampling(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.pushed(rows(10))
+        await eventually((tmp_path / FILE).exists, "the file")
+
+
+async def test_a_file_of_something_else_is_left_alone_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FILE).write_bytes(b"nonsense")
+    async with running(sampling(), tmp_path) as parent:
+        assert added_of(parent) == 0
+    assert (tmp_path / FILE).read_bytes() == b"nonsense", "nothing new came"

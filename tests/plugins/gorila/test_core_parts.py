@@ -55,6 +55,25 @@ def test_it_begins_as_what_is_learned_and_is_taken_anew_after_so_many_updates_of
     memory.close()
 
 
+def test_or_it_follows_by_a_part_of_the_way_after_each_update_of_any_core() -> None:
+    memory = memory_of()
+    settings = SimpleNamespace(algorithm=Algorithm(name="sac", target_rate=0.25))
+    model = SimpleNamespace(experiment=settings, native=lambda array: array)
+    cores: Any = [SimpleNamespace(memory=memory, index=index, model=model) for index in range(2)]
+    ours, theirs = map(TargetNetwork, cores)
+    memory.weights[:] = 1.0, 2.0, 9.0
+    ours.prepare(SimpleNamespace())  # type: ignore[arg-type]
+    assert memory.target.tolist() == [1.0, 2.0]
+    memory.weights[:] = 5.0, 2.0, 9.0
+    theirs.prepare(SimpleNamespace())  # type: ignore[arg-type]
+    assert memory.target.tolist() == [1.0, 2.0]
+    ours.updated()
+    assert memory.target.tolist() == [2.0, 2.0]
+    theirs.updated()
+    assert memory.target.tolist() == [2.75, 2.0]
+    memory.close()
+
+
 def test_it_is_taken_anew_after_so_many_versions_of_the_parent() -> None:
     memory = memory_of()
     target = target_of(memory, 0, 0, 10)

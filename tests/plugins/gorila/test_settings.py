@@ -84,3 +84,50 @@ def test_what_fits_is_taken(url: str, roles: list[str]) -> None:
     found = Experiment().with_settings(changes)
     assert found.shares_replay == (url != "local")
     assert found.role == (roles[0] if len(roles) == 1 else "bundle")
+
+
+SAC = {"algorithm.name": "sac", "parent.rule": "experience"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"algorithm.name": "sac", "replay.steps": 0},
+            "mine: replay.steps = 0: 'sac' samples the replay tensor; set it to how many steps "
+            "each core is to keep, with child.backend = 'hogwild'",
+        ),
+        (
+            {**SAC, "replay.url": "embedded"},
+            "mine: replay.url = 'embedded': with parent.rule = 'experience' only 'local' is "
+            "possible",
+        ),
+        (
+            {**SAC, "replay.priority_exponent": 0.5},
+            "mine: replay.priority_exponent = 0.5: with parent.rule = 'experience' only 0.0 is "
+            "possible",
+        ),
+        (
+            {**SAC, "learner.device": "cuda"},
+            "mine: learner.device = 'cuda': with parent.rule = 'experience' only 'cpu' is possible",
+        ),
+    ],
+)
+def test_what_sac_cannot_do_is_refused_in_a_line(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment().with_settings(changes, source="mine")
+    assert str(caught.value) == sentence
+
+
+def test_sac_alone_sets_what_suits_it_and_gives_way_to_what_is_given() -> None:
+    plain = Experiment.from_dict({"algorithm": {"name": "sac"}})
+    assert (plain.network.activation, plain.algorithm.minibatch_size) == ("relu", 256)
+    assert plain.replay_steps == plain.replay.steps == 100_000
+    given = {"algorithm": {"name": "sac", "minibatch_size": 8}, "replay": {"steps": 500}}
+    own = Experiment.from_dict(given)
+    assert (own.algorithm.minibatch_size, own.algorithm.batch_size) == (8, 8)
+    assert own.replay.steps == 500
+    assert Experiment.from_dict(own.to_dict()) == own
+    beside = plain.with_settings({"parent.rule": "experience"})
+    assert beside.replay_steps == 0, "of a child's cores"
+    assert beside.replay.steps == 100_000

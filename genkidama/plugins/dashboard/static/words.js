@@ -122,6 +122,8 @@ const MEANINGS = {
   epsilon: "share of random actions",
   episode_length: "mean number of steps of the episodes that ended",
   lag: "updates between acting and learning",
+  updates_per_step: "how often a learner with a replay learns for each new step",
+  replay: "steps that a learner beside the parent keeps",
 };
 
 // A measure's name as people write it.

@@ -1,0 +1,229 @@
+"""SAC where steps are dear: how many steps and updates, beside Stable-Baselines3's SAC and SBX's.
+
+Claims: `updates`: with two hidden layers of 64 and minibatches of 256 a learner makes at least 900
+updates a second on one core. `rotary`: simulated rotary pendulums (`examples/rotary/sac.toml`
+without a clock, one core that acts and learns in turns) need at most 2,500 steps before the window
+that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 10 episodes.
+`robots-1` and `robots-4`: one robot and four, 50 Hz of the wall clock, with the learner beside the
+parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
+
+"Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
+results file, and is not repeated once it is there. Nothing else should run meanwhile.
+
+    python -m benchmarks.dear_steps updates
+    python -m benchmarks.dear_steps pendulum [--seeds 1 2 3 4 5] [--results FILE] [--alone]
+    python -m benchmarks.dear_steps report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# Before anything that loads a BLAS.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.plugins.actors.learner import ReplayLearner, row_learner
+from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
+from genkidama.plugins.actors.step_replay import replay_parts
+from genkidama.runs.run import Run
+from studies import store
+from studies.store import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: In turns of acting and learning: a core of a child, alone.
+IN_TURNS = {
+    "parent.rule": "blend",
+    "child.cores": 1,
+    "child.exchange": "free",
+    "child.exchange_seconds": 0.25,
+    "parent.alpha": 0.9,
+}
+UNHURRIED = {
+    "environment.period": 0,
+    "environment.safe_action": [],
+    "environment.safe_seconds": 0,
+    "environment.offline_seconds": 0,
+    "environment.options.seconds": 0.02,
+}
+MOUNTAINCAR = {
+    "environment.id": "MountainCarContinuous-v0",
+    "algorithm.gamma": 0.9999,
+    "stop.mean_return": 90,
+    "stop.steps": 50_000,
+}
+
+#: Example, settings and children of each task, and the peer's name for it.
+TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "rotary": ("rotary/sac.toml", IN_TURNS | UNHURRIED, 1, "rotary"),
+    "pendulum": ("pendulum/sac.toml", {}, 1, "pendulum"),
+    "mountaincar": ("pendulum/sac.toml", MOUNTAINCAR, 1, "mountaincar"),
+    "robots-1": ("rotary/sac.toml", {}, 1, ""),
+    "robots-4": ("rotary/sac.toml", {}, 4, ""),
+}
+PEERS = ("sb3", "sbx")
+
+
+def updates(hidden: int, seconds: float = 10.0) -> Row:
+    """Updates a second of the learner beside a parent, over a full replay, draws included."""
+    experiment = Experiment.load(ROOT / "examples/pendulum/sac.toml").with_settings(
+        {
+            "parent.rule": "experience",
+            "network.hidden": [hidden, hidden],
+            "algorithm.updates_per_step": 1e9,
+        }
+    )
+    environment = make_environment(experiment.environment)
+    learner = row_learner(experiment, environment)
+    assert isinstance(learner, ReplayLearner)
+    replay = replay_parts(learner.columns, experiment.replay.steps, False)
+    layout = LearnerLayout(
+        learner.signature.size, learner.state.shape[1], 1, 1, learner.columns.count, replay
+    )
+    memory = LearnerMemory(layout)
+    memory.weights[:] = learner.weights
+    rng = np.random.default_rng(1)
+    memory.replay[:] = rng.normal(size=memory.replay.shape)
+    memory.replay[:, -1] = 0.0
+    memory.added[0] = len(memory.replay)
+    learner.load(memory)
+    columns = learner.columns
+    rows = np.zeros((2, columns.count), np.float32)
+    rows[0, columns.following] = 1.0
+    made, began, busy = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
+        made += sum(1 for _ in learner.learn(rows, 0.0))
+    return {
+        "updates_per_second": made / (time.perf_counter() - began),
+        # As many on a core of its own, if others are at work.
+        "updates_per_cpu_second": made / (time.process_time() - busy),
+    }
+
+
+def ours(task: str, seed: int) -> Row:
+    """One run of an example through `genkidama train`."""
+    file, changes, children, _ = TASKS[task]
+    example = ROOT / "examples" / file
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "genkidama", "train", example.name]
+        command += ["--children", str(children), "--seed", str(seed), "--out", str(out)]
+        command += ["--episodes", "0"]
+        for key, value in changes.items():
+            command += ["--set", f"{key}={json.dumps(value)}"]
+        began = time.time()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(
+            command, check=True, stderr=subprocess.DEVNULL, cwd=example.parent, env=environment
+        )
+        run = Run.open(out, allow=["rotary"])
+        window, goal = run.experiment.stop.window, run.experiment.stop.mean_return
+        last = run.snapshot
+        mean = last.mean_return
+        lengths = _newest_lengths(run, window)
+        return {
+            "solved": mean is not None and goal is not None and mean >= goal,
+            "steps": last.steps,
+            "before": last.steps - round(window * lengths),
+            "seconds": time.time() - began,
+            "mean": mean,
+        }
+
+
+def _newest_lengths(run: Run, window: int) -> float:
+    """The mean length of the last episodes."""
+    ended: list[tuple[float, float]] = [
+        (event["episode_length"], event["episodes_ended"])
+        for event in run.history()
+        if event["event"] == "measures" and "episode_length" in event
+    ]
+    left, total = float(window), 0.0
+    for length, count in reversed(ended):
+        taken = min(left, count)
+        total += taken * length
+        left -= taken
+        if not left:
+            break
+    return total / (window - left) if left < window else 0.0
+
+
+def peer(*arguments: str) -> Row:
+    """The result of the peers' script."""
+    python = ROOT / "benchmarks/.venv/bin/python"
+    if not python.exists():
+        return {"missing": "benchmarks/.venv: make peers"}
+    command = [str(python), str(ROOT / "benchmarks/peers/sb3_sac.py"), *arguments]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    row: Row = json.loads(text.splitlines()[-1])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["updates", *TASKS, "report"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "build/dear_steps.jsonl", help="JSON lines"
+    )
+    options = parser.parse_args()
+    done = store.read(options.results)
+
+    def once(key: Row, measure: Any) -> None:
+        if any(key.items() <= row.items() for row in done):
+            return
+        row = {**key, **measure()}
+        done.append(row)
+        store.append(options.results, row)
+        print(json.dumps(row), flush=True)
+
+    peers = () if options.alone else PEERS
+    if options.what == "updates":
+        for hidden in (64, 256):
+            key = {"what": "updates", "hidden": hidden}
+            once(key | {"by": "genkidama"}, lambda hidden=hidden: updates(hidden))
+            for library in peers:
+                given = ("updates", "--library", library, "--hidden", str(hidden))
+                once(key | {"by": library}, lambda given=given: peer(*given))
+    elif options.what != "report":
+        name = TASKS[options.what][3]
+        for seed in options.seeds:
+            key = {"what": options.what, "seed": seed}
+            once(key | {"by": "genkidama"}, lambda seed=seed: ours(options.what, seed))
+            for library in peers if name else ():
+                given = ("steps", "--library", library, "--task", name, "--seed", str(seed))
+                once(key | {"by": library}, lambda given=given: peer(*given))
+    report(done)
+
+
+def report(rows: list[Row]) -> None:
+    """Prints medians, and the least and the most."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if "missing" not in row:
+            groups.setdefault((row["what"], row.get("hidden", ""), row["by"]), []).append(row)
+    for (what, hidden, by), found in sorted(groups.items(), key=str):
+        for key in ("updates_per_second", "updates_per_cpu_second", "before", "steps", "seconds"):
+            numbers = [row[key] for row in found if row.get(key) is not None]
+            if numbers:
+                spread = f"{min(numbers):,.0f} to {max(numbers):,.0f}, n = {len(numbers)}"
+                print(f"{what} {hidden} {by}: {key} {median(numbers):,.0f} ({spread})")
+        if "solved" in found[0]:
+            print(f"{what} {by}: {sum(row['solved'] for row in found)} of {len(found)} solved")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The replay of a learner beside the parent: the newest steps of all children, in one ring.
+
+Laws of this file:
+- The ring is in the memory that parent and learner share, so it survives a learner that dies.
+- A row is a whole step with the observation that followed: s, s′, a, r, terminated. Images of uint8
+  are beside it as bytes. It is copied out of a child's rows once, when these arrive.
+- `added` counts steps for ever. It is written after the rows, so each row below it is whole.
+- The parent writes the ring to `replay.safetensors` in the run's directory, atomically, the oldest
+  step first. A ring of another size takes the newest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from genkidama.config.formatting import megabytes
+from genkidama.errors import ConfigurationError
+from genkidama.learning.rollout import Rollout, Transitions
+from genkidama.plugins.actors.rule import Columns
+from genkidama.runtime.files import write_atomically
+from genkidama.runtime.machine import available_bytes
+
+if TYPE_CHECKING:
+    from genkidama.learning.model import Model
+
+Array = npt.NDArray[Any]
+
+#: The file, in a run's directory.
+FILE = "replay.safetensors"
+
+#: Bytes that are left to everything else on the parent's machine.
+_RESERVE_BYTES = 64_000_000
+
+#: Rows that are converted at a time.
+_ROWS = 4096
+
+
+def replay_parts(
+    columns: Columns, steps: int, images: bool
+) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and type of each array of a ring of so many steps.
+
+    Raises:
+        ConfigurationError: there is no room for it on this machine.
+    """
+    observation = 0 if images else columns.observation
+    parts: dict[str, tuple[tuple[int, ...], Any]] = {
+        # s and s′ (none of images), a, r, terminated.
+        "replay": ((steps, 2 * observation + columns.action + 2), np.float32),
+        # Steps that were ever added.
+        "added": ((1,), np.int64),
+    }
+    if images:
+        # s and s′.
+        parts["pixels"] = ((steps, 2, columns.observation), np.uint8)
+    size = sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in parts.values())
+    free = available_bytes()
+    if free is not None and steps and size > (room := max(0, free - _RESERVE_BYTES)):
+        raise ConfigurationError(
+            f"replay.steps = {steps}: the learner's replay takes {megabytes(size)}, "
+            f"{megabytes(room)} are free on the parent's machine; at most {steps * room // size} "
+            "steps fit"
+        )
+    return parts
+
+
+class StepReplay:
+    """A ring as its learner sees it: a `genkidama.learning.rollout.Replay`.
+
+    Args:
+        memory: with the arrays of `replay_parts`.
+        columns: of the children's rows.
+        model: normalizes what is drawn.
+        scale: of rewards, as the experiment and the statistics of now have it.
+        rng: decides what is drawn.
+    """
+
+    def __init__(
+        self,
+        memory: Any,
+        columns: Columns,
+        model: Model,
+        scale: Callable[[Array], Array],
+        rng: np.random.Generator,
+    ) -> None:
+        self._table, self._added = memory.replay, memory.added
+        self._pixels = getattr(memory, "pixels", None)
+        self._columns, self._model = columns, model
+        self._scale, self._rng = scale, rng
+        self._gamma = np.float32(model.experiment.algorithm.gamma)
+
+    def __len__(self) -> int:
+        return min(int(self._added[0]), len(self._table))
+
+    def add(self, rows: Array) -> int:
+        """Adds the steps of rows (n, M) in which no block has a `Columns.problem`; their number."""
+        columns = self._columns
+        distance = rows[:, columns.following].astype(np.intp)
+        steps = np.flatnonzero(distance)
+        width, size = columns.observation, len(self._table)
+        added = int(self._added[0])
+        for first in range(0, len(steps), _ROWS):
+            some = steps[first : first + _ROWS][-size:]
+            places = (added + np.arange(len(some))) % size
+            terminated = rows[some, columns.terminated]
+            # Nothing follows a termination, and its own observation stands in.
+            after = some + np.where(terminated > 0.0, 0, distance[some])
+            seen = rows[some, :width], rows[after, :width]
+            rest = rows[some][:, [*range(width, columns.terminated + 1)]]
+            if self._pixels is None:
+                self._table[places] = np.concatenate((*seen, rest), 1)
+            else:
+                self._pixels[places] = np.stack(seen, 1)
+                self._table[places] = rest
+            added += len(some)
+            self._added[0] = added
+        return len(steps)
+
+    def sample(
+        self,
+        count: int,
+        *,
+        own: bool = False,
+        replacement: bool = True,
+        steps: int = 1,
+        correction: float | None = None,
+    ) -> Transitions:
+        """Random steps, as `Replay.sample` has them.
+
+        Raises:
+            ValueError: no steps are there, or what only a child's replay can do is asked for.
+        """
+        if own or not replacement or steps != 1 or correction is not None:
+            raise ValueError("a replay beside the parent gives single steps, uniformly drawn")
+        if not (there := len(self)):
+            raise ValueError(f"{count} steps asked for, 0 are there")
+        places = self._rng.integers(there, size=count)
+        drawn = self._table.take(places, 0)
+        width = 0 if self._pixels is not None else self._columns.observation
+        if self._pixels is None:
+            seen, following = drawn[:, :width], drawn[:, width : 2 * width]
+        else:
+            seen, following = self._pixels.take(places, 0).transpose(1, 0, 2)
+        model, at_reward = self._model, 2 * width + self._columns.action
+        terminated = drawn[:, at_reward + 1] > 0.0
+        return Transitions(
+            observations=model.seen(seen.reshape(count, *model.observation_shape)),
+            actions=drawn[:, 2 * width : at_reward].astype(model.head.dtype, copy=False),
+            rewards=self._scale(drawn[:, at_reward]),
+            following=model.seen(following.reshape(count, *model.observation_shape)),
+            terminated=terminated,
+            truncated=np.zeros(count, np.bool_),
+            log_mu=np.full(count, np.nan, np.float32),
+            discounts=np.where(terminated, np.float32(0.0), self._gamma),
+            weights=np.ones(count, np.float32),
+            places=places,
+        )
+
+    def prioritize(self, places: Array, errors: Array) -> None:
+        """Does nothing: all steps are as probable."""
+
+    def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
+        """Raises a ValueError: steps are kept one by one."""
+        raise ValueError("a replay beside the parent gives single steps")
+
+
+def contents(memory: Any) -> dict[str, Array]:
+    """Copies of a ring's arrays, the oldest step first."""
+    size, added = len(memory.replay), int(memory.added[0])
+    there = min(added, size)
+    order = (added - there + np.arange(there)) % max(1, size)
+    return {
+        name: getattr(memory, name)[order] for name in ("replay", "pixels") if hasattr(memory, name)
+    }
+
+
+def save(folder: Path, found: dict[str, Array]) -> Path:
+    """Writes the contents of a ring into a run's directory, atomically; its path.
+
+    Raises:
+        EnvironmentFailure: the disk refuses it.
+    """
+    path = folder / FILE
+    write_atomically(path, safetensors.numpy.save(found))
+    return path
+
+
+def restore(folder: Path, memory: Any) -> str:
+    """Fills an empty ring from the file of a run's directory, if there is one.
+
+    Returns:
+        The reason why the file is not used; empty if it is, or if there is none.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return ""
+    try:
+        found = safetensors.numpy.load_file(path)
+        for name in ("replay", "pixels"):
+            array = found.get(name)
+            ours = getattr(memory, name, None)
+            if (array is None) != (ours is None):
+                return f"it has {sorted(found)}"
+            if array is None or ours is None:
+                continue
+            if array.dtype != ours.dtype or array.shape[1:] != ours.shape[1:]:
+                wanted = f"{ours.dtype} {list(ours.shape[1:])}"
+                return f"a step is {array.dtype} {list(array.shape[1:])}, expected {wanted}"
+            if len(array) != len(found["replay"]):
+                return "its arrays are of different lengths"
+            if array.dtype == np.float32 and not np.isfinite(array).all():
+                return "it holds NaN or infinity"
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
+        return f"it cannot be read: {error}".splitlines()[0]
+    there = min(len(found["replay"]), len(memory.replay))
+    for name, array in found.items():
+        getattr(memory, name)[:there] = array[len(array) - there :]
+    memory.added[0] = there
+    return ""

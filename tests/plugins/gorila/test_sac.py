@@ -1,0 +1,476 @@
+"""SAC by value: the gradient against finite differences and autograd, targets, actions, updates."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.learners import make_learner
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout, Transitions
+from genkidama.learning.soft_actor_critic import INITIAL_LOG_DEVIATION, drawn
+from genkidama.learning.tensors.networks import Network
+from genkidama.learning.tensors.soft_networks import SoftNetwork
+from genkidama.learning.tensors.tensor_model import TensorModel
+from genkidama.plugins.gorila import sac as module
+from genkidama.plugins.gorila.sac import SAC, SquashedGaussian
+from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
+
+Array = np.ndarray
+
+BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 3.0], np.float32))
+SPACES: Any = SimpleNamespace(observation_space=Box(-9.0, 9.0, (3,)), action_space=BOX)
+
+
+def experiment(network: dict[str, Any] | None = None, **algorithm: Any) -> Experiment:
+    return Experiment.from_dict(
+        {
+            "seed": 5,
+            "network": {"hidden": [5, 4], "activation": "relu", **(network or {})},
+            "algorithm": {"name": "sac", "batch_size": 4, "start_steps": 10, **algorithm},
+            "replay": {"steps": 100},
+        }
+    )
+
+
+def model_of(*, spread: float = 0.7, **given: Any) -> Model:
+    """A model whose numbers are nowhere special."""
+    model = Model(experiment(**given), SPACES)
+    model.numbers[:] = np.random.default_rng(3).normal(0.0, spread, model.signature.size)
+    return model
+
+
+def steps_of(rng: np.random.Generator, m: int = 6) -> Transitions:
+    terminated = rng.random(m) < 0.3
+    return Transitions(
+        observations=rng.normal(size=(m, 3)).astype(np.float32),
+        actions=np.tanh(rng.normal(size=(m, 2))).astype(np.float32),
+        rewards=(3.0 * rng.normal(size=m)).astype(np.float32),
+        following=rng.normal(size=(m, 3)).astype(np.float32),
+        terminated=terminated,
+        truncated=~terminated & (rng.random(m) < 0.3),
+        log_mu=np.full(m, np.nan, np.float32),
+        discounts=np.where(terminated, 0.0, 0.9).astype(np.float32),
+        weights=np.ones(m, np.float32),
+        places=np.arange(m),
+    )
+
+
+class Remembered:
+    """A replay that gives what it was told, and counts what it was asked for."""
+
+    def __init__(self, steps: Transitions, there: int = 100) -> None:
+        self.steps, self.there = steps, there
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.there
+
+    def sample(self, count: int, **_: Any) -> Transitions:
+        self.asked.append(count)
+        return Transitions(
+            **{
+                name: np.resize(column, (count, *column.shape[1:]))
+                for name, column in vars(self.steps).items()
+            }
+        )
+
+    def prioritize(self, *_: Any) -> None:
+        raise NotImplementedError
+
+    def trajectories(self, *_: Any, **__: Any) -> Rollout:
+        raise NotImplementedError
+
+
+def rollout_of(model: Model, replay: Any, target: Array, played: int = 4, **more: Any) -> Rollout:
+    nothing: Any = np.empty(0)
+    rewards: Any = np.zeros(played, np.float32)
+    return Rollout(
+        nothing,
+        nothing,
+        rewards,
+        nothing,
+        nothing,
+        nothing,
+        replay=replay,
+        target=model.native(target),
+        **more,
+    )
+
+
+# The slow obvious form, in float64.
+
+
+def parts_of(model: Model, vector: Array) -> dict[str, Array]:
+    slices = model.signature.slices
+    return {name: vector[slices[name]].reshape(shape) for name, shape in model.signature.entries}
+
+
+def layers_of(parts: dict[str, Array], stack: str) -> list[tuple[Array, Array]]:
+    names = [name for name in parts if name.startswith(f"{stack}.")]
+    return [(parts[w], parts[b]) for w, b in zip(names[::2], names[1::2], strict=True)]
+
+
+def perceptron(layers: list[tuple[Array, Array]], x: Array, activation: str, norm: bool) -> Array:
+    for number, (weight, bias) in enumerate(layers):
+        x = weight @ x + bias
+        if number < len(layers) - 1:
+            if norm:
+                x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
+            x = np.tanh(x) if activation == "tanh" else np.maximum(x, 0.0)
+    return x
+
+
+class Oracle:
+    """Everything for one step at a time, as the paper has it."""
+
+    def __init__(self, model: Model, vector: Array) -> None:
+        settings = model.experiment
+        self._parts = parts_of(model, vector)
+        self._activation = settings.network.activation
+        self._norm = settings.algorithm.layer_norm
+        self.alpha = math.exp(float(self._parts["temperature.log_alpha"]))
+
+    def q(self, twin: int, s: Array, a: Array) -> float:
+        layers = [(w[twin], b[twin]) for w, b in layers_of(self._parts, "critics")]
+        both = np.concatenate((s, a))
+        return float(perceptron(layers, both, self._activation, self._norm)[0])
+
+    def least(self, s: Array, a: Array) -> float:
+        return min(self.q(0, s, a), self.q(1, s, a))
+
+    def act(self, s: Array, noise: Array) -> tuple[Array, float]:
+        out = perceptron(layers_of(self._parts, "policy"), s, self._activation, False)
+        mean, log_deviation = out[: len(noise)], out[len(noise) :].clip(-20.0, 2.0)
+        deviation = np.exp(log_deviation)
+        u = mean + deviation * noise
+        normal = np.exp(-0.5 * ((u - mean) / deviation) ** 2) / (deviation * math.sqrt(2 * math.pi))
+        return np.tanh(u), float(np.log(normal).sum() - np.log(1.0 - np.tanh(u) ** 2).sum())
+
+
+def losses_of(
+    model: Model, vector: Array, fixed: Array, steps: Transitions, targets: Array, noise: Array
+) -> tuple[float, float, float]:
+    """The losses of critics, policy and log α at `vector`; what each takes for given is at `fixed`.
+
+    The policy's loss varies the policy alone, that of α varies log α alone."""
+    there, given_ = Oracle(model, vector), Oracle(model, fixed)
+    critics = policy = temperature = 0.0
+    m, entropy = len(steps.rewards), -2.0
+    for s, a, y, e in zip(steps.observations, steps.actions, targets, noise, strict=True):
+        critics += sum(0.5 * (there.q(twin, s, a) - y) ** 2 for twin in range(2)) / m
+        action, log_pi = there.act(s, e)
+        policy += (given_.alpha * log_pi - given_.least(s, action)) / m
+        _, fixed_log_pi = given_.act(s, e)
+        temperature -= math.log(there.alpha) * (fixed_log_pi + entropy) / m
+    return critics, policy, temperature
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_gradient_is_that_of_the_definition(activation: str, layer_norm: bool) -> None:
+    network = {"activation": activation, "hidden": [4, 3]}
+    model = model_of(spread=0.4, network=network, layer_norm=layer_norm)
+    rng = np.random.default_rng(8)
+    steps, noise = steps_of(rng, 4), rng.normal(size=(2, 4, 2)).astype(np.float32)
+    behind = rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
+
+    targets = model.network.target(
+        steps.following, steps.rewards, steps.discounts, noise[0], model.twin(behind)
+    )
+    now, old = Oracle(model, model.numbers.astype(float)), Oracle(model, behind.astype(float))
+    for t, s in enumerate(steps.following):
+        action, log_pi = now.act(s.astype(float), noise[0, t])
+        soft = old.least(s, action) - now.alpha * log_pi
+        assert targets[t] == pytest.approx(steps.rewards[t] + steps.discounts[t] * soft, rel=1e-3)
+
+    model.gradient.fill(np.nan)
+    model.network.learn(steps.observations, steps.actions, targets, noise[1], -2.0)
+    at = model.numbers.astype(float)
+    step = 1e-5
+    for number in range(model.trainable):
+        sides = []
+        for sign in (1.0, -1.0):
+            moved = at.copy()
+            moved[number] += sign * step
+            sides.append(sum(losses_of(model, moved, at, steps, targets.astype(float), noise[1])))
+        slope = (sides[0] - sides[1]) / (2.0 * step)
+        assert model.gradient[number] == pytest.approx(slope, rel=2e-3, abs=3e-4), number
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.sampled_from(["tanh", "relu"]),
+    st.booleans(),
+    st.lists(st.integers(2, 9), min_size=1, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_both_forms_take_the_same_gradients(
+    activation: str, layer_norm: bool, hidden: list[int], seed: int
+) -> None:
+    network = {"activation": activation, "hidden": hidden}
+    model = model_of(network=network, layer_norm=layer_norm, updates_per_step=0.5, minibatch_size=6)
+    there = TensorModel(model.experiment, SPACES, vector=model.numbers)
+    assert there.signature == model.signature
+    rng = np.random.default_rng(seed)
+    steps, behind = steps_of(rng), rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
+    noise = [rng.normal(size=(2, 6, 2)).astype(np.float32) for _ in range(2)]
+
+    found = []
+    for each in (model, there):
+        given_ = iter(noise)
+        rollout = rollout_of(each, Remembered(steps), behind)
+        draws: Any = SimpleNamespace(standard_normal=lambda *_, given_=given_: next(given_))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                module, "tensor_noise", lambda *_, given_=given_: torch.from_numpy(next(given_))
+            )
+            learner = make_learner(each.experiment.algorithm, each)
+            each.gradient.fill(np.nan)
+            taken = each.gradients(learner, rollout, draws)
+            found.append([each.gradient.copy() for _ in taken])
+    assert len(found[0]) == len(found[1]) == 2, "half an update for each of four steps"
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-4)
+
+
+def test_both_forms_begin_alike() -> None:
+    ours = Model(experiment(), SPACES)
+    theirs = TensorModel(experiment(), SPACES)
+    np.testing.assert_array_equal(ours.numbers, theirs.numbers)
+    seen = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    for mine, other in zip(ours.evaluate(seen), theirs.evaluate(seen), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+class Wide(Network):
+    """A user's network, of no special form."""
+
+    def __init__(self, observation_space: Any, action_space: Any, settings: Any) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(observation_space.shape[0], 6)
+        self.policy = torch.nn.Linear(6, 2 * action_space.shape[0])
+        self.value = torch.nn.Linear(6, 1)
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.tanh(self.body(observations))
+        return self.policy(hidden), self.value(hidden).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    "network", [{"name": f"{__name__}:Wide"}, {"activation": "elu"}], ids=["user", "elu"]
+)
+def test_another_network_learns_by_the_same_loss(network: dict[str, Any]) -> None:
+    """Each part of the one loss reaches its own numbers alone, with the gradient of separate
+    losses."""
+    model = Model(experiment(network=network), SPACES)
+    net = model.network
+    assert isinstance(net, SoftNetwork)
+    rng = np.random.default_rng(2)
+    steps = steps_of(rng)
+    seen, actions = torch.from_numpy(steps.observations), torch.from_numpy(steps.actions)
+    noise, targets = torch.randn(6, 2), torch.randn(6)
+    loss, found = net.loss(seen, actions, targets, noise, -2.0)
+    model.gradient[:] = 0.0
+    loss.backward()
+    together = model.gradient.copy()
+
+    model.gradient[:] = 0.0
+    critics = 0.5 * ((net.critics(seen, actions) - targets) ** 2).sum(0).mean()
+    by_name = dict(net.named_parameters())
+    own = {name: part for name, part in by_name.items() if name.startswith("critics")}
+    slopes = torch.autograd.grad(critics, list(own.values()), allow_unused=True)
+    size = model.signature.slices
+    for name, slope in zip(own, slopes, strict=True):
+        wanted = np.zeros(own[name].numel()) if slope is None else slope.numpy().reshape(-1)
+        np.testing.assert_allclose(together[size[name]], wanted, rtol=1e-4, atol=1e-6)
+    assert any(together[size[name]].any() for name in by_name if name.startswith("policy"))
+    log_pi = found["log_pi"].detach().mean()
+    assert together[-1] == pytest.approx(-(float(log_pi) - 2.0), rel=1e-4)
+
+
+def test_what_only_acts_has_the_policy_alone() -> None:
+    sends = Experiment.from_dict(experiment().to_dict() | {"parent": {"rule": "experience"}})
+    whole, alone = Model(sends, SPACES, learns=True), Model(sends, SPACES)
+    assert whole.acts_only is False and alone.acts_only is True
+    count = alone.signature.size
+    assert whole.signature.entries[: len(alone.signature.entries)] == alone.signature.entries
+    alone.numbers[:] = whole.numbers[:count]
+    seen = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    outputs, values = whole.evaluate(seen)
+    np.testing.assert_array_equal(alone.evaluate(seen)[0], outputs)
+    assert np.isfinite(values).all() and np.isnan(alone.evaluate(seen)[1]).all()
+
+
+def test_a_value_is_the_smaller_q_of_the_mode() -> None:
+    model = model_of()
+    seen = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    outputs, values = model.evaluate(seen)
+    oracle = Oracle(model, model.numbers.astype(float))
+    wanted = [oracle.least(s, np.tanh(out[:2])) for s, out in zip(seen, outputs, strict=True)]
+    np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-5)
+
+
+# Actions.
+
+
+def test_the_first_actions_are_nearly_uniform() -> None:
+    model = Model(experiment(), SPACES)
+    assert model.network.parts["policy.4.bias"][2:].tolist() == pytest.approx(
+        [INITIAL_LOG_DEVIATION] * 2
+    )
+    sample = model.head.together(np.random.default_rng(4), 0.0, 4000)
+    outputs, _ = model.evaluate(np.random.default_rng(1).normal(size=(4000, 3)).astype(np.float32))
+    actions = np.sort(sample(outputs)[0][:, 0])
+    distance = np.abs((actions + 1.0) / 2.0 - np.linspace(0.0, 1.0, len(actions))).max()
+    assert distance < 0.05, "of the distribution functions"
+
+
+@settings(deadline=None)
+@given(st.floats(-2.0, 2.0), st.floats(-1.5, 0.5))
+def test_the_density_of_actions_adds_up_to_1(mean: float, log_deviation: float) -> None:
+    actions = np.linspace(-1.0, 1.0, 20_001)[1:-1].astype(np.float32)[:, None]
+    outputs = np.tile(np.float32([mean, log_deviation]), (len(actions), 1))
+    log_pi = SquashedGaussian.slopes(outputs, actions).log_pi
+    assert np.exp(log_pi.astype(float)).sum() * 1e-4 == pytest.approx(1.0, abs=0.03)
+
+
+def test_log_pi_of_a_drawn_action_is_that_of_the_head_and_of_torch() -> None:
+    rng = np.random.default_rng(6)
+    outputs = (0.5 * rng.normal(size=(50, 4)) - 0.5).astype(np.float32)  # not where a is ±1
+    found = drawn(outputs, rng.normal(size=(50, 2)).astype(np.float32))
+    head = SquashedGaussian(BOX)
+    by_head = head.slopes(outputs, found.actions).log_pi
+    by_torch = head.log_probability(torch.from_numpy(outputs), torch.from_numpy(found.actions))
+    np.testing.assert_allclose(by_head, found.log_pi, rtol=1e-2, atol=1e-2)
+    np.testing.assert_allclose(by_torch.numpy(), by_head, rtol=1e-3, atol=1e-3)
+
+
+def test_slopes_of_the_head_are_those_of_torch() -> None:
+    rng = np.random.default_rng(6)
+    outputs = (3.0 * rng.normal(size=(20, 4))).astype(np.float32)
+    actions = np.tanh(rng.normal(size=(20, 2))).astype(np.float32)
+    head = SquashedGaussian(BOX)
+    tensor = torch.from_numpy(outputs.copy()).requires_grad_()
+    weights = rng.normal(size=20).astype(np.float32)
+    (
+        head.log_probability(tensor, torch.from_numpy(actions)) * torch.from_numpy(weights)
+    ).sum().backward()
+    assert tensor.grad is not None
+    back = head.slopes(outputs, actions).back(weights, 0.0)
+    np.testing.assert_allclose(back, tensor.grad.numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_actions_reach_the_bounds_and_no_farther() -> None:
+    head = SquashedGaussian(BOX)
+    assert head.to_environment(np.float32([-1.0, 1.0])).tolist() == [-2.0, 3.0]
+    assert head.to_environment(np.float32([0.0, 0.0])).tolist() == [0.0, 1.5]
+    extreme = head.sampler(np.random.default_rng(1), 0.0)(np.float32([90.0, -90.0, 2.0, 2.0]))
+    assert BOX.contains(head.to_environment(extreme))
+    assert head.mode(np.float32([90.0, -90.0, 0.0, 0.0])).tolist() == [1.0, -1.0]
+
+
+def test_epsilon_is_the_share_of_uniform_actions() -> None:
+    head = SquashedGaussian(BOX)
+    still = np.tile(np.float32([0.0, 0.0, -20.0, -20.0]), (4000, 1))
+    actions, given_ = head.together(np.random.default_rng(1), 0.25, 4000)(still)
+    assert np.mean(np.abs(actions[:, 0]) > 1e-3) == pytest.approx(0.25, abs=0.03)
+    assert all(BOX.contains(action) for action in given_)
+    generator = torch.Generator().manual_seed(1)
+    drawn_ = head.sample(torch.from_numpy(still), 0.25, generator)
+    assert (drawn_[:, 0].abs() > 1e-3).float().mean() == pytest.approx(0.25, abs=0.03)
+    assert (drawn_.abs() <= 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("space", "way_out"),
+    [
+        (Discrete(3), "take 'dqn' or 'ppo'"),
+        (MultiBinary(3), "take 'ppo'"),
+        (Box(-np.inf, np.inf, (2,)), "put a wrapper with finite bounds"),
+        (Box(0.0, np.inf, (2,)), "put a wrapper with finite bounds"),
+    ],
+)
+def test_what_has_no_bounds_is_refused_by_name(space: gymnasium.Space[Any], way_out: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        Model(
+            experiment(),
+            SimpleNamespace(observation_space=Box(-9.0, 9.0, (3,)), action_space=space),
+        )
+    assert "'sac'" in str(error.value) and way_out in str(error.value)
+
+
+# Updates.
+
+
+@pytest.mark.parametrize(
+    ("per_step", "played", "counts"),
+    [("auto", 4, [4, 4]), (0.375, 4, [1, 2, 1, 2]), (2.0, 3, [6]), (3.0, 0, [12])],
+)
+def test_updates_follow_the_steps(per_step: Any, played: int, counts: list[int]) -> None:
+    model = model_of(updates_per_step=per_step, minibatch_size=6)
+    learner = SAC(model.experiment.algorithm, model)
+    replay = Remembered(steps_of(np.random.default_rng(1)))
+    target, rng = model.numbers[: model.trainable].copy(), np.random.default_rng(1)
+    for count in counts:
+        replay.asked.clear()
+        rollout = rollout_of(model, replay, target, played)
+        assert sum(1 for _ in learner.gradients(rollout, rng)) == count
+        assert sum(replay.asked) == 6 * count
+
+
+def test_nothing_is_learned_before_there_are_enough_steps() -> None:
+    model = model_of()
+    replay = Remembered(steps_of(np.random.default_rng(1)), there=9)
+    target, rng = model.numbers[: model.trainable].copy(), np.random.default_rng(1)
+    learner = SAC(model.experiment.algorithm, model)
+    assert not list(learner.gradients(rollout_of(model, replay, target), rng))
+    replay.there = 10
+    assert list(learner.gradients(rollout_of(model, replay, target), rng))
+
+
+def test_what_is_due_decides_where_it_is_asked() -> None:
+    model = model_of(minibatch_size=6)
+    answers = iter([True] * 7 + [False])
+    rollout = rollout_of(
+        model,
+        Remembered(steps_of(np.random.default_rng(1))),
+        model.numbers[: model.trainable].copy(),
+        0,
+        due=lambda: next(answers),
+    )
+    learner = SAC(model.experiment.algorithm, model)
+    assert sum(1 for _ in learner.gradients(rollout, np.random.default_rng(1))) == 7
+
+
+def test_diagnostics_say_what_was_learned() -> None:
+    model = model_of(updates_per_step=100, minibatch_size=6)
+    sums = np.zeros(SHAPE)
+    diagnostics = Diagnostics(sums)
+    rollout = rollout_of(
+        model,
+        Remembered(steps_of(np.random.default_rng(1))),
+        model.numbers[: model.trainable].copy(),
+        diagnostics=diagnostics,
+    )
+    losses = [
+        float(loss())
+        for loss in SAC(model.experiment.algorithm, model).gradients(
+            rollout, np.random.default_rng(1)
+        )
+    ]
+    diagnostics.close(1.0)
+    figures = Window().read(sums)
+    assert {"loss", "policy_loss", "td_error", "q_mean", "entropy"} <= figures.keys()
+    assert min(losses) <= figures["loss"] <= max(losses)
