@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from genkidama.config.experiment import Experiment
-from genkidama.runs.run import LOGS, SPACES, Run
+from genkidama.runs.checkpoint import SPACES
+from genkidama.runs.run import LOGS, Run
 from genkidama.runtime.descendants import ENDED
 from tests.helpers import Started, history, small, starting, until
 

@@ -233,7 +233,7 @@ def make_slots(experiment: Experiment, check: Check | None = None) -> Any:
 
 
 def first_observations(experiment: Experiment, slots: Any, seed: int) -> Any:
-    """What `Prepared.first` is; a clock begins when the core does."""
+    """The first observations for `Prepared`; None with a clock, which begins with its core."""
     if experiment.environment.period:
         return None
     single = experiment.environment.lanes == 1

@@ -175,7 +175,7 @@ class PreparedCore:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What a program that is to have it inherits."""
+        """The descriptors that a program inherits which is to have it."""
         return (*self.process.descriptors, self.pipe.fileno())
 
     def __str__(self) -> str:
@@ -234,7 +234,7 @@ class PreparedCore:
         return answer
 
     def _kept(self) -> str:
-        """Where a traceback is, if it has written one and there is no log of a child."""
+        """The place of a traceback, if it has written one and there is no log of a child."""
         text = b"" if self._said is None else os.pread(self._said.fileno(), _MOST_BYTES, 0)
         if b"Traceback (most recent call last):" not in text:
             return ""

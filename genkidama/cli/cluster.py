@@ -28,10 +28,11 @@ from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.learning.forms import tensor_setting
 from genkidama.protocol.shard import Shard
+from genkidama.runs.checkpoint import SPACES
 from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare, prepare_directory, resumable
-from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, SPACES, Run
+from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
 from genkidama.runtime import forkserver
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.import_strings import is_gymnasiums, is_import_string

@@ -41,6 +41,9 @@ from genkidama.server.trial import STATE_PREFIX, Snapshot
 #: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
 FORMAT = "genkidama-1"
 
+#: The file of a run with the spaces of its environment, as `genkidama.learning.spaces` has them.
+SPACES = "spaces.json"
+
 _SUFFIX = ".safetensors"
 _VERSION = re.compile(r"version-(\d{10,})\.safetensors\Z")
 _FIELDS = Snapshot.__struct_fields__

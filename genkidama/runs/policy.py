@@ -25,8 +25,7 @@ from genkidama.learning.model import Model, Spaces
 from genkidama.learning.observations import FlatBox
 from genkidama.learning.spaces import spaces_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runs.checkpoint import Checkpoint
-from genkidama.runs.run import SPACES
+from genkidama.runs.checkpoint import SPACES, Checkpoint
 from genkidama.runtime.files import write_atomically
 
 if TYPE_CHECKING:

@@ -48,8 +48,6 @@ STUDY = "study.db"
 HISTORY = "history.jsonl"
 LOGS = "logs"
 CHILDREN = "children"
-#: The spaces of the environment, as `genkidama.learning.spaces` describes them.
-SPACES = "spaces.json"
 
 #: The experiment that a parent reads. Once checked against the run, it becomes the run's own.
 SETTINGS = f"{LOGS}/{EXPERIMENT}"

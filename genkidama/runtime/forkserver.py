@@ -131,7 +131,8 @@ class ForkedProcess:
     def inherited(cls, pid: int, answers: int, alive: int) -> ForkedProcess:
         """A process that another program has started, by `descriptors` of its own there."""
         process = cls.__new__(cls)
-        process._pid, process._said, process._lock = pid, None, threading.Lock()
+        process._pid, process._said = pid, None
+        process._lock = threading.Lock()
         process._descriptors = []
         process._answers = Connection(answers, writable=False)
         process._alive = Connection(alive, readable=False)

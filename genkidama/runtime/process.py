@@ -140,7 +140,8 @@ class Process(OwnedProcess):
     def start(self) -> None:
         """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
         theirs, self._input = os.pipe()
-        (words, more), self._once = self._once, ((), ())
+        words, more = self._once
+        self._once = (), ()
         command = [*self._command, *words, "--until-eof"]
         try:
             self._process = self._started(command, theirs, (*self._descriptors, *more))

@@ -44,7 +44,7 @@ from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.plugins.actors.step_replay import FILE, contents, replay_parts, restore, save
 from genkidama.protocol.vector import DTYPE, Signature, Vector
-from genkidama.runs.run import SPACES
+from genkidama.runs.checkpoint import SPACES
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger

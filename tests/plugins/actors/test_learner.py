@@ -341,7 +341,7 @@ def attached(
     process: subprocess.Popen[bytes], control: Connection, experiment: Experiment
 ) -> tuple[LearnerMemory, np.ndarray, Columns]:
     """The memory that it was given, its initial weights, and a row's columns."""
-    control.send(experiment.to_dict())
+    control.send((experiment.to_dict(), None))
     kind, entries, initial, shape, columns, images = control.recv()
     assert kind == "ok" and images is False
     size = Signature.of(entries).size
@@ -395,7 +395,7 @@ def test_a_mistake_of_the_users_is_told_in_one_line(
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # it is this process
     control, theirs = Pipe()
     with control, theirs:
-        control.send(faulty(network={"name": "tests.tiny:Nothing"}).to_dict())
+        control.send((faulty(network={"name": "tests.tiny:Nothing"}).to_dict(), None))
         assert main(theirs) == 1
         assert control.recv() == (
             "error",

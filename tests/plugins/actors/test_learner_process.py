@@ -373,7 +373,7 @@ async def test_a_run_of_another_network_is_not_gone_on_with(tmp_path: Path) -> N
                 }
             },
             EnvironmentFailure,
-            "parent.rule = 'experience': the learner's process died with exit code -9",
+            "the spaces of 'tests.tiny:Faulty' cannot be seen: the process ended: killed ",
         ),
     ],
 )
