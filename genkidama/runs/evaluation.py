@@ -283,8 +283,8 @@ def _recorded(name: str) -> Any:
 #: Shares of the episodes for each process: some take longer than others.
 _SHARES = 4
 
-#: Below this, all processes build their environments at once; above, it must pay.
-_QUICK_SECONDS = 1.0
+#: Seconds that a process takes to start, beside those that its environment takes to be built.
+_START_SECONDS = 0.25
 
 #: A checkpoint, and the numbers of episodes to play with it.
 Job: TypeAlias = tuple[Path, list[int]]
@@ -297,9 +297,9 @@ def _ignore(_: float) -> None:
 class Players:
     """The processes of an evaluation, each with one environment as long as it takes.
 
-    The first builds its environment before the others do, and if that takes long, there are others
-    only if they shorten the evaluation. Where a second environment cannot be built, as of a device
-    that can be opened once, the first plays all.
+    The first builds its environment before the others do, and there are others only if they shorten
+    the evaluation. Where a second environment cannot be built, as of a device that can be opened
+    once, the first plays all.
 
     Args:
         request: what `evaluation_worker.serve` is told, but for the seed.
@@ -345,39 +345,41 @@ class Players:
         answers: dict[int, dict[str, Any]] = {}
         lock = threading.Lock()
         running: list[Future[None]] = []
+        episodes, played = sum(len(share) for _, share in jobs), 0
 
         def tell(value: float) -> None:
+            nonlocal played
             with lock:
                 watch(value)
+                played += 1
+                left = (time.monotonic() - began) * (episodes / played - 1.0)
+                if left / 2 > self._build_seconds + _START_SECONDS:
+                    add()
 
         def work(task: Task) -> None:
             with suppress(IndexError):
                 while True:
-                    number, (path, episodes) = waiting.popleft()
-                    began = time.monotonic()
-                    task.send((str(path), episodes, seed))
+                    number, (path, share) = waiting.popleft()
+                    task.send((str(path), share, seed))
                     while not isinstance(answer := task.receive(), dict):
                         tell(answer)
                     answers[number] = answer
-                    add(len(waiting) * (time.monotonic() - began))
 
         def join() -> None:
             with suppress(GenkidamaError):  # as of a device that can be opened once
                 work(self._begin(jobs[0][0]))
 
-        def add(left: float) -> None:
-            """Has other processes join if they shorten what is `left` to play, in seconds."""
-            with lock:
-                if max(_QUICK_SECONDS, left / 2) > self._build_seconds and len(running) < self.most:
-                    most = min(self.most, len(jobs)) - len(running)
-                    running.extend(threads.submit(join) for _ in range(most))
+        def add() -> None:
+            """Has all other processes join."""
+            most = min(self.most, len(jobs)) - len(running)
+            running.extend(threads.submit(join) for _ in range(most))
 
         if not self._tasks:
             self._begin(jobs[0][0])
+        began = time.monotonic()
         with ThreadPoolExecutor(self.most) as threads:
             with lock:  # one may be quick
                 running += [threads.submit(work, task) for task in self._tasks]
-            add(0.0)
             try:
                 for future in running:  # which grows, while one of them runs
                     future.result()

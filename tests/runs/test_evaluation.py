@@ -351,13 +351,20 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
 class Watched(CartPoleEnv):
     """Notes each time that it is built, may be slow then, and may refuse a second one."""
 
-    def __init__(self, notes: str, seconds: float = 0.0, alone: bool = False) -> None:
+    def __init__(
+        self, notes: str, seconds: float = 0.0, alone: bool = False, pace: float = 0.0
+    ) -> None:
         super().__init__()
+        self.pace = pace
         self.notes = os.open(notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
         os.write(self.notes, f"{os.getpid()}\n".encode())
         time.sleep(seconds)
         if alone:
             fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.pace)
+        return super().step(action)
 
     def close(self) -> None:
         os.close(self.notes)
@@ -366,13 +373,13 @@ class Watched(CartPoleEnv):
 @pytest.mark.parametrize(
     ("options", "settings", "builders"),
     [
-        ({}, {}, 3),
-        ({"alone": True}, {}, 3),
-        ({"alone": True}, {"exclusive": True}, 1),
-        ({}, {"period": 0.001}, 1),
-        ({"seconds": 1.2}, {}, 1),
+        ({}, {}, 1),
+        ({"pace": 0.03}, {}, 3),
+        ({"pace": 0.03, "alone": True}, {}, 3),
+        ({"pace": 0.03, "alone": True}, {"exclusive": True}, 1),
+        ({"pace": 0.03}, {"period": 0.001}, 1),
     ],
-    ids=["many", "refused", "exclusive", "clock", "slow"],
+    ids=["quick", "slow", "refused", "exclusive", "clock"],
 )
 def test_no_environment_is_built_in_vain(
     options: dict[str, Any], settings: dict[str, Any], builders: int, tmp_path: Path
