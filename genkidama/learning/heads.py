@@ -419,3 +419,15 @@ def head_for(space: gymnasium.Space[Any]) -> Head:
     if isinstance(space, gymnasium.spaces.Discrete):
         return Categorical(space)
     return Gaussian(space) if isinstance(space, gymnasium.spaces.Box) else MultiCategorical(space)
+
+
+def is_plain(head: Head) -> bool:
+    """True if its most probable action is that of a head of this file; a subclass may differ only
+    in how it learns and samples."""
+    kind = type(head)
+    return any(
+        issubclass(kind, each)
+        and kind.mode is each.mode
+        and getattr(kind, "to_environment", None) is getattr(each, "to_environment", None)
+        for each in (Categorical, MultiCategorical, Gaussian)
+    )
