@@ -112,7 +112,8 @@ def acting_network(policy: Policy, language: str) -> ActingNetwork:
     Raises:
         ConfigurationError: its network or its head has no code in that language.
     """
-    experiment, model, space = policy.experiment, policy.model, policy.action_space
+    experiment, model = policy.experiment, policy.model
+    space = policy.action_space
     without = ""
     if experiment.network.name != "actor-critic":
         without = f"network.name = {experiment.network.name!r}: a network"
@@ -176,8 +177,7 @@ def _about(policy: Policy, layers: Sequence[tuple[Array, Array]]) -> tuple[str, 
     }
     said = [f"{name:13}{text}" for name, text in lines.items() if text]
     found = [f"Policy for {environment.id}: from an observation to an action.", "", *said]
-    # No name may end the comment that it stands in.
-    return tuple(line.replace("*", "x").encode("ascii", "replace").decode() for line in found)
+    return tuple(line.encode("ascii", "replace").decode() for line in found)
 
 
 def _comment(lines: Iterable[str]) -> str:

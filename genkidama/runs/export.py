@@ -101,7 +101,7 @@ def export(policy: Policy, form: str, path: str | Path) -> Export:
             raise EnvironmentFailure(f"{path}: not written: by {made.checker} {error}") from None
         checked = (
             f"compared with NumPy by {made.checker} on {_COMPARED:,} observations: "
-            f"at most {difference:.0e} apart"
+            f"largest difference {difference:.1e}"
         )
     try:
         write_atomically(path, made.content)
