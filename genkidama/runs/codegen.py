@@ -121,7 +121,7 @@ def acting_network(policy: Policy, language: str) -> ActingNetwork:
         without = f"algorithm.name = {experiment.algorithm.name!r}: a head of its own"
     if without:
         raise ConfigurationError(
-            f"{without} that has no form in {language}; take ONNX: genkidama export --as onnx, "
+            f"{without} that has no form in {language}; take ONNX: genkidama export DIR --as onnx, "
             "or policy.to_onnx"
         )
     parts = unflatten(model.numbers, model.signature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from genkidama.runs import codegen, export
 from genkidama.runs.policy import Policy
 from tests.helpers import small, untrained
 from tests.runs.test_codegen import policy_of
+from tests.texts import code_block
 
 CHECKERS = {"c": "cc", "js": "node"}
 
@@ -166,3 +168,28 @@ def test_onnx_takes_the_networks_that_c_does_not(tmp_path: Path) -> None:
     found = export.export(policy, "onnx", tmp_path / "policy.onnx")
     said = COMPARED.fullmatch(found.checked)
     assert said is not None and said[1] == "ONNX Runtime" and float(said[2]) < 1e-4
+
+
+@pytest.mark.slow
+def test_the_code_on_the_page_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if shutil.which("cc") is None or shutil.which("node") is None:
+        pytest.skip("there is no cc, or no node")
+    page = "docs/export.md"
+    policy = Policy(untrained(tmp_path / "run", small()).load())
+    for write, name in ((policy.to_c, "h"), (policy.to_js, "js"), (policy.to_onnx, "onnx")):
+        write(tmp_path / f"policy.{name}")
+    expected, _ = policy.predict([0.1, -0.2, 0.0, 0.3], deterministic=True)
+    (tmp_path / "main.c").write_text(code_block(page, "c"))
+    (tmp_path / "main.js").write_text(code_block(page, "js"))
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    program = "cc -std=c99 -Wall -Werror main.c -lm -o main && ./main && node main.js"
+    said = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, check=True)
+    assert said.stdout.decode().split() == [str(expected)] * 2
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code_block(page, "python"), names)
+    zeros, _ = policy.predict(np.zeros((1, 4)), deterministic=True)
+    assert np.array_equal(names["actions"], zeros) and names["onnxruntime"] is onnxruntime
