@@ -92,8 +92,9 @@ class ActingNetwork:
 
     @property
     def constants(self) -> int:
-        """The bytes that its numbers take."""
-        return 4 * sum(array.size for array in self.arrays.values())
+        """The bytes that its numbers take in C, bounds or choices of the columns among them."""
+        columns = 0 if self.single else 2 * self.actions
+        return 4 * (columns + sum(array.size for array in self.arrays.values()))
 
     @property
     def arrays(self) -> dict[str, Array]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -187,7 +186,7 @@ def _c(policy: Policy, path: Path) -> _Made:
     prefix = re.sub(r"\W", "_", path.stem.lower(), flags=re.ASCII)
     prefix = prefix if prefix[:1].isalpha() else f"policy_{prefix}"
     text = to_c(network, prefix).encode()
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    compiler = os.environ.get("CC", "").split() or ["cc"]
     mask = ", mask" if network.masked else ""
     act = f"policy_act(given{mask}, action)"
     program = Template(_C_CHECK).substitute(

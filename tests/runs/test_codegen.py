@@ -171,9 +171,10 @@ def test_a_header_is_strict_c_and_c_plus_plus_and_stands_beside_another(
     for name in ("one", "other"):
         (tmp_path / f"{name}.h").write_text(to_c(network, name))
     (tmp_path / "both.c").write_text('#include "one.h"\n#include "other.h"\n#include "one.h"\n')
+    (tmp_path / "again.c").write_text('#include "one.h"\n')
     for compiler in (("cc", *STRICT), ("c++", "-x", "c++", "-std=c++11", *STRICT[1:])):
-        command = [*compiler, "-Wdouble-promotion", "-fsyntax-only", "both.c"]
-        subprocess.run(command, cwd=tmp_path, check=True)
+        linked = ("-Wdouble-promotion", "-shared", "-fPIC", "both.c", "again.c", "-o", "both.so")
+        subprocess.run([*compiler, *linked], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("run", [by_c, by_js])
