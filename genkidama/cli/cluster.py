@@ -30,7 +30,7 @@ from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare, prepare_directory, resumable
-from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
+from genkidama.runs.run import CHILDREN, LOGS, OWNER, SETTINGS, Run
 from genkidama.runtime import forkserver
 from genkidama.runtime.import_strings import is_import_string
 from genkidama.runtime.machine import ONE_THREAD, available_bytes, available_cores, loop_factory
@@ -256,6 +256,8 @@ class Cluster:
         patience = math.inf
         while True:
             if self._forward(first, watch, children) and page:
+                with suppress(OSError, IndexError):  # the same, with its owner's controls
+                    page = f"its page: {(self._path / OWNER).read_text().splitlines()[1]}"
                 say(page)
                 page = ""
             if first.over:

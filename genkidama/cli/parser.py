@@ -186,6 +186,7 @@ VERBS = {
                 const=7,
             ),
             flag("--viewer", "a token that shows the run, and a link; it admits no child"),
+            flag("--owner", "the same, which may also stop and steer the run (page, top)"),
             flag("--revoke", "remove the name's tokens, and make none"),
             flag("--list", "list the names with tokens, and make none"),
             LISTEN,

@@ -96,7 +96,8 @@ def answer(
         return entry.name, None
     words = "this parent asks for a token: Authorization: Bearer TOKEN"
     if entry is not None and entry.viewer:
-        words = "this token is a viewer's, and admits no child"
+        article = "an" if entry.kind == "owner" else "a"
+        words = f"this token is {article} {entry.kind}'s, and admits no child"
     elif entry is not None:
         words = f"the token of {entry.name!r} has ended"
     elif token:

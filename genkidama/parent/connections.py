@@ -206,6 +206,13 @@ class ConnectionManager:
             self._dismissed.add(connection)
             self._close(connection, CloseCode.NORMAL_CLOSURE, "the run is over")
 
+    def exclude(self, name: str) -> None:
+        """Closes the connection of a child that the server has excluded; if it comes back, it is
+        told why."""
+        self._waiting.pop(name, None)
+        if (connection := self.children.pop(name, None)) is not None:
+            self._close(connection, CloseCode.POLICY_VIOLATION, "the run's owner has excluded it")
+
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""
         for connection in tuple(self._open):

@@ -201,6 +201,20 @@ class Warned(Event, kw_only=True):
     """Text for people."""
 
 
+class Commanded(Event, kw_only=True):
+    """The run's owner asked for something, and got it."""
+
+    event: Literal["command"] = "command"
+    action: str
+    """`"stop"`, `"checkpoint"`, `"extend"`, `"film"`, `"exclude"` or `"admit"`."""
+    by: str
+    """The name of the owner's token."""
+    child: str | UnsetType = UNSET
+    """`exclude`, `admit`: the child's name."""
+    limits: dict[str, int | float] | UnsetType = UNSET
+    """`extend`: the limits of `[stop]` from then on, by their names."""
+
+
 class TrialAssigned(Event, kw_only=True):
     """Search: a node is given a trial."""
 

@@ -21,6 +21,7 @@ from genkidama.server.events import (
     KINDS,
     AveragingChosen,
     CheckpointWritten,
+    Commanded,
     Evaluated,
     Event,
     Exchange,
@@ -137,6 +138,10 @@ LINES: list[tuple[Event, str]] = [
         '{"time":1.5,"event":"stop","reason":"500 exchanges a child done","version":8}',
     ),
     (Stopped(time=1.5, reason="SIGTERM"), '{"time":1.5,"event":"stop","reason":"SIGTERM"}'),
+    (
+        Commanded(time=1.5, action="extend", by="anna", limits={"steps": 15}),
+        '{"time":1.5,"event":"command","action":"extend","by":"anna","limits":{"steps":15}}',
+    ),
     (
         Warned(time=1.5, reason="no space left"),
         '{"time":1.5,"event":"warning","reason":"no space left"}',

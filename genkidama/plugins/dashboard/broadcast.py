@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 from websockets.frames import Frame, Opcode
 
+from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.routes import HttpResponse, read_file
 from genkidama.runs.status import Facts, RunStatus
@@ -72,6 +73,14 @@ class Page:
     def metrics(self) -> HttpResponse:
         """The text for Prometheus."""
         return metrics(self.status())
+
+    def command(self, by: str, action: str, child: str, share: float) -> None:
+        """Does what the run's owner asks, by its name; see `ParameterServer.command`.
+
+        Raises:
+            ProtocolError: it cannot be done.
+        """
+        raise ProtocolError("order", "a finished run is not steered")
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, and whether it is compressed; None if there is none."""

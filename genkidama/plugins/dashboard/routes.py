@@ -1,7 +1,9 @@
 """Routes of the page: permissions and answers of plain HTTP requests, and the static files.
 
 Laws of this file:
-- No request changes anything. Everything is `GET`, or `HEAD` for its head.
+- Everything is `GET`, or `HEAD` for its head, and changes nothing; but a `POST` to `/control`.
+- `POST /control` is for the run's owner. A browser must say that the page itself sends it, by
+  `Origin`; a cookie without it is refused. So no other page steers a run in its owner's browser.
 - `/healthz` and `/readyz` are for everybody; the rest is for viewers, if the parent has tokens.
 - Without tokens a request must name this machine by one of its addresses or names. So a foreign
   web page whose name points here (DNS rebinding) reads nothing.
@@ -20,13 +22,18 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
+import msgspec
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 
 #: Where the feed is.
 WATCH = "/watch"
+
+#: What steers the run.
+CONTROL = "/control"
 
 #: What a browser may load, and where; of the page itself there is nothing inline.
 POLICY = (
@@ -98,6 +105,7 @@ class Contents(Protocol):
     def metrics(self) -> HttpResponse: ...
     def unready(self) -> str: ...
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
+    def command(self, by: str, action: str, child: str, share: float) -> None: ...
 
 
 def is_watching(asked: HttpRequest) -> bool:
@@ -109,6 +117,8 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     """The answer to a request that is for no child's websocket, at `now` in Unix seconds; None if
     it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
+    if path == CONTROL:
+        return _refusal(asked, viewers, now) or _control(asked, page, viewers, now)
     if asked.method not in ("GET", "HEAD"):
         return None
     if path == "/healthz":
@@ -141,6 +151,32 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     return HttpResponse(HTTPStatus.OK, body, kind, more)
 
 
+def _control(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse:
+    """The answer to one who may look: to `GET` its name as an owner, to `POST` what came of it."""
+    shown = viewers.shown(asked.headers, cookie_of(asked.headers.get("host", "")))
+    owner = viewers.owner(shown, now)
+    if asked.method in ("GET", "HEAD"):
+        never = (("Cache-Control", "no-store"),)
+        return HttpResponse(
+            HTTPStatus.OK, msgspec.json.encode({"owner": owner}), _KINDS["json"], never
+        )
+    if asked.method != "POST":
+        return _words(HTTPStatus.METHOD_NOT_ALLOWED, "POST steers the run", ("Allow", "GET, POST"))
+    if not owner:
+        return _words(HTTPStatus.FORBIDDEN, "only the run's owner steers it, by a token of its own")
+    if shown.is_cookie and "origin" not in asked.headers:
+        return _words(HTTPStatus.FORBIDDEN, "a browser says by Origin which page sends a command")
+    given = {key: values[-1] for key, values in parse_qs(asked.target.partition("?")[2]).items()}
+    try:
+        share = float(given.get("share", "0.5"))
+        page.command(owner, given.get("action", ""), given.get("child", ""), share)
+    except ValueError:
+        return _words(HTTPStatus.CONFLICT, f"share = {given['share']!r}: expected a number")
+    except ProtocolError as error:
+        return _words(HTTPStatus.CONFLICT, error.reason)
+    return HttpResponse(HTTPStatus.OK, b"done\n")
+
+
 def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse | None:
     """The refusal of a request, or a link's welcome; None if it is allowed."""
     headers = asked.headers
@@ -148,11 +184,9 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
     origin = headers.get("origin")
     if origin is not None and not (host and origin in (f"http://{host}", f"https://{host}")):
         return _words(HTTPStatus.FORBIDDEN, "no other web page may look at a run")
-    if viewers.open:
-        if not is_own_host(host, viewers.names):
-            words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
-            return _words(HTTPStatus.FORBIDDEN, words)
-        return None
+    if viewers.open and not is_own_host(host, viewers.names):
+        words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
+        return _words(HTTPStatus.FORBIDDEN, words)
     key = parse_qs(asked.target.partition("?")[2]).get("key", [""])[0]
     if key and asked.path == "/":
         if asked.method == "HEAD":  # a preview of the link, which must not use it up
@@ -160,6 +194,8 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
                 HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),)
             )
         return _open_link(key, host, viewers, now)
+    if viewers.open:
+        return None
     shown = viewers.shown(headers, cookie_of(host))
     problem = viewers.problem(shown, now)
     if not problem:

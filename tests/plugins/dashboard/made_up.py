@@ -315,6 +315,9 @@ class MadeUp:
     def unready(self) -> str:
         raise NotImplementedError
 
+    def command(self, by: str, action: str, child: str, share: float) -> None:
+        raise NotImplementedError
+
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         asked = parse_request(request)
         if asked.path.startswith("/runs/"):
