@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
     @property
     def viewer(self) -> bool:
-        """Whether it shows the run, and admits no child."""
+        """True if it shows the run, and admits no child."""
         return self.kind != ""
 
     def __repr__(self) -> str:

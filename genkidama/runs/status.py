@@ -31,6 +31,7 @@ from genkidama.server.events import (
     Evaluated,
     Event,
     Exchange,
+    Filmed,
     Joined,
     Left,
     Measures,
@@ -240,6 +241,8 @@ class RunStatus:
         self.experiment = experiment
         #: Names of children that the run's owner has excluded.
         self.excluded: list[str] = []
+        #: The version that plays in the newest film.
+        self.film: int | None = None
         #: The part of a search; None in a plain run.
         self.search: SearchPart | None = None
         if experiment.searches:
@@ -412,6 +415,8 @@ class RunStatus:
             case Evaluated():
                 names = ("mean", "std", "episodes", "solved", "threshold")
                 self._evaluation = {name: getattr(event, name) for name in names}
+            case Filmed():
+                self.film = event.version
             case Commanded(action="exclude", child=str(child)):
                 self.excluded.append(child)
             case Commanded(action="admit", child=str(child)) if child in self.excluded:
@@ -658,6 +663,7 @@ class RunStatus:
                 "watt_hours": self.watt_hours(now),
                 "notes": self._notes(now),
                 "excluded": self.excluded,
+                "film": self.film,
             },
             "learning": {
                 "update": plain.update if plain else float(search.reports) if search else 0.0,

@@ -181,6 +181,16 @@ class CheckpointWritten(Event, kw_only=True):
     """Its name in `checkpoints/`."""
 
 
+class Filmed(Event, kw_only=True):
+    """A film of a checkpoint is on the disk, for the run's page."""
+
+    event: Literal["film"] = "film"
+    version: int
+    """The version of θ_P that plays."""
+    file: str
+    """Its name in `films/`."""
+
+
 class Stopped(Event, kw_only=True):
     """The run is over, or its parent was asked to stop."""
 

@@ -25,6 +25,7 @@ from genkidama.server.events import (
     Evaluated,
     Event,
     Exchange,
+    Filmed,
     Joined,
     Left,
     Measures,
@@ -141,6 +142,10 @@ LINES: list[tuple[Event, str]] = [
     (
         Commanded(time=1.5, action="extend", by="anna", limits={"steps": 15}),
         '{"time":1.5,"event":"command","action":"extend","by":"anna","limits":{"steps":15}}',
+    ),
+    (
+        Filmed(time=1.5, version=8, file="version-0000000008.mp4"),
+        '{"time":1.5,"event":"film","version":8,"file":"version-0000000008.mp4"}',
     ),
     (
         Warned(time=1.5, reason="no space left"),

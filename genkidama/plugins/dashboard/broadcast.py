@@ -19,6 +19,7 @@ from websockets.frames import Frame, Opcode
 
 from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import HttpResponse, read_file
 from genkidama.runs.status import Facts, RunStatus
 
@@ -47,8 +48,9 @@ class Viewer(Protocol):
 class Page:
     """A run that is shown: the source of a feed, and of the answers of the routes."""
 
-    def __init__(self, status: RunStatus) -> None:
+    def __init__(self, status: RunStatus, policies: Policies) -> None:
         self.run_status = status
+        self._policies = policies
         self.feed = Broadcaster(self)
 
     def now(self) -> float:
@@ -81,6 +83,14 @@ class Page:
             ProtocolError: it cannot be done.
         """
         raise ProtocolError("order", "a finished run is not steered")
+
+    def policy(self, version: int | None) -> bytes:
+        """The newest policy, or that of a checkpoint, as JSON; see `Policies.document`."""
+        return self._policies.document(version)
+
+    def film(self) -> bytes | None:
+        """The newest film; None if there is none."""
+        return self._policies.film()
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, and whether it is compressed; None if there is none."""

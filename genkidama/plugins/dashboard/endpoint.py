@@ -27,6 +27,7 @@ from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.films import make_film
+from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import (
     CONTROL,
     HttpResponse,
@@ -38,9 +39,9 @@ from genkidama.plugins.dashboard.routes import (
 from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.tokens import Entry, link_cookie, link_token, parse_tokens, written
+from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.run import OWNER
 from genkidama.runs.status import Facts
-from genkidama.server.events import Warned
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
@@ -76,9 +77,10 @@ class Dashboard(Observer, Page):
         self._parent = parent
         self._server = parent.server
         self._connections = parent.connections
-        Page.__init__(self, parent.status)
-        settings = parent.experiment.parent
         assert parent.out is not None
+        policies = Policies(lambda: parent.server.experiment, parent.out, self._newest)
+        Page.__init__(self, parent.status, policies)
+        settings = parent.experiment.parent
         file = parent.out / _OPENED
         opened: frozenset[str] = frozenset()
         with suppress(OSError, UnicodeDecodeError):
@@ -201,11 +203,16 @@ class Dashboard(Observer, Page):
             self._connections.exclude(child)
         elif action == "film":
             assert self._parent.out is not None
-            film = make_film(self._server, self._server.experiment, self._parent.out, self._warn)
+            film = make_film(self._server, self._server.experiment, self._parent.out, self.now)
             self._film = asyncio.create_task(film)
 
-    def _warn(self, reason: str) -> None:
-        self._server.trials.events.append(Warned(time=self.now(), reason=reason))
+    def _newest(self) -> tuple[Signature, Vector, int] | None:
+        """The weights that a checkpoint would have; none of a search, nor of a part of them."""
+        trial = self._server.trial
+        vector = trial.vector if trial.average is None else trial.average
+        if vector is None or trial.signature is None or trial.part.count > 1:
+            return None
+        return trial.signature, vector, trial.version
 
     def complete(self) -> None:
         server = self._server

@@ -13,6 +13,7 @@ from genkidama.config.allowlist import modules
 from genkidama.config.experiment import Experiment
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
+from genkidama.server.events import Event, Filmed, Warned
 from genkidama.server.parameter_server import ParameterServer
 
 #: The folder in a run's directory; `version-N.mp4` plays version N.
@@ -30,27 +31,32 @@ def newest_film(out: Path) -> Path | None:
 
 
 async def make_film(
-    server: ParameterServer, experiment: Experiment, out: Path, complain: Callable[[str], None]
+    server: ParameterServer, experiment: Experiment, out: Path, now: Callable[[], float]
 ) -> None:
     """Makes a film of the checkpoint that the server was asked for, one at a time, at a low
-    priority. `complain` is called with the reason if it fails."""
+    priority; an event says what came of it. `now` is the parent's clock."""
+    film = None
     try:
         async with asyncio.timeout(_CHECKPOINT_SECONDS):
             while "checkpoint" in server.asked:
                 await asyncio.sleep(_LOOK_SECONDS)
-        problem = await _play(experiment, out)
+        film, problem = await _play(experiment, out)
     except TimeoutError:
         problem = "it takes too long"
     finally:
         server.asked.discard("film")
-    if problem:
-        complain(f"no film was made: {problem}")
+    if film is None:
+        event: Event = Warned(time=now(), reason=f"no film was made: {problem}")
+    else:
+        version = int(film.stem.rpartition("-")[2])
+        event = Filmed(time=now(), version=version, file=film.name)
+    server.trials.events.append(event)
 
 
-async def _play(experiment: Experiment, out: Path) -> str:
+async def _play(experiment: Experiment, out: Path) -> tuple[Path | None, str]:
     folder = CheckpointFolder(out / CHECKPOINTS)
     if not (versions := folder.versions()):
-        return f"{folder.path}: there is no checkpoint"
+        return None, f"{folder.path}: there is no checkpoint"
     path = folder.version_path(versions[-1])
     film = out / FILMS / f"{path.stem}.mp4"
     film.parent.mkdir(exist_ok=True)
@@ -74,4 +80,5 @@ async def _play(experiment: Experiment, out: Path) -> str:
         if process.returncode == 0:
             unfinished.replace(film)
         unfinished.unlink(missing_ok=True)
-    return "" if process.returncode == 0 else (said.splitlines() or ["it said nothing"])[-1]
+    problem = (said.splitlines() or ["it said nothing"])[-1]
+    return (film, "") if process.returncode == 0 else (None, problem)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import gzip
 import ipaddress
+import re
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -63,7 +64,15 @@ _KINDS = {
     "png": "image/png",
     "ico": "image/x-icon",
     "json": "application/json",
+    "mp4": "video/mp4",
 }
+
+#: Paths of this page beside its files.
+_SHOWN = ("/", WATCH, "/favicon.ico", "/status", "/metrics", "/policy", "/film")
+
+_NEVER = (("Cache-Control", "no-store"),)
+
+_VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class HttpRequest(NamedTuple):
@@ -106,6 +115,8 @@ class Contents(Protocol):
     def unready(self) -> str: ...
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
     def command(self, by: str, action: str, child: str, share: float) -> None: ...
+    def policy(self, version: int | None) -> bytes: ...
+    def film(self) -> bytes | None: ...
 
 
 def is_watching(asked: HttpRequest) -> bool:
@@ -127,18 +138,21 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
         why = page.unready()
         status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
         return HttpResponse(status, f"{why or 'ready'}\n".encode())
-    if path not in ("/", WATCH, "/favicon.ico", "/status", "/metrics") and not (
-        path.startswith("/static/")
-    ):
+    if path not in _SHOWN and not path.startswith("/static/"):
         return None
     refused = _refusal(asked, viewers, now)
     if refused is not None or path == WATCH:
         return refused
     if path == "/status":
-        never = (("Cache-Control", "no-store"),)
-        return HttpResponse(HTTPStatus.OK, page.status(), _KINDS["json"], never)
+        return HttpResponse(HTTPStatus.OK, page.status(), _KINDS["json"], _NEVER)
     if path == "/metrics":
         return page.metrics()
+    if path == "/policy":
+        version = _given(asked).get("version", "")
+        number = int(version) if _VERSION.fullmatch(version) else None
+        return HttpResponse(HTTPStatus.OK, page.policy(number), _KINDS["json"], _NEVER)
+    if path == "/film" and (film := page.film()) is not None:
+        return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
     name = "static/index.html" if path == "/" else path[1:]
     found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
@@ -151,22 +165,25 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     return HttpResponse(HTTPStatus.OK, body, kind, more)
 
 
+def _given(asked: HttpRequest) -> dict[str, str]:
+    """What stands in the query of a request; of a repeated name the first counts."""
+    return {name: values[0] for name, values in parse_qs(asked.target.partition("?")[2]).items()}
+
+
 def _control(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse:
     """The answer to one who may look: to `GET` its name as an owner, to `POST` what came of it."""
     shown = viewers.shown(asked.headers, cookie_of(asked.headers.get("host", "")))
     owner = viewers.owner(shown, now)
     if asked.method in ("GET", "HEAD"):
-        never = (("Cache-Control", "no-store"),)
-        return HttpResponse(
-            HTTPStatus.OK, msgspec.json.encode({"owner": owner}), _KINDS["json"], never
-        )
+        body = msgspec.json.encode({"owner": owner})
+        return HttpResponse(HTTPStatus.OK, body, _KINDS["json"], _NEVER)
     if asked.method != "POST":
         return _words(HTTPStatus.METHOD_NOT_ALLOWED, "POST steers the run", ("Allow", "GET, POST"))
     if not owner:
         return _words(HTTPStatus.FORBIDDEN, "only the run's owner steers it, by a token of its own")
     if shown.is_cookie and "origin" not in asked.headers:
         return _words(HTTPStatus.FORBIDDEN, "a browser says by Origin which page sends a command")
-    given = {key: values[-1] for key, values in parse_qs(asked.target.partition("?")[2]).items()}
+    given = _given(asked)
     try:
         share = float(given.get("share", "0.5"))
         page.command(owner, given.get("action", ""), given.get("child", ""), share)
@@ -187,7 +204,7 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
     if viewers.open and not is_own_host(host, viewers.names):
         words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
         return _words(HTTPStatus.FORBIDDEN, words)
-    key = parse_qs(asked.target.partition("?")[2]).get("key", [""])[0]
+    key = _given(asked).get("key", "")
     if key and asked.path == "/":
         if asked.method == "HEAD":  # a preview of the link, which must not use it up
             return HttpResponse(

@@ -116,7 +116,8 @@ class _Top(LiveDisplay):
         self._words = "connecting"
         self._said = Once()
         #: An owner's: the key whose line is being typed, the line, and what came of the last one.
-        self._key = self._typed = self._answer = ""
+        self._key = self._typed = ""
+        self._answer = ""
         self._steers = False
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(sys.stdout)
