@@ -48,9 +48,11 @@ class Viewer(Protocol):
 class Page:
     """A run that is shown: the source of a feed, and of the answers of the routes."""
 
-    def __init__(self, status: RunStatus, policies: Policies) -> None:
+    #: What it plays, and the films.
+    policies: Policies
+
+    def __init__(self, status: RunStatus) -> None:
         self.run_status = status
-        self._policies = policies
         self.feed = Broadcaster(self)
 
     def now(self) -> float:
@@ -86,11 +88,11 @@ class Page:
 
     def policy(self, version: int | None) -> bytes:
         """The newest policy, or that of a checkpoint, as JSON; see `Policies.document`."""
-        return self._policies.document(version)
+        return self.policies.document(version)
 
     def film(self) -> bytes | None:
         """The newest film; None if there is none."""
-        return self._policies.film()
+        return self.policies.film()
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, and whether it is compressed; None if there is none."""

@@ -78,8 +78,8 @@ class Dashboard(Observer, Page):
         self._server = parent.server
         self._connections = parent.connections
         assert parent.out is not None
-        policies = Policies(lambda: parent.server.experiment, parent.out, self._newest)
-        Page.__init__(self, parent.status, policies)
+        Page.__init__(self, parent.status)
+        self.policies = Policies(lambda: parent.server.experiment, parent.out, self._newest)
         settings = parent.experiment.parent
         file = parent.out / _OPENED
         opened: frozenset[str] = frozenset()

@@ -43,7 +43,7 @@ Newest = Callable[[], tuple[Signature, Vector, int] | None]
 def policy_document(
     experiment: Experiment, signature: Signature, vector: Vector, version: int
 ) -> dict[str, Any]:
-    """What a page needs to play these weights; with `problem` instead where it cannot."""
+    """All that a page needs to play these weights; `problem` instead where it cannot."""
     parts = {
         name: part
         for name, part in unflatten(vector, signature).items()

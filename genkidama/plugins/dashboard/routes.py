@@ -166,7 +166,7 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
 
 
 def _given(asked: HttpRequest) -> dict[str, str]:
-    """What stands in the query of a request; of a repeated name the first counts."""
+    """The query of a request; of a repeated name the first counts."""
     return {name: values[0] for name, values in parse_qs(asked.target.partition("?")[2]).items()}
 
 

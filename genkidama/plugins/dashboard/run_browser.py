@@ -158,7 +158,8 @@ class RecordedPage(Page):
     """The page of a recorded run."""
 
     def __init__(self, run: RecordedRun) -> None:
-        super().__init__(run.status, Policies(lambda: run.experiment, run.path, lambda: None))
+        super().__init__(run.status)
+        self.policies = Policies(lambda: run.experiment, run.path, lambda: None)
         self.run = run
 
     def now(self) -> float:

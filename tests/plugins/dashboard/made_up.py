@@ -323,7 +323,7 @@ class MadeUp:
         return json.dumps(self.policies[version]).encode()
 
     def film(self) -> bytes | None:
-        return None
+        return b""
 
     def command(self, by: str, action: str, child: str, share: float) -> None:
         raise NotImplementedError

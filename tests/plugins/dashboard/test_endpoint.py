@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import random
@@ -18,15 +19,17 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.parent.connection import PIECE_BYTES
-from genkidama.plugins.dashboard import endpoint
+from genkidama.plugins.dashboard import endpoint, policies
 from genkidama.protocol.messages import Push
 from genkidama.protocol.tokens import link_cookie, link_token, written
 from genkidama.runs.status import RunStatus, fold
 from genkidama.server.events import from_line
 from genkidama.server.limits import ANSWERS_OF_ONE, VIEWERS_OF_ONE
-from tests.helpers import constant, eventually, history, running
+from tests.helpers import constant, eventually, history, running, small
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_authentication import Bearer, bearer
 from tests.plugins.dashboard.test_run_browser import fetch
@@ -443,3 +446,68 @@ async def test_a_film_that_cannot_be_made_is_a_warning(parent: Parent, tmp_path:
         (warning,) = history(tmp_path / "run", "warning")
         assert warning["reason"].startswith("no film was made: error: ")
         assert parent.server.asked == set()
+
+
+async def policy(parent: Parent, query: str = "") -> dict[str, Any]:
+    status, body = await fetch(place(parent, f"policy{query}"))
+    assert status == 200
+    return dict(json.loads(body))
+
+
+async def test_the_newest_weights_and_those_of_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small(parent={"checkpoint_seconds": 0.2, "alpha": 1.0})
+    model = Model(experiment, make_environment(experiment.environment))
+    monkeypatch.setattr(policies, "SECONDS", 0.0)
+    async with running(experiment, tmp_path / "run") as parent:
+        assert (await policy(parent))["problem"] == "there are no weights yet"
+        async with FakeChild(parent.address, "pi", signature=model.signature) as child:
+            await child.enter()
+            for number in (1, 2):
+                await child.ask(
+                    Push(version=0, sequence=number, vector=np.full_like(model.numbers, number))
+                )
+                found = await policy(parent)
+                assert found["version"] == number
+                raw = np.frombuffer(base64.b64decode(found["numbers"]), np.float32)
+                names = [name for name, _ in found["arrays"]]
+                assert set(raw) == {number} and all(each.startswith("policy.") for each in names)
+                folder = tmp_path / "run/checkpoints"
+                await eventually(lambda: list(folder.glob(f"version-*{number}.safetensors")))  # noqa: B023
+            assert (await policy(parent))["checkpoints"] == [1, 2]
+            first = await policy(parent, "?version=1")
+            assert first["version"] == 1 and first["arrays"] == found["arrays"]
+            assert "no such checkpoint" in (await policy(parent, "?version=77"))["problem"]
+            # Others than versions are not looked for on the disk.
+            assert (await policy(parent, "?version=../../x"))["version"] == 2
+            monkeypatch.setattr(policies, "SECONDS", 60.0)
+            await child.ask(Push(version=0, sequence=3, vector=np.full_like(model.numbers, 3)))
+            assert (await policy(parent))["version"] == 2  # a minute old at most
+
+
+async def test_weights_and_films_are_for_viewers(guarded: Parent) -> None:
+    for path in ("policy", "film"):
+        assert (await fetch(place(guarded, path)))[0] == 401
+        assert (await fetch(place(guarded, path), **bearer(PI)))[0] == 401
+    assert (await fetch(place(guarded, "policy"), **bearer(VIEWER)))[0] == 200
+    assert (await fetch(place(guarded, "film"), **bearer(VIEWER)))[0] == 404
+
+
+async def test_a_film_is_made_and_shown(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")
+    experiment = small()
+    model = Model(experiment, make_environment(experiment.environment))
+    async with running(experiment, tmp_path / "run") as parent:
+        token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
+        async with FakeChild(parent.address, "pi", signature=model.signature) as child:
+            await child.enter()
+            await child.ask(Push(version=0, sequence=1, vector=model.numbers))
+            assert (await steer(parent, "action=film", **bearer(token)))[0] == 200
+            await eventually(lambda: history(tmp_path / "run", "film"), seconds=60)
+        (line,) = history(tmp_path / "run", "film")
+        assert (line["version"], line["file"]) == (1, "version-0000000001.mp4")
+        status, film = await fetch(place(parent, "film"))
+        assert status == 200 and film[4:8] == b"ftyp"
+        assert json.loads((await fetch(place(parent, "status")))[1])["run"]["film"] == 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -19,8 +20,9 @@ from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.dashboard.policies import policy_document
-from tests.helpers import ROOT
-from tests.plugins.dashboard.made_up import STATIC
+from tests.helpers import ROOT, until
+from tests.plugins.dashboard.browser import DRAWN, Look, browsing, picture, violations
+from tests.plugins.dashboard.made_up import STATIC, document, made_up
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 
@@ -305,3 +307,116 @@ def test_the_network_gives_what_numpys_gives(
             bounds = env.action_space.low, env.action_space.high
             np.testing.assert_allclose(ours[1], np.clip(row, *bounds), rtol=1e-6)
     assert math.isfinite(outputs.sum())
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Look]:
+    with browsing() as look:
+        yield look
+
+
+def constant_policy(version: int, action: int, **changes: Any) -> dict[str, Any]:
+    """A policy for CartPole that does the same whatever it sees."""
+    experiment = Experiment().with_settings({"network.hidden": [2], **changes})
+    model = Model(experiment, make_environment(experiment.environment))
+    model.numbers[:] = 0.0
+    model.network.parts["policy.2.bias"][action] = 1.0
+    return policy_document(experiment, model.signature, model.numbers, version)
+
+
+def at(version: int, **changes: Any) -> dict[str, Any]:
+    """What a parent says of a run of CartPole at this version."""
+    whole = document()
+    whole["run"] |= {"environment": "CartPole-v1", **changes}
+    whole["learning"]["version"] = version
+    return whole
+
+
+def label(page: Any) -> str:
+    return str(page.inner_text("#play-label"))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look, width: int) -> None:
+    with made_up(at(9)) as parent:
+        parent.policies = {
+            None: {**constant_policy(9, 1), "checkpoints": [3, 5]},
+            3: constant_policy(3, 0),
+            5: {"version": 5, "problem": "no such checkpoint"},
+        }
+        with look(parent.url, width=width) as page:
+            page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
+            # Pushed to one side without end, the pole falls within eleven steps.
+            until(lambda: re.search(r"step (8|9|10|11) · return", label(page)))
+            assert not violations(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            picture(page, f"play-{width}")
+            page.focus("#play-version")
+            page.keyboard.press("Home")
+            page.wait_for_selector("#play-label >> text=version 3 plays (newest 9)")
+            assert page.get_attribute("#play-version", "aria-valuetext") == "version 3"
+            page.keyboard.press("ArrowRight")  # a checkpoint that was deleted meanwhile
+            page.wait_for_selector("#play-version[max='1']")
+            page.keyboard.press("End")
+            page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
+            page.focus("#play-pause")
+            page.keyboard.press("Space")
+            before = label(page)
+            page.wait_for_timeout(300)
+            assert label(page) == before
+            page.keyboard.press("Space")
+            until(lambda: label(page) != before)
+            parent.policies[None] = {**constant_policy(20, 0), "checkpoints": [3]}
+            parent.say({**at(20), "type": "status"})
+            page.wait_for_selector("#play-label >> text=version 20 plays (the newest)")
+
+
+def test_weights_are_asked_for_every_five_seconds_at_most(look: Look) -> None:
+    with made_up(at(1)) as parent:
+        parent.policies = {None: {**constant_policy(1, 0), "checkpoints": []}}
+        with look(parent.url) as page:
+            asked: list[float] = []
+            page.on("request", lambda request: asked.append(1) if "policy" in request.url else None)
+            page.wait_for_selector("#play-label >> text=version 1 plays")
+            asked.clear()
+            for version in range(2, 22):
+                parent.say({**at(version), "type": "status"})
+                page.wait_for_timeout(100)
+            assert len(asked) <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"environment": "Ant-v5"}, ""),
+        ({"environment": "Ant-v5", "film": 7}, "a film of version 7"),
+        ({"kind": "search"}, ""),
+    ],
+)
+def test_what_it_cannot_play_is_a_film_or_nothing(
+    look: Look, changes: dict[str, Any], shown: str
+) -> None:
+    with made_up(at(9, **changes)) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        assert page.is_visible("#play") == bool(shown)
+        if shown:
+            assert label(page) == shown and page.get_attribute("#play-film", "src").endswith("=7")
+
+
+def test_the_whole_page_takes_at_most_300_kilobytes(look: Look) -> None:
+    sizes: dict[str, int] = {}
+    with made_up(at(9)) as parent:
+        parent.policies = {None: {**constant_policy(9, 1), "checkpoints": []}}
+        with look(parent.url) as page:
+            page.wait_for_selector(DRAWN)
+            page.on(
+                "requestfinished",
+                lambda request: sizes.update({request.url: request.sizes()["responseBodySize"]}),
+            )
+            page.reload()
+            page.wait_for_selector("#play-label >> text=plays")
+            page.wait_for_load_state("networkidle")
+    assert any("play.js" in url for url in sizes) and sum(sizes.values()) < 120_000, sizes

@@ -351,6 +351,10 @@ const lunarlander = {
       pen.line(hip, turned(foot, angle, state), "ink", 0.14);
     }
     pen.shape(HULL.map((corner) => turned(corner, angle, state)), "accent");
+    const top = 400 / SCALE;
+    if (state.y > top + 0.5) {  // it is above all that is shown
+      pen.shape([[-0.3, -0.6], [0.3, -0.6], [0, -0.1]].map(([x, y]) => [state.x + x, top + y]), "accent");
+    }
     const [main, side] = state.engines;
     if (main) {
       const flame = [[0, -0.35], [0, -0.35 - 0.7 * main]];
