@@ -64,6 +64,9 @@ def parent(options: argparse.Namespace) -> int:
         print(
             f"on each machine that trains{where}:\n\n    genkidama join '{text}'{allowing(own)}\n"
         )
+        if options.browsers:
+            text = _browser_link(_invite(place, options, ANY, None))
+            print(f"in a browser, for example on a phone, to make it a child:\n\n    {text}\n")
         draw(text)
         link = _show(place, options, "owner", None, "owner")[1]
         print(
@@ -87,6 +90,8 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
     arguments += ["--out", str(options.out)] if options.out else []
+    if options.browsers:
+        options.set = [*options.set, "parent.browsers=true"]
     for change in options.set:
         arguments += ["--set", change]
     try:
@@ -131,6 +136,8 @@ def token(options: argparse.Namespace) -> int:
             text, code = _show(place, options, options.name, last, kind)
         else:
             text = code = _invite(place, options, options.name, last)
+            if options.browser:
+                text = code = _browser_link(text)
         print(text, flush=True)
         draw(code)
     return 0
@@ -196,7 +203,10 @@ def signature(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    return Experiment.load(options.file).with_settings(parse_settings(options.set))
+    changes = parse_settings(options.set)
+    if getattr(options, "browsers", False):
+        changes["parent.browsers"] = True
+    return Experiment.load(options.file).with_settings(changes)
 
 
 class _Credentials:
@@ -221,6 +231,13 @@ def _invite(
     secret = secrets.token_urlsafe(32)
     _add(place.tokens, written(name, secret, last))
     return str(Invitation(f"wss://{address}", name, secret, fingerprint))
+
+
+def _browser_link(invitation: str) -> str:
+    """The link that makes a browser a child. Its fragment, name and token, is sent to no server."""
+    found = Invitation.parse(invitation)
+    place = found.parent.partition("://")[2]
+    return f"https://{place}/join#{found.name}:{found.token}"
 
 
 def _show(

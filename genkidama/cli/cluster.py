@@ -259,6 +259,8 @@ class Cluster:
                 with suppress(OSError, IndexError):  # the same, with its owner's controls
                     page = f"its page: {(self._path / OWNER).read_text().splitlines()[1]}"
                 say(page)
+                if self._experiment.parent.browsers:
+                    say(f"a browser joins it at: http{'s' * secure}://{first.address}/join")
                 page = ""
             if first.over:
                 break

@@ -150,7 +150,9 @@ class ConnectionManager:
             response = observer.answer(connection, request)
             if response is not None or connection.served_by is not None:
                 return response
-        connection.admitted, response = answer(connection, request, self.authenticator)
+        connection.admitted, response = answer(
+            connection, request, self.authenticator, self._settings.browsers
+        )
         if response is not None and (code := REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
             self.refuse(connection.peer, ProtocolError(code, reason))

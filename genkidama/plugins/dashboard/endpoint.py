@@ -81,6 +81,7 @@ class Dashboard(Observer, Page):
         Page.__init__(self, parent.status)
         self.policies = Policies(lambda: parent.server.experiment, parent.out, self._newest)
         settings = parent.experiment.parent
+        self.browsers = settings.browsers
         file = parent.out / _OPENED
         opened: frozenset[str] = frozenset()
         with suppress(OSError, UnicodeDecodeError):

@@ -7,6 +7,7 @@ Laws of this file:
 - `/healthz` and `/readyz` are for everybody; the rest is for viewers, if the parent has tokens.
 - Without tokens a request must name this machine by one of its addresses or names. So a foreign
   web page whose name points here (DNS rebinding) reads nothing.
+- Where browsers may be children, `/join` and its files are for everybody. They hold no secret.
 - A browser may load nothing from elsewhere, and run no script inside the page.
 """
 
@@ -70,6 +71,15 @@ _KINDS = {
 #: Paths of this page beside its files.
 _SHOWN = ("/", WATCH, "/favicon.ico", "/status", "/metrics", "/policy", "/film")
 
+#: Files of the page of a browser that is a child.
+_JOINING = frozenset(
+    f"/static/{name}"
+    for name in (
+        *("acting.js", "dom.js", "environments.js", "icon.svg", "join.js", "messages.js"),
+        *("page.css", "policy.js", "theme.js", "words.js"),
+    )
+)
+
 _NEVER = (("Cache-Control", "no-store"),)
 
 _VERSION = re.compile(r"\d{1,18}", re.ASCII)
@@ -114,6 +124,10 @@ class Contents(Protocol):
     def metrics(self) -> HttpResponse: ...
     def unready(self) -> str: ...
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
+
+    #: Whether browsers may be children.
+    browsers: bool
+
     def command(self, by: str, action: str, child: str, share: float) -> None: ...
     def policy(self, version: int | None) -> bytes: ...
     def film(self) -> bytes | None: ...
@@ -128,6 +142,8 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     """The answer to a request that is for no child's websocket, at `now` in Unix seconds; None if
     it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
+    if page.browsers and (path == "/join" or path in _JOINING):
+        return _static(path[1:] if path in _JOINING else "static/join.html", asked, page)
     if path == CONTROL:
         return _refusal(asked, viewers, now) or _control(asked, page, viewers, now)
     if asked.method not in ("GET", "HEAD"):
@@ -153,10 +169,13 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
         return HttpResponse(HTTPStatus.OK, page.policy(number), _KINDS["json"], _NEVER)
     if path == "/film" and (film := page.film()) is not None:
         return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
-    name = "static/index.html" if path == "/" else path[1:]
+    return _static("static/index.html" if path == "/" else path[1:], asked, page)
+
+
+def _static(name: str, asked: HttpRequest, page: Contents) -> HttpResponse:
     found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
-        return HttpResponse(HTTPStatus.NOT_FOUND, f"{path}: there is no such file\n".encode())
+        return HttpResponse(HTTPStatus.NOT_FOUND, f"{asked.path}: there is no such file\n".encode())
     body, zipped = found
     more: tuple[tuple[str, str], ...] = (("Cache-Control", "no-cache"),)
     if zipped:

@@ -43,15 +43,14 @@ function forward([weight, bias], x) {
   });
 }
 
-// A function from an observation to all that the network gives.
-export function network(policy) {
-  const parts = unpack(policy);
+// A function from an observation to all that the network of these arrays, by their names, gives.
+export function layers(parts, name) {
   const statistics = parts["statistics.observations"];
   const scale = statistics ? moments(statistics) : null;
-  const activation = ACTIVATIONS[policy.activation];
-  const layers = ["body.", "policy."].flatMap((stack) =>
+  const activation = ACTIVATIONS[name];
+  const stack = ["body.", "policy."].flatMap((part) =>
     Object.keys(parts)
-      .filter((name) => name.startsWith(stack) && name.endsWith("weight"))
+      .filter((name) => name.startsWith(part) && name.endsWith("weight"))
       .map((name) => [parts[name], parts[name.replace("weight", "bias")]]),
   );
   return (observation) => {
@@ -59,13 +58,16 @@ export function network(policy) {
     if (scale) {
       x = x.map((value, i) => Math.min(Math.max((value - scale[0][i]) / scale[1][i], -CUT), CUT));
     }
-    layers.forEach((layer, number) => {
+    stack.forEach((layer, number) => {
       x = forward(layer, x);
-      if (number < layers.length - 1) x = x.map(activation);
+      if (number < stack.length - 1) x = x.map(activation);
     });
     return x;
   };
 }
+
+// The same of a policy as the parent sends it.
+export const network = (policy) => layers(unpack(policy), policy.activation);
 
 // A function from an observation to an action of this environment.
 export function actor(policy, { choices, low, high }) {
