@@ -229,7 +229,9 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
             return HttpResponse(
                 HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),)
             )
-        return _open_link(key, host, viewers, now)
+        opened = _open_link(key, host, viewers, now)
+        # Where everybody may look, a link that was opened before leads to the page all the same.
+        return None if viewers.open and opened.status != HTTPStatus.OK else opened
     if viewers.open:
         return None
     shown = viewers.shown(headers, cookie_of(host))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -37,6 +38,7 @@ from genkidama.protocol.messages import (
     encode,
 )
 from genkidama.runs.evaluation import evaluate
+from tests.engines import free_port
 from tests.helpers import ROOT, Started, constant, history, running, starting, until
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import bearer
@@ -424,3 +426,34 @@ def test_an_excluded_browser_is_told_and_ends(
         done = start("genkidama", "top", address, "--command", "exclude=phone")
         assert done.wait(60) == 0, done.err
         page.wait_for_selector("#state >> text=over: the run's owner has excluded", timeout=LONG)
+
+
+@pytest.mark.slow
+def test_a_browser_returns_to_a_parent_that_starts_again(
+    start: Callable[..., Started], tmp_path: Path, look: Look
+) -> None:
+    experiment = Experiment.load(ROOT / "examples/cartpole/cartpole.toml").with_settings(
+        {
+            "parent.browsers": True,
+            "parent.checkpoint_seconds": 1,
+            "stop.mean_return": 10_000,
+            "stop.steps": 100_000_000,
+        }
+    )
+    (tmp_path / "cart.toml").write_text(experiment.to_toml())
+    port = free_port()
+    options = ["--listen", f"127.0.0.1:{port}", "--out", "shelf"]
+    shelf = tmp_path / "shelf"
+    parent = start("genkidama.parent", "cart.toml", *options)
+    until(lambda: (shelf / "owner").exists())
+    with look(f"http://127.0.0.1:{port}/join#phone", lost=True) as page:
+        until(lambda: history(shelf, "checkpoint"), "a checkpoint", 60)
+        parent.signal(signal.SIGKILL)
+        page.wait_for_selector("#state >> text=trying again", timeout=LONG)
+        start("genkidama.parent", "cart.toml", *options)
+        until(lambda: history(shelf, "resume"), "another parent", 60)
+        before = len(history(shelf, "exchange"))
+        until(lambda: len(history(shelf, "exchange")) > before + 5, "more exchanges", 60)
+        page.wait_for_selector("#state >> text=acts", timeout=LONG)
+    assert {line["child"] for line in history(shelf, "join")} == {"phone"}
+    assert not history(shelf, "refused")
