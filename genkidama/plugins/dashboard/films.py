@@ -11,6 +11,7 @@ from pathlib import Path
 
 from genkidama.config.allowlist import modules
 from genkidama.config.experiment import Experiment
+from genkidama.errors import GenkidamaError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.server.events import Event, Filmed, Warned
@@ -43,6 +44,8 @@ async def make_film(
         film, problem = await _play(experiment, out)
     except TimeoutError:
         problem = "it takes too long"
+    except (OSError, GenkidamaError) as error:
+        problem = str(error)
     finally:
         server.asked.discard("film")
     if film is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 import numpy as np
 
 from genkidama.config.experiment import Experiment
-from genkidama.errors import GenkidamaError
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.plugins.dashboard.films import newest_film
 from genkidama.protocol.vector import STATISTICS, Signature, Vector, unflatten
 from genkidama.runs.checkpoint import CheckpointFolder, load
@@ -30,6 +31,9 @@ SECONDS = 5.0
 
 #: Bytes of weights that a page is sent.
 LARGEST = 1 << 18
+
+#: Bytes of a checkpoint that is read for a page: one with its rule's state has some times as many.
+_LARGEST_FILE = 32 * LARGEST
 
 #: Documents of checkpoints that are kept, to be sent to the next who asks.
 _KEPT = 16
@@ -137,5 +141,11 @@ class Policies:
         return self._checkpoints[version]
 
     def _load(self, version: int) -> tuple[Signature, Vector, int]:
-        checkpoint = load(self._folder.version_path(version))
+        path = self._folder.version_path(version)
+        with suppress(FileNotFoundError):
+            if (size := path.stat().st_size) > _LARGEST_FILE:
+                raise ConfigurationError(f"{path.name}: has {size:,} bytes, too many for a page")
+        checkpoint = load(path)
+        if checkpoint.part.count > 1:
+            raise ConfigurationError(f"{path.name}: is part {checkpoint.part} of the weights")
         return checkpoint.signature, checkpoint.vector, checkpoint.snapshot.version

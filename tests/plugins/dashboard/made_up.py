@@ -307,6 +307,8 @@ class MadeUp:
 
     # What `routes.answer` asks of a page.
 
+    browsers = False
+
     def status(self) -> bytes:
         return json.dumps(self.document).encode()
 

@@ -32,6 +32,7 @@ class Shown:
     """Contents of a few words."""
 
     why = ""
+    browsers = False
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, str, str, float]] = []

@@ -19,6 +19,8 @@ const MOST_STEPS_A_FRAME = 5;
 const query = matchMedia("(prefers-reduced-motion: reduce)");
 
 let asked = -Infinity;
+// The version of the run when weights were asked for last.
+let known_version = null;
 let asking = false;
 let unplayable = false;
 let world = null;
@@ -287,8 +289,11 @@ export function show({ run, learning, page }) {
   const now = performance.now() / 1000;
   const rest = Math.max(SECONDS, (page?.viewers ?? 0) / VIEWERS_A_SECOND);
   const plays = run.kind === "plain" && known(run.environment) && !unplayable;
-  const news = newest === null || newest.version !== learning.version;
-  if (plays && news && !asking && now - asked >= rest && !document.hidden) ask();
+  const news = newest === null || known_version !== learning.version;
+  if (plays && news && !asking && now - asked >= rest && !document.hidden) {
+    known_version = learning.version;
+    ask();
+  }
   const film = run.film ?? null;
   const live = plays && game !== null;
   const filmed = !plays && film !== null;
