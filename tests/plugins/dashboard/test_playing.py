@@ -320,7 +320,8 @@ def look() -> Iterator[Look]:
 
 def constant_policy(version: int, action: int, **changes: Any) -> dict[str, Any]:
     """A policy for CartPole that does the same whatever it sees."""
-    experiment = Experiment().with_settings({"network.hidden": [2], **changes})
+    settings = {"environment.id": "CartPole-v1", "network.hidden": [2], **changes}
+    experiment = Experiment().with_settings(settings)
     model = Model(experiment, make_environment(experiment.environment))
     model.numbers[:] = 0.0
     model.network.parts["policy.2.bias"][action] = 1.0
@@ -349,8 +350,12 @@ def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look, width: int) 
         }
         with look(parent.url, width=width) as page:
             page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
-            # Pushed to one side without end, the pole falls within eleven steps.
-            until(lambda: re.search(r"step (8|9|10|11) · return", label(page)))
+            # Pushed to one side without end, the pole falls after eight to eleven steps.
+            seen = set()
+            for _ in range(150):
+                seen.add(int(re.findall(r"step (\d+)", label(page))[0]))
+                page.wait_for_timeout(10)
+            assert 8 <= max(seen) <= 11
             assert not violations(page)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             picture(page, f"play-{width}")
