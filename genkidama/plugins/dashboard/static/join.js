@@ -37,7 +37,6 @@ let steps = STEPS;
 let block = null;
 let sent = null;
 let sequence = 0;
-let collecting = false;
 let battery = null;
 let paused = false;
 const done = { steps: 0, episodes: 0, pushes: 0, last: null };
@@ -65,8 +64,9 @@ const resting = () => {
 };
 
 const worked = (message) =>
-  new Promise((resolve) => {
+  new Promise((resolve, reject) => {
     worker.onmessage = ({ data }) => resolve(data);
+    worker.onerror = ({ message }) => reject(Object.assign(new Error(message), { final: true }));
     worker.postMessage(message);
   });
 
@@ -108,12 +108,6 @@ function take([reply, vector]) {
   steps = reply.steps || STEPS;
   over = reply.stop || "";
   if (vector !== null) weights = vector;
-}
-
-async function collect() {
-  collecting = true;
-  ({ block } = await worked({ weights, collect: steps }));
-  collecting = false;
 }
 
 async function push() {
@@ -158,7 +152,9 @@ async function converse() {
       await new Promise((resolve) => setTimeout(resolve, 300));
       continue;
     }
-    if (block === null && sent === null && !collecting) await collect();
+    if (block === null && sent === null) {
+      ({ block } = await worked({ weights, collect: steps }));
+    }
     await push();
   }
   await ask({ type: "leave", reason: over });
