@@ -114,7 +114,7 @@ class Connection:
         size = len(vector) // DTYPE.itemsize
         if joins is not None:
             self._ask(Hello(protocol=PROTOCOL, name=joins, session=os.urandom(8).hex()))
-            self._ask(Join(signature=[("weights", [size])]))
+            self._ask(Join(signature=[("policy.0.weight", [size])]))
         # Everything of a push but its vector, whose memory all connections share.
         push = encode(
             Push(

@@ -8,8 +8,9 @@ Claims:
 - a million exchanges with an open page leave the Parent's memory within 10 MB of where it was.
 
 Method: the Parent is a process on core 0. This process, on core 1, plays the children as
-`exchange.py` does. Another process on core 1 plays the pages: it reads the feeds and throws them
-away, so that a browser's own work is not measured. Windows alternate without and with pages. The
+`exchange.py` does. Another process on core 1 plays the pages: it reads the feeds, and asks for the
+newest policy as often as that many pages do, and throws both away, so that a browser's own work is
+not measured. Windows alternate without and with pages. The
 page's CPU time is what the Parent itself counts (`page.seconds` of `GET /status`): taking events,
 making messages, and writing them.
 
@@ -105,8 +106,15 @@ def look(port: int, count: int, told: Path) -> None:
     part.write_text(json.dumps(firsts))
     part.rename(told)
     waste = bytearray(1 << 20)
+    # Each page every five seconds at most, all of them four times a second at most.
+    rest = max(5.0, count / 4) / count
+    again = time.monotonic() + rest
     while True:
-        for key, _ in chosen.select():
+        if time.monotonic() >= again:
+            again += rest
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/policy") as answer:
+                answer.read()
+        for key, _ in chosen.select(max(0.0, again - time.monotonic())):
             page = key.fileobj
             assert isinstance(page, socket.socket)
             if not page.recv_into(waste, 0, socket.MSG_TRUNC):

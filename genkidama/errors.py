@@ -48,7 +48,17 @@ class ProtocolError(GenkidamaError):
     """
 
     #: The codes of which that is true in any case.
-    FINAL = ("malformed", "unknown", "version", "order", "length", "experience", "part", "role")
+    FINAL = (
+        "malformed",
+        "unknown",
+        "version",
+        "order",
+        "length",
+        "experience",
+        "part",
+        "role",
+        "excluded",
+    )
 
     CODES = (
         "malformed",  # bytes that are no message
@@ -69,6 +79,7 @@ class ProtocolError(GenkidamaError):
         "role",  # a role that the experiment has no room for
         "part",  # another part of a parent than the child takes it for
         "token",  # no token that the parent knows, or one for another name
+        "excluded",  # a child that the run's owner has excluded
     )
 
     def __init__(self, code: str, reason: str, *, final: bool = False) -> None:

@@ -29,6 +29,12 @@ class Terminal:
     code: int = 0
     #: What was written, as it came.
     pieces: list[bytes] = field(default_factory=list)
+    #: The descriptor behind it.
+    keyboard: int = -1
+
+    def type(self, keys: str) -> None:
+        """Presses keys."""
+        os.write(self.keyboard, keys.encode())
 
     @property
     def text(self) -> str:
@@ -79,7 +85,7 @@ def in_terminal(
     variables: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         variables.pop(name, None)
-    found = Terminal(columns, rows)
+    found = Terminal(columns, rows, keyboard=ours)
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -35,11 +35,17 @@ HELD = {
         "plugins/actors/test_learner_process.py"
         "::test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner",
     ],
+    "An owner's token or cookie:": [
+        "server/test_command.py::test_stop_ends_the_run_for_all_and_says_who",
+        "plugins/dashboard/test_endpoint.py::test_with_tokens_an_owner_has_one_of_its_own",
+    ],
+    "It pushes no weights": ["server/test_command.py::test_another_word_is_no_command"],
     "A viewer's token or cookie:": [
         "plugins/dashboard/test_endpoint.py::test_what_is_withdrawn_ends_the_pages_that_are_open",
         "plugins/dashboard/test_viewers.py::test_a_viewers_token_shows_and_a_childs_does_not",
     ],
     "It changes nothing,": [
+        "plugins/dashboard/test_routes.py::test_nobody_else_steers_it",
         "plugins/dashboard/test_endpoint.py::test_viewers_take_no_childs_place_and_are_few",
         "plugins/dashboard/test_endpoint.py::test_a_viewer_says_nothing",
         "plugins/dashboard/test_endpoint.py::test_the_feed_takes_a_viewers_token_and_a_child_its_own",

@@ -39,6 +39,7 @@ environment = policy.make_environment()
 observation, _ = environment.reset(seed=0)
 action, _ = policy.predict(observation)
 assert environment.action_space.contains(action)
+assert all(path.exists() for path in (policy.to_c("policy.h"), policy.to_js("policy.js")))
 assert policy.explain(observation).kind in ("probabilities", "means", "values")
 assert not any("Traceback" in path.read_text() for path in run.path.glob("logs/*"))
 """

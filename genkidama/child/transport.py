@@ -166,6 +166,29 @@ class Transport:
         set_tcp_timeouts(connection.transport)
         return connection
 
+    async def post(self, target: str) -> tuple[int, str]:
+        """The status and the text of the parent's answer to a `POST` of this path and query.
+
+        Raises:
+            OSError, TimeoutError: there is no answer; `explain` says why in words.
+        """
+        place = self.parent.partition("://")[2].partition("/")[0]
+        fields = {"Host": place, "Content-Length": "0", "Connection": "close", **self._headers}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        async with asyncio.timeout(_PING_SECONDS):
+            url = parent_url(self.parent)
+            name = self.host if self.secure else None
+            reader, writer = await asyncio.open_connection(
+                self.host, url.port, ssl=self._context, server_hostname=name
+            )
+            writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())
+            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+        status = answer.split(b" ", 2)[1:2]
+        if not status:
+            raise ConnectionError("the parent closes the connection; it may be an older one")
+        return int(status[0]), body.decode(errors="replace").strip()
+
 
 def backoff() -> Backoff:
     """The waits before connecting again."""

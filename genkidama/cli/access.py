@@ -64,9 +64,15 @@ def parent(options: argparse.Namespace) -> int:
         print(
             f"on each machine that trains{where}:\n\n    genkidama join '{text}'{allowing(own)}\n"
         )
+        if options.browsers:
+            text = _browser_link(_invite(place, options, ANY, None))
+            print(f"in a browser, for example on a phone, to make it a child:\n\n    {text}\n")
         draw(text)
-        link = _show(place, options, ANY, None)[1]
-        print(f"the run's page, once in a browser, which it then knows:\n\n    {link}\n")
+        link = _show(place, options, "owner", None, "owner")[1]
+        print(
+            "the run's page, with its owner's controls, once in a browser, which it then knows:"
+            f"\n\n    {link}\n"
+        )
     else:
         print(
             "machines that have joined before come back; a string for others: "
@@ -84,6 +90,8 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
     arguments += ["--out", str(options.out)] if options.out else []
+    if options.browsers:
+        options.set = [*options.set, "parent.browsers=true"]
     for change in options.set:
         arguments += ["--set", change]
     try:
@@ -106,21 +114,30 @@ def token(options: argparse.Namespace) -> int:
             f"NAME = {options.name!r}: expected 1 to 64 letters, digits, '.', '_' and '-', "
             "a letter or digit first, or * for any name"
         )
+    if options.viewer and options.owner:
+        raise ConfigurationError(
+            "--viewer and --owner: give one; an owner's token also shows the run"
+        )
+    kind = "owner" if options.owner else "viewer" if options.viewer else ""
+    if kind == "owner" and options.name == ANY:
+        options.name = "owner"  # the history says who
     if options.list:
         print("\n".join(_listed(place.tokens)))
     elif options.revoke:
-        _end(place.tokens, options.name, None, options.viewer)
+        _end(place.tokens, options.name, None, kind)
         print(f"{options.name}: its tokens are removed from {place.tokens}", file=sys.stderr)
     else:
         days = options.days
         if options.rotate is not None:
-            _end(place.tokens, options.name, _day(options.rotate), options.viewer)
+            _end(place.tokens, options.name, _day(options.rotate), kind)
         draw = qr_drawer(options.qr)
         last = None if days is None else _day(days)
-        if options.viewer:
-            text, code = _show(place, options, options.name, last)
+        if kind:
+            text, code = _show(place, options, options.name, last, kind)
         else:
             text = code = _invite(place, options, options.name, last)
+            if options.browser:
+                text = code = _browser_link(text)
         print(text, flush=True)
         draw(code)
     return 0
@@ -184,7 +201,10 @@ def signature(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    return Experiment.load(options.file).with_settings(parse_settings(options.set))
+    changes = parse_settings(options.set)
+    if getattr(options, "browsers", False):
+        changes["parent.browsers"] = True
+    return Experiment.load(options.file).with_settings(changes)
 
 
 class _Credentials:
@@ -211,22 +231,30 @@ def _invite(
     return str(Invitation(f"wss://{address}", name, secret, fingerprint))
 
 
+def _browser_link(invitation: str) -> str:
+    """The link that makes a browser a child. Its fragment, name and token, is sent to no server."""
+    found = Invitation.parse(invitation)
+    place = found.parent.partition("://")[2]
+    return f"https://{place}/join#{found.name}:{found.token}"
+
+
 def _show(
-    place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
+    place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None, kind: str
 ) -> tuple[str, str]:
-    """Makes a viewer's token, writes its hash, and says how to look with it; the link again."""
+    """Makes a viewer's or an owner's token, writes its hash, and says how to look with it; the link
+    again."""
     address = _address(options)
     fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
     scheme = "https" if fingerprint else "http"
     key = secrets.token_urlsafe(32)
     salt = secrets.token_hex(16)
     secret = link_token(key, salt)
-    _add(place.tokens, written(name, secret, last, salt, link_cookie(key, salt)))
+    _add(place.tokens, written(name, secret, last, salt, link_cookie(key, salt), kind))
     end = f"#{fingerprint}" if fingerprint else ""
     link = f"{scheme}://{address}/?key={key}"
     text = (
         f"in a browser, once; it then knows you:\n\n    {link}\n\n"
-        f"in a terminal: genkidama top '{scheme}://viewer:{secret}@{address}{end}'\n"
+        f"in a terminal: genkidama top '{scheme}://{kind}:{secret}@{address}{end}'\n"
         f"for a monitor: Authorization: Bearer {secret}"
     )
     return text, link
@@ -274,14 +302,14 @@ def _add(path: Path, line: str) -> None:
         file.write(text)
 
 
-def _end(path: Path, name: str, last: datetime | None, viewer: bool) -> None:
+def _end(path: Path, name: str, last: datetime | None, kind: str) -> None:
     """Ends the tokens of a name. The file keeps its owner and its mode."""
     text = _read(path)
-    if (name, viewer) not in {(each.name, each.viewer) for each in parse_tokens(text, str(path))}:
-        kind = "viewer's token" if viewer else "token"
-        raise ConfigurationError(f"{path}: has no {kind} for {name!r}; see genkidama token --list")
+    if (name, kind) not in {(each.name, each.kind) for each in parse_tokens(text, str(path))}:
+        what = f"{kind}'s token" if kind else "token"
+        raise ConfigurationError(f"{path}: has no {what} for {name!r}; see genkidama token --list")
     before = path.stat()
-    write_atomically(path, rotated(text, name, last, viewer).encode())
+    write_atomically(path, rotated(text, name, last, kind).encode())
     path.chmod(before.st_mode & 0o777)
     with suppress(PermissionError):
         os.chown(path, before.st_uid, before.st_gid)
@@ -295,7 +323,7 @@ def _listed(path: Path) -> list[str]:
         if entry.until != float("inf"):
             last = datetime.fromtimestamp(entry.until, UTC) - timedelta(days=1)
             end = f"{'ended' if entry.until <= now else 'until'} {last:%Y-%m-%d}"
-        kind = "  viewer" if entry.viewer else ""
+        kind = f"  {entry.kind}" if entry.kind else ""
         lines.append(f"{entry.name}  {end}  sha256:{entry.digest[:12]}…{kind}")
     return lines
 

@@ -32,7 +32,7 @@ from genkidama.runs.checkpoint import SPACES
 from genkidama.runs.evaluation import evaluate_trained
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.resume import finished, prepare, prepare_directory, resumable
-from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
+from genkidama.runs.run import CHILDREN, LOGS, OWNER, SETTINGS, Run
 from genkidama.runtime import forkserver
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.import_strings import is_gymnasiums, is_import_string
@@ -341,7 +341,11 @@ class Cluster:
         patience = math.inf
         while True:
             if self._forward(first, watch, children) and page:
+                with suppress(OSError, IndexError):  # the same, with its owner's controls
+                    page = f"its page: {(self._path / OWNER).read_text().splitlines()[1]}"
                 say(page)
+                if self._experiment.parent.browsers:
+                    say(f"a browser joins it at: http{'s' * secure}://{first.address}/join")
                 page = ""
             if first.over:
                 break

@@ -9,6 +9,7 @@ from pathlib import Path
 from genkidama._version import __version__
 from genkidama.cli.options import (
     ALLOW,
+    BROWSERS,
     CREDENTIALS,
     DETERMINISTIC,
     EPISODES,
@@ -52,6 +53,7 @@ VERBS = {
             OUT,
             path("--resume", "continue this run"),
             WEIGHTS_FROM,
+            BROWSERS,
             ALLOW,
             setting("child.exchange=free"),
             EPISODES,
@@ -123,6 +125,7 @@ VERBS = {
             HOST,
             CREDENTIALS,
             QR,
+            BROWSERS,
             path("--out", "the run's directory; a run in it is resumed (default: a new one)"),
             setting("child.exchange=free"),
         ),
@@ -186,6 +189,8 @@ VERBS = {
                 const=7,
             ),
             flag("--viewer", "a token that shows the run, and a link; it admits no child"),
+            flag("--owner", "the same, which may also stop and steer the run (page, top)"),
+            flag("--browser", "a child's token as a link, which makes a browser a child"),
             flag("--revoke", "remove the name's tokens, and make none"),
             flag("--list", "list the names with tokens, and make none"),
             LISTEN,

@@ -122,6 +122,7 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     for key, value in (
         ("stop.updates", getattr(options, "updates", None)),
         ("seed", options.seed),
+        ("parent.browsers", getattr(options, "browsers", False) or None),
     ):
         if value is not None:
             changes[key] = value

@@ -632,6 +632,11 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, "
             "a free child would never exchange; set one of them"
         )
+    if experiment.parent.browsers and not experiment.sends_experience:
+        raise ConfigurationError(
+            f"{source}: parent.browsers = True: a browser acts and does not learn, but parent.rule "
+            f"= {experiment.parent.rule!r}; set parent.rule = 'experience', or take browsers out"
+        )
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "

@@ -353,6 +353,8 @@ class ParentSettings(Section, frozen=True):
     """Close a connection after this time without a message or an answer to a ping."""
     max_children: Natural = 1024
     """Most children that may be connected at once."""
+    browsers: bool = False
+    """Admit browsers as children, by links to `/join`; with the rule `"experience"` alone."""
     max_per_address: Natural = 512
     """Most connections that one address may have at once; of IPv6, a network of 64 bits."""
     max_pushes_per_second: Positive = 50_000.0

@@ -47,6 +47,19 @@ def load_tensors(name: str, user: str, extra: str = "torch") -> Any:
     return load(f"genkidama.learning.tensors.{name}")
 
 
+def as_tensors(model: Any, spaces: Any, user: str, extra: str = "torch") -> Any:
+    """The `TensorModel` of a model, which may be one; errors as `check_torch`.
+
+    Args:
+        model: a `Model` on the CPU. Its vector is the other's, too.
+        spaces: with the environment's spaces.
+    """
+    kind = load_tensors("tensor_model:TensorModel", user, extra)
+    return (
+        model if isinstance(model, kind) else kind(model.experiment, spaces, vector=model.numbers)
+    )
+
+
 def check_torch(user: str, extra: str = "torch") -> None:
     """Checks that torch is installed; the error names its user, a setting or a method."""
     try:

@@ -516,3 +516,15 @@ def head_for(space: gymnasium.Space[Any]) -> Head:
     if not choices(space):
         return Gaussian(space)
     return Mixed(space) if len(bounds(space)[0]) else MultiCategorical(space)
+
+
+def is_plain(head: Head) -> bool:
+    """True if its most probable action is that of a head of this file with one kind of action; a
+    subclass may differ only in how it learns and samples."""
+    kind = type(head)
+    return any(
+        issubclass(kind, each)
+        and kind.mode is each.mode
+        and getattr(kind, "to_environment", None) is getattr(each, "to_environment", None)
+        for each in (Categorical, MultiCategorical, Gaussian)
+    )

@@ -6,11 +6,15 @@ Laws of this file:
 - A tokens file that has become invalid changes nothing: the last valid entries stay, and the log
   says so once.
 - A request from a web page is refused, because a browser can reach the loopback of its machine.
-- A child's token is read from the `Authorization` header only, and never written anywhere.
+  With `parent.browsers` one from the parent's own page is not; without tokens that page must have
+  been asked for by an address, so no foreign name that points here (DNS rebinding) counts as ours.
+- A child's token is read from the `Authorization` header only, and of a browser, which cannot send
+  one, from the offered subprotocols. It is never written anywhere.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 import time
 from http import HTTPStatus
@@ -18,6 +22,7 @@ from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
 
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
@@ -77,7 +82,10 @@ class Authenticator:
 
 
 def answer(
-    connection: ServerConnection, request: Request, authenticator: Authenticator | None
+    connection: ServerConnection,
+    request: Request,
+    authenticator: Authenticator | None,
+    browsers: bool = False,
 ) -> tuple[str, Response | None]:
     """The name that a connection may use, and the HTTP response if it becomes no websocket.
 
@@ -86,17 +94,21 @@ def answer(
     """
     if "Upgrade" not in request.headers:  # websockets answers that by 426
         return ANY, None
+    token = _bearer(request)
     if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
-        return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
+        if not (browsers and _is_own_page(request, authenticator is None)):
+            return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
+        connection.protocol.available_subprotocols = [_SUBPROTOCOL]
+        token = _offered(request)
     if authenticator is None:
         return ANY, None
-    token = _bearer(request)
     entry = authenticator.entry_of(token) if token else None
     if entry is not None and time.time() < entry.until and not entry.viewer:
         return entry.name, None
     words = "this parent asks for a token: Authorization: Bearer TOKEN"
     if entry is not None and entry.viewer:
-        words = "this token is a viewer's, and admits no child"
+        article = "an" if entry.kind == "owner" else "a"
+        words = f"this token is {article} {entry.kind}'s, and admits no child"
     elif entry is not None:
         words = f"the token of {entry.name!r} has ended"
     elif token:
@@ -104,6 +116,32 @@ def answer(
     response = connection.respond(HTTPStatus.UNAUTHORIZED, f"{words}\n")
     response.headers["WWW-Authenticate"] = "Bearer"
     return "", response
+
+
+#: A browser offers it, and beside it `token.TOKEN`.
+_SUBPROTOCOL = Subprotocol("genkidama")
+
+
+def _is_own_page(request: Request, numbered: bool) -> bool:
+    """True if a page of this very parent sends the request; `numbered`: and the parent is named by
+    an address or as `localhost`."""
+    hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
+    host = hosts[0] if len(hosts) == 1 else ""
+    if len(origins) != 1 or origins[0] not in (f"http://{host}", f"https://{host}"):
+        return False
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return not numbered or name.lower() == "localhost"
+    return True
+
+
+def _offered(request: Request) -> str:
+    """The token among the subprotocols that a browser offers, empty if there is none."""
+    offered = ",".join(request.headers.get_all("Sec-WebSocket-Protocol")).split(",")
+    tokens = [each.strip()[6:] for each in offered if each.strip().startswith("token.")]
+    return tokens[0] if len(tokens) == 1 else ""
 
 
 def _bearer(request: Request) -> str:

@@ -166,12 +166,15 @@ class Checkpointer(RunStore):
             self.forget_files()
             self._journal.complain(f"{self._folder.path}: was deleted; made again")
         self._look_for_room(now)
-        anew = self._saved_version == _NONE and not self._due
+        asked = "checkpoint" in self._server.asked
+        anew = (asked and self._unsaved()) or (self._saved_version == _NONE and not self._due)
         if anew or (self._is_time(now - self._saved_at, now) and self._unsaved()):
             self._due.append(self._copy(now))
         try:
             await self._write_due(now, newest_first=self._retry_at > -math.inf)
             self._retry_at = -math.inf
+            if asked:
+                self._server.asked.discard("checkpoint")
             if now >= self._best_at and self._improved():
                 began = time.monotonic()
                 await self._write_best(now)

@@ -150,7 +150,9 @@ class ConnectionManager:
             response = observer.answer(connection, request)
             if response is not None or connection.served_by is not None:
                 return response
-        connection.admitted, response = answer(connection, request, self.authenticator)
+        connection.admitted, response = answer(
+            connection, request, self.authenticator, self._settings.browsers
+        )
         if response is not None and (code := REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
             self.refuse(connection.peer, ProtocolError(code, reason))
@@ -205,6 +207,13 @@ class ConnectionManager:
         for connection in set(self.children.values()) - self._dismissed:
             self._dismissed.add(connection)
             self._close(connection, CloseCode.NORMAL_CLOSURE, "the run is over")
+
+    def exclude(self, name: str) -> None:
+        """Closes the connection of a child that the server has excluded; if it comes back, it is
+        told why."""
+        self._waiting.pop(name, None)
+        if (connection := self.children.pop(name, None)) is not None:
+            self._close(connection, CloseCode.POLICY_VIOLATION, "the run's owner has excluded it")
 
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""

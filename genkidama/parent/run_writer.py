@@ -13,6 +13,7 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from genkidama._version import __version__
@@ -63,7 +64,8 @@ class RunWriter:
             raise
         try:
             begun = self._store.restore(self.now())
-            write_atomically(out / EXPERIMENT, server.experiment.to_toml().encode())
+            self._written = server.experiment
+            self._write_experiment()
         except BaseException:
             self.close()
             raise
@@ -110,6 +112,10 @@ class RunWriter:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
         self._progress.beat(self.now())
+        if self._server.experiment is not self._written:  # its owner has changed it
+            self._written = self._server.experiment
+            with suppress(EnvironmentFailure):  # the next start would have the old limits
+                self._write_experiment()
         try:
             self._look()
             self._history.flush()
@@ -163,6 +169,9 @@ class RunWriter:
         for observer in self._host.observers:
             observer.take(events)
 
+    def _write_experiment(self) -> None:
+        write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())
+
     def _write_fallback(self, problem: str) -> None:
         self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
@@ -170,7 +179,7 @@ class RunWriter:
         """Makes the directory again if it has gone."""
         if self._history.gone:
             self._history.reopen()
-            write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())
+            self._write_experiment()
             self._store.forget_files()
             self.complain(
                 f"{self._out}: was deleted or moved while the run goes on; made again, "

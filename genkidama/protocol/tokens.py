@@ -18,6 +18,7 @@ Laws of this file:
   before the old one is withdrawn. A token may end on a day.
 - A viewer's token shows the run, and admits no child. It may have a link with a key. The token is
   made from the key and the salt that only this file has, so who has the key alone has no token.
+- An owner's token is a viewer's that may also steer the run. No viewer's token becomes one.
 - A browser keeps a cookie, which is made of the same two. Neither the token nor the cookie can be
   made of the other, and this file has the hash of both.
 - The duration of a comparison does not reveal where two tokens differ.
@@ -48,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: No token has a colon.
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
-_VIEWER = re.compile(r"viewer(?:=([0-9a-f]{32})\.([0-9a-f]{64}))?")
+_KIND = re.compile(r"(viewer|owner)(?:=([0-9a-f]{32})\.([0-9a-f]{64}))?")
 
 
 class Entry(NamedTuple):
@@ -59,12 +60,17 @@ class Entry(NamedTuple):
     digest: str
     #: Unix seconds from which on it is of no use any more.
     until: float = math.inf
-    #: Whether it shows the run, and admits no child.
-    viewer: bool = False
+    #: `"viewer"` if it shows the run, `"owner"` if it also steers it; empty if it admits a child.
+    kind: str = ""
     #: What makes the token out of the key of a viewer's link; empty if there is no link.
     salt: str = ""
     #: SHA-256 of the cookie that the link leaves, hexadecimal; empty if there is no link.
     cookie: str = ""
+
+    @property
+    def viewer(self) -> bool:
+        """True if it shows the run, and admits no child."""
+        return self.kind != ""
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -82,11 +88,12 @@ def is_name(text: str) -> bool:
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
     """The entries of a tokens file, which has lines of the form
-    `NAME sha256:HASH [until=DAY] [viewer[=SALT.HASH]]`.
+    `NAME sha256:HASH [until=DAY] [viewer[=SALT.HASH] | owner[=SALT.HASH]]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
-    last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token, and what follows is its
-    link's: the salt, and the hash of the cookie. A `#` begins a comment. Errors name the source.
+    last one, as 2026-12-31, in UTC. With `viewer` or `owner` it is a token of that kind, and what
+    follows is its link's: the salt, and the hash of the cookie. A `#` begins a comment. Errors name
+    the source.
     """
     entries: list[Entry] = []
     lines: dict[str, int] = {}
@@ -100,7 +107,7 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        entries.append(Entry(words[0], digest, _until(words), *_viewer(words)))
+        entries.append(Entry(words[0], digest, _until(words), *_kind(words)))
         lines[digest] = number
     return tuple(entries)
 
@@ -150,31 +157,36 @@ def _keyed(salt: str, text: str) -> str:
 
 
 def written(
-    name: str, token: str, last: datetime | None = None, viewer: str = "", cookie: str = ""
+    name: str,
+    token: str,
+    last: datetime | None = None,
+    salt: str = "",
+    cookie: str = "",
+    kind: str = "viewer",
 ) -> str:
     """The line of a tokens file for a token, without the token.
 
-    A viewer's has the salt of its link, and the cookie that the link leaves.
+    A viewer's or an owner's has the salt of its link, and the cookie that the link leaves.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
-    link = f" viewer={viewer}.{_digest_of(cookie)}" if viewer else ""
+    link = f" {kind}={salt}.{_digest_of(cookie)}" if salt else ""
     return f"{name} sha256:{_digest_of(token)}{until}{link}\n"
 
 
-def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
-    """A tokens file in which the tokens of this name end: a child's or, if told so, a viewer's.
+def rotated(text: str, name: str, last: datetime | None, kind: str = "") -> str:
+    """A tokens file in which the tokens of this name and kind end: a child's without one.
 
     Their last day is this one, if they do not end sooner; None takes them out. Other lines stay.
     """
     lines = []
     for line in text.splitlines(keepends=True):
         words = _words(line)
-        if not words or words[0] != name or _viewer(words)[0] != viewer:
+        if not words or words[0] != name or _kind(words)[0] != kind:
             lines.append(line)
         elif last is not None:
             end = f"until={last:%Y-%m-%d}"
             if _until(words) > _end(end):
-                words = [*words[:2], end, *(word for word in words[2:] if _VIEWER.fullmatch(word))]
+                words = [*words[:2], end, *(word for word in words[2:] if _KIND.fullmatch(word))]
             lines.append(" ".join([words[0], f"sha256:{_digest(words[1])}", *words[2:]]) + "\n")
     return "".join(lines)
 
@@ -203,15 +215,13 @@ def _digest(word: str) -> str:
 
 def _until(words: list[str]) -> float:
     """The end of a line's token."""
-    return next((_end(word) for word in words[2:] if not _VIEWER.fullmatch(word)), math.inf)
+    return next((_end(word) for word in words[2:] if not _KIND.fullmatch(word)), math.inf)
 
 
-def _viewer(words: list[str]) -> tuple[bool, str, str]:
-    """True if a line's token is a viewer's; the salt of its link, and the hash of its cookie."""
-    match = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
-    if match is None:
-        return False, "", ""
-    return True, match[1] or "", match[2] or ""
+def _kind(words: list[str]) -> tuple[str, str, str]:
+    """The kind of a line's token, the salt of its link, and the hash of its cookie."""
+    match = next(filter(None, map(_KIND.fullmatch, words[2:])), None)
+    return ("", "", "") if match is None else (match[1], match[2] or "", match[3] or "")
 
 
 def _end(word: str) -> float:
@@ -224,7 +234,7 @@ def _end(word: str) -> float:
 
 
 def _problem(words: list[str]) -> str:
-    more = [word for word in words[2:] if not _VIEWER.fullmatch(word)]
+    more = [word for word in words[2:] if not _KIND.fullmatch(word)]
     if len(words) < 2 or len(more) > 1 or len(words) - 2 - len(more) > 1:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
     if not is_name(words[0]):

@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID, MaskedBox
 from genkidama.learning.environments import make_environment, played
-from genkidama.learning.forms import load_tensors
+from genkidama.learning.forms import as_tensors
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.observations import FlatBox
 from genkidama.learning.spaces import spaces_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import SPACES, Checkpoint
-from genkidama.runtime.files import write_atomically
+from genkidama.runs.export import export
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,14 +106,8 @@ class Policy:
         Raises:
             ConfigurationError: torch is not installed.
         """
-        network: nn.Module = self._tensor_model("Policy.module").network
+        network: nn.Module = as_tensors(self.model, self, "Policy.module").network
         return network
-
-    def _tensor_model(self, user: str, extra: str = "torch") -> Any:
-        kind = load_tensors("tensor_model:TensorModel", user, extra)
-        if isinstance(self.model, kind):
-            return self.model
-        return kind(self.experiment, self, vector=self.model.numbers)
 
     def make_environment(self, **options: Any) -> gymnasium.Env[Any, Any]:
         """The environment that it was trained in, wrappers included.
@@ -192,8 +186,29 @@ class Policy:
             )
         return explain(self.model, given)
 
+    def to_c(self, path: str | Path) -> Path:
+        """Writes the policy as one header, C99 and C++, for a robot's firmware.
+
+        The names in it begin with the file's: `balance.h` has `balance_act`, the most probable
+        action for an observation as the environment gives it. It allocates nothing. If there is a
+        compiler (`cc`, or that in `CC`), it is compared with NumPy on 1,000 observations first.
+
+        Raises:
+            ConfigurationError: there is no form of its network or head in C.
+            EnvironmentFailure: it does not compile or computes something else, or the file cannot
+                be written; an older one stays as it was.
+        """
+        return export(self, "c", path).path
+
+    def to_js(self, path: str | Path) -> Path:
+        """Writes the policy as an ES module, for pages and Node.js: `act(observation)`.
+
+        As `to_c`, also its errors; if there is `node`, that compares it.
+        """
+        return export(self, "js", path).path
+
     def to_onnx(self, path: str | Path) -> Path:
-        """Writes the policy for ONNX Runtime and the like, and checks what was written.
+        """Writes the policy for ONNX Runtime and the like, and checks it as `to_c` does.
 
         Its input is `observation`, float32 (B, …), as the environment gives it. Its outputs are
         `outputs` (logits; or means and logarithms of deviations; or both), `value`, and `action`:
@@ -201,17 +216,11 @@ class Policy:
         (Dict, Tuple), have no `action` there.
 
         Raises:
-            EnvironmentFailure: the packages for it are missing, ONNX Runtime computes something
+            ConfigurationError: torch is not installed.
+            EnvironmentFailure: another package for it is missing, ONNX Runtime computes something
                 else, or the file cannot be written; an older one stays as it was.
         """
-        model = self._tensor_model("Policy.to_onnx", "onnx")
-        path = Path(path)
-        content = load_tensors("tensor_model:exported", "Policy.to_onnx")(model, self.action_space)
-        try:
-            write_atomically(path, content)
-        except ValueError as error:
-            raise EnvironmentFailure(f"{str(path)!r}: cannot be written: {error}") from None
-        return path
+        return export(self, "onnx", path).path
 
 
 @dataclass(frozen=True)

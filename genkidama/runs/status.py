@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -23,11 +24,14 @@ from msgspec import UNSET
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration, energy, plural, rate, remaining
 from genkidama.config.plugin import find
+from genkidama.config.sections import Stop
 from genkidama.protocol.diagnostics import DIAGNOSTICS, HEALTH, WEIGHTS, weight_of
 from genkidama.server.events import (
+    Commanded,
     Evaluated,
     Event,
     Exchange,
+    Filmed,
     Joined,
     Left,
     Measures,
@@ -241,6 +245,10 @@ class RunStatus:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
+        #: Names of children that the run's owner has excluded.
+        self.excluded: list[str] = []
+        #: The version that plays in the newest film.
+        self.film: int | None = None
         #: The part of a search; None in a plain run.
         self.search: SearchPart | None = None
         if experiment.searches:
@@ -413,6 +421,18 @@ class RunStatus:
             case Evaluated():
                 names = ("mean", "std", "episodes", "solved", "threshold")
                 self._evaluation = {name: getattr(event, name) for name in names}
+            case Filmed():
+                self.film = event.version
+            case Commanded(action="exclude", child=str(child)):
+                self.excluded.append(child)
+            case Commanded(action="admit", child=str(child)) if child in self.excluded:
+                self.excluded.remove(child)
+            case Commanded(limits=dict(limits)):
+                with suppress(msgspec.ValidationError):  # another program's line
+                    stop = msgspec.convert(
+                        {**msgspec.to_builtins(self.experiment.stop), **limits}, Stop
+                    )
+                    self.experiment = msgspec.structs.replace(self.experiment, stop=stop)
             case Stopped():
                 self.reason = event.reason
                 self._ended = event.time
@@ -648,6 +668,8 @@ class RunStatus:
                 "goal": experiment.stop.mean_return,
                 "watt_hours": self.watt_hours(now),
                 "notes": self._notes(now),
+                "excluded": self.excluded,
+                "film": self.film,
             },
             "learning": {
                 "update": plain.update if plain else float(search.reports) if search else 0.0,

@@ -181,6 +181,16 @@ class CheckpointWritten(Event, kw_only=True):
     """Its name in `checkpoints/`."""
 
 
+class Filmed(Event, kw_only=True):
+    """A film of a checkpoint is on the disk, for the run's page."""
+
+    event: Literal["film"] = "film"
+    version: int
+    """The version of θ_P that plays."""
+    file: str
+    """Its name in `films/`."""
+
+
 class Stopped(Event, kw_only=True):
     """The run is over, or its parent was asked to stop."""
 
@@ -199,6 +209,20 @@ class Warned(Event, kw_only=True):
     """Search: the trial that this is about."""
     reason: str
     """Text for people."""
+
+
+class Commanded(Event, kw_only=True):
+    """The run's owner asked for something, and got it."""
+
+    event: Literal["command"] = "command"
+    action: str
+    """`"stop"`, `"checkpoint"`, `"extend"`, `"film"`, `"exclude"` or `"admit"`."""
+    by: str
+    """The name of the owner's token."""
+    child: str | UnsetType = UNSET
+    """`exclude`, `admit`: the child's name."""
+    limits: dict[str, int | float] | UnsetType = UNSET
+    """`extend`: the limits of `[stop]` from then on, by their names."""
 
 
 class TrialAssigned(Event, kw_only=True):

@@ -18,6 +18,7 @@ from copy import deepcopy
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import shortened
@@ -45,9 +46,18 @@ from genkidama.server.child_record import (
     restore_children,
     snapshot_children,
 )
-from genkidama.server.events import Event, Joined, Left, Measures, PushesRefused, Stopped, Warned
+from genkidama.server.events import (
+    Commanded,
+    Event,
+    Joined,
+    Left,
+    Measures,
+    PushesRefused,
+    Stopped,
+    Warned,
+)
 from genkidama.server.rules.blend import Update
-from genkidama.server.trial import SingleTrialRun, Snapshot, Trial, Trials
+from genkidama.server.trial import SingleTrialRun, Snapshot, Trial, Trials, extended, limits_of
 from genkidama.server.validation import (
     check_hello,
     check_push,
@@ -55,6 +65,9 @@ from genkidama.server.validation import (
     check_signature,
     measure,
 )
+
+#: What an owner may ask for.
+ACTIONS = ("stop", "checkpoint", "extend", "film", "exclude", "admit")
 
 #: Names that are remembered, before children that are gone are forgotten.
 _MOST_NAMES = 4096
@@ -87,6 +100,10 @@ class ParameterServer:
         self.refusals: Counter[str] = Counter()
         #: The reason why the run is over; empty before.
         self.stop = ""
+        #: Names of children that the run's owner has excluded.
+        self.excluded: set[str] = set()
+        #: What the owner has asked of the shell, which takes it out: `"checkpoint"`, `"film"`.
+        self.asked: set[str] = set()
         #: The secret of all shards of a parent; empty if they share none.
         self.secret = ""
         self._events = self.trials.events
@@ -156,6 +173,76 @@ class ParameterServer:
             trial.signature = None
         self._events.append(Left(time=now, child=child, reason=reason))
 
+    def command(
+        self, action: str, by: str, now: float, child: str = "", share: float = 0.5
+    ) -> Commanded:
+        """Does what the run's owner asks, and notes it.
+
+        Args:
+            action: as in the event.
+            by: the name of the owner's token.
+            now: seconds, as for `handle`.
+            child: the name of the child to exclude, or to admit again.
+            share: of each limit of `[stop]` that `"extend"` adds to it, above 0, 10 at most.
+
+        Raises:
+            ProtocolError: it cannot be done; nothing has changed.
+        """
+        event = Commanded(time=now, action=action, by=by)
+        if problem := self._command_problem(action, child, share):
+            raise ProtocolError("order", problem)
+        if action == "extend":
+            stop = extended(self.experiment.stop, share)
+            self.experiment = replace(self.experiment, stop=stop)
+            self.trials.limit(stop)
+            event.limits = limits_of(stop)
+        elif action in ("exclude", "admit"):
+            event.child = child
+            (self.excluded.add if action == "exclude" else self.excluded.discard)(child)
+        elif action != "stop":
+            self.asked |= {action, "checkpoint"}
+        self._events.append(event)
+        if action == "stop":
+            self._end(f"stopped by {by}", now)
+        elif action == "exclude":
+            self.disconnected(child, f"excluded by {by}", now)
+        return event
+
+    def _command_problem(self, action: str, child: str, share: float) -> str:
+        """The reason why a command cannot be done; empty if it can."""
+        match action:
+            case "checkpoint" | "film" if self.trials.shared and self.trial.vector is None:
+                return "there are no weights yet"
+            case "film" if not self.trials.shared:
+                return "a film of a search: play its best trial with `genkidama play`"
+            case "film" if self.trial.part.count > 1:
+                return "a parent in parts makes no film: play its checkpoint with `genkidama play`"
+            case "film" if "film" in self.asked:
+                return "a film is being made"
+            case "checkpoint" | "film":
+                return ""
+            case "stop" | "extend" | "exclude" | "admit" if self.stop:
+                return f"the run is over: {self.stop}"
+            case "stop" | "exclude" if not self.trial.part.is_first:
+                return f"this is part {self.trial.part} of the parent; ask the first"
+            case "extend" if not self.trials.shared:
+                return "a search ends with its trials; search.trials and search.seconds say when"
+            case "extend" if self.trial.part.count > 1:
+                return (
+                    "a parent in parts keeps its limits: its parts have proven them to each other"
+                )
+            case "extend" if not limits_of(self.experiment.stop):
+                return "the run has no limit: it ends when its goal is reached"
+            case "extend" if not 0.0 < share <= 10.0:
+                return f"share = {share:g}: expected a number above 0, 10 at most"
+            case "exclude" if child not in self.children:
+                return f"child = {child!r}: there is no child of this name"
+            case "admit" if child not in self.excluded:
+                return f"child = {child!r}: no child of this name is excluded"
+            case "stop" | "extend" | "exclude" | "admit":
+                return ""
+        return f"action = {action!r}: expected one of {', '.join(ACTIONS)}"
+
     def tick(self, now: float) -> None:
         """Checks stop conditions that depend on time. Call it about once a second."""
         self._check_stop(now)
@@ -202,7 +289,7 @@ class ParameterServer:
         return self._tally.seconds(now)
 
     def progress(self, now: float) -> float:
-        """The share of a plain run that is done, in [0, 1]; it never decreases."""
+        """The share of a plain run that is done, in [0, 1]; only more time decreases it."""
         return self.trials.progress(self.trial, now)
 
     def snapshot(self, now: float) -> Snapshot:
@@ -212,6 +299,7 @@ class ParameterServer:
             updates=self.updates,
             seconds=self.seconds(now),
             **snapshot_children(self.children),
+            excluded=sorted(self.excluded),
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
@@ -219,11 +307,14 @@ class ParameterServer:
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         self.children.update(restore_children(snapshot))
+        self.excluded.update(snapshot.excluded)
 
     # One method a message.
 
     def _hello(self, message: Hello, now: float) -> Reply:
         name = message.name
+        if name in self.excluded:
+            raise ProtocolError("excluded", f"the run's owner has excluded the child {name!r}")
         record = self.children.get(name)
         session = record.session if record is not None and record.connected else ""
         settings = self.experiment.parent

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import fsum, inf, lcm
+from math import ceil, fsum, inf, lcm
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, to_builtins
+from msgspec.structs import replace
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
@@ -230,6 +231,7 @@ class Trial:
         seconds: float,
         children: dict[str, dict[str, int]] | None = None,
         sessions: dict[str, tuple[str, int]] | None = None,
+        excluded: list[str] | None = None,
     ) -> Snapshot:
         """The metadata of a checkpoint. The arguments are not the trial's."""
         return Snapshot(
@@ -245,6 +247,7 @@ class Trial:
             returns=list(self.returns),
             children=children or {},
             sessions=sessions or {},
+            excluded=excluded or [],
             experiment=self.experiment,
             part=str(self.part),
             whole=[] if self.part == WHOLE or not self.signature else [*self.signature.entries],
@@ -293,6 +296,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     #: Per child: its last session, and the number of its last counted push. The vector has all
     #: pushes up to there, so a push that is sent again is not counted again.
     sessions: dict[str, tuple[str, int]] = {}
+    #: Names of children that the run's owner has excluded.
+    excluded: list[str] = []
     experiment: dict[str, Any] = {}
     #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
     #: the network.
@@ -406,7 +411,10 @@ class Trials(Protocol):
         """The child's connection is gone. It may come back."""
 
     def progress(self, trial: Trial, now: float) -> float:
-        """The share of the trial that is done, in [0, 1]; it never decreases."""
+        """The share of the trial that is done, in [0, 1]; only `limit` decreases it."""
+
+    def limit(self, stop: Stop) -> None:
+        """Sets other limits for the one trial of a plain run."""
 
     def over(self, now: float) -> str:
         """The reason why the run is over; empty before."""
@@ -528,6 +536,10 @@ class SingleTrialRun:
             used = max(used, self.tally.seconds(now) / stop.seconds)
         return min(1.0, used)
 
+    def limit(self, stop: Stop) -> None:
+        self._stop = stop
+        self.trial.experiment = {**self.trial.experiment, "stop": to_builtins(stop)}
+
     def over(self, now: float) -> str:
         trial, stop = self.trial, self._stop
         wanted = stop.mean_return is not None and len(trial.returns) == stop.window
@@ -548,6 +560,19 @@ class SingleTrialRun:
         if stop.updates or stop.episodes or stop.steps or stop.seconds:
             parts.append(f"{100 * self.progress(trial, now):.0f} %")
         return ", ".join(parts)
+
+
+def limits_of(stop: Stop) -> dict[str, float]:
+    """The limits that are set and can be counted up to, by their names."""
+    limits = {name: getattr(stop, name) for name in ("updates", "episodes", "steps", "seconds")}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def extended(stop: Stop, share: float) -> Stop:
+    """The stop conditions with each countable limit longer by this share of itself."""
+    longer = {name: limit * (1.0 + share) for name, limit in limits_of(stop).items()}
+    whole = {name: ceil(limit) for name, limit in longer.items() if name != "seconds"}
+    return replace(stop, **{**longer, **whole})
 
 
 def reached(

@@ -249,3 +249,39 @@ def test_a_parent_shows_its_run_and_a_child_its_work(tmp_path: Path) -> None:
     assert "run: run, saved: version " in told
     assert f"  go on:      genkidama parent cart.toml {place} --out run" in told
     assert "genkidama evaluate run" in told and "Traceback" not in told
+
+
+@needs_openssl
+def test_tokens_of_owners_viewers_and_browsers_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    tokens = tmp_path / "tokens"
+    place = ["--credentials", str(tmp_path), "--host", "parent.local"]
+
+    def made(*words: str) -> str:
+        assert run(monkeypatch, "token", *words, *place) == 0
+        return capsys.readouterr().out
+
+    owner, viewer = made("--owner"), made("anna", "--viewer")
+    link = made("phone", "--browser").strip()
+    entries = parse_tokens(tokens.read_text(), "tokens")
+    kinds = [("owner", "owner"), ("anna", "viewer"), ("phone", "")]
+    assert [(entry.name, entry.kind) for entry in entries] == kinds
+    for said, kind, entry in ((owner, "owner", entries[0]), (viewer, "viewer", entries[1])):
+        found = re.search(rf"https://{kind}:(\S+)@parent.local:8765#[0-9a-f]{{64}}", said)
+        assert found is not None and find_entry(found[1], entries) is entry
+        assert f"Bearer {found[1]}" in said and "https://parent.local:8765/?key=" in said
+    address, _, fragment = link.partition("#")
+    assert address == "https://parent.local:8765/join"
+    assert find_entry(fragment.removeprefix("phone:"), entries) is entries[2]
+    listed = made("--list").splitlines()
+    assert [line.endswith(kind) for line, (_, kind) in zip(listed, kinds, strict=True)] == [
+        True
+    ] * 3
+    assert run(monkeypatch, "token", "anna", *place, "--revoke", "--owner") == 2
+    assert "has no owner's token for 'anna'" in capsys.readouterr().err
+    assert run(monkeypatch, "token", *place, "--viewer", "--owner") == 2
+    assert "--viewer and --owner: give one" in capsys.readouterr().err
+    assert run(monkeypatch, "token", "owner", *place, "--revoke", "--owner") == 0
+    assert [entry.kind for entry in parse_tokens(tokens.read_text(), "")] == ["viewer", ""]

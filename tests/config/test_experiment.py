@@ -145,6 +145,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.history_every": naturals,
     "parent.silence_seconds": positive,
     "parent.max_children": naturals,
+    "parent.browsers": st.just(False),  # others need a rule that takes experience
     "parent.max_per_address": naturals,
     "parent.max_pushes_per_second": positive,
     "parent.max_bytes_per_second": positive,
@@ -678,6 +679,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         (
             {"ga3c": {"device": "gpu"}},
             "ga3c.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'",
+        ),
+        (
+            {"parent": {"browsers": True}},
+            "parent.browsers = True: a browser acts and does not learn, but parent.rule = 'blend'; "
+            "set parent.rule = 'experience', or take browsers out",
         ),
         (
             {"parent": {"checkpoint_seconds": 0}},

@@ -98,10 +98,10 @@ def tokens(data: bytes) -> None:
         for entry in entries:
             assert not math.isnan(entry.until)
         for name in {entry.name for entry in entries}:
-            for viewer in (False, True):
-                left = parse_tokens(rotated(text, name, None, viewer), "rotated")
+            for kind in ("", "viewer", "owner"):
+                left = parse_tokens(rotated(text, name, None, kind), "rotated")
                 assert left == tuple(
-                    each for each in entries if (each.name, each.viewer) != (name, viewer)
+                    each for each in entries if (each.name, each.kind) != (name, kind)
                 )
         line = written("new-1", "token-of-new-1-xyz")
         assert find_entry("token-of-new-1-xyz", parse_tokens(line, "written")) is not None

@@ -28,6 +28,7 @@ OWN = {
     "dashboard": (("serve", "runs"), "serve"),
     "doctor": (("doctor",), "doctor"),
     "envpool": ((*PLAIN, "--set", "environment.id=envpool:LunarLander-v3"), "environment.id"),
+    "export": (("export", "runs", "--as", "c"), "export"),
     "figures": (("plot", "runs"), "plot"),
     "ga3c": ((*PLAIN, "--set", "child.backend=ga3c"), "child.backend = 'ga3c'"),
     "gorila": ((*PLAIN, "--set", "algorithm.name=dqn"), "algorithm.name = 'dqn'"),

@@ -127,9 +127,9 @@ def test_a_token_ends_with_its_last_day() -> None:
     sooner = datetime(2026, 12, 2, tzinfo=UTC).timestamp()
     assert ends == [entry.until, sooner, math.inf]
     assert [name_of(token, parse_tokens(soon, "")) for token in (FIRST, SECOND)] == ["pi", "pi"]
-    link = {"viewer": "0" * 32, "cookie": FIRST}
+    link = {"salt": "0" * 32, "cookie": FIRST}
     of_anna = written("anna", THIRD, last.replace(month=3), **link)
-    assert rotated(of_anna, "anna", last, viewer=True) == written("anna", THIRD, last, **link)
+    assert rotated(of_anna, "anna", last, "viewer") == written("anna", THIRD, last, **link)
     assert rotated(of_anna, "anna", last) == of_anna
     assert rotated(text, "pi", None) == f"# shelf\nother {THIRD}\n"
 

@@ -21,9 +21,11 @@ from genkidama.server.events import (
     KINDS,
     AveragingChosen,
     CheckpointWritten,
+    Commanded,
     Evaluated,
     Event,
     Exchange,
+    Filmed,
     Joined,
     Left,
     Measures,
@@ -137,6 +139,14 @@ LINES: list[tuple[Event, str]] = [
         '{"time":1.5,"event":"stop","reason":"500 exchanges a child done","version":8}',
     ),
     (Stopped(time=1.5, reason="SIGTERM"), '{"time":1.5,"event":"stop","reason":"SIGTERM"}'),
+    (
+        Commanded(time=1.5, action="extend", by="anna", limits={"steps": 15}),
+        '{"time":1.5,"event":"command","action":"extend","by":"anna","limits":{"steps":15}}',
+    ),
+    (
+        Filmed(time=1.5, version=8, file="version-0000000008.mp4"),
+        '{"time":1.5,"event":"film","version":8,"file":"version-0000000008.mp4"}',
+    ),
     (
         Warned(time=1.5, reason="no space left"),
         '{"time":1.5,"event":"warning","reason":"no space left"}',

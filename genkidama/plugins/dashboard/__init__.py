@@ -21,14 +21,24 @@ TOP = Verb(
     (
         option(
             "url",
-            "http://HOST:PORT, or a link of `genkidama token --viewer`; - reads "
+            "http://HOST:PORT, or what `genkidama token --viewer` or --owner prints; - reads "
             "it from standard input (default: $GENKIDAMA_VIEW)",
             nargs="?",
             metavar="URL",
         ),
         flag("--once", "print the run once, and end"),
+        option(
+            "--command",
+            "with an owner's token: stop, checkpoint, extend, extend=0.2 (by a fifth of each "
+            "limit), film, exclude=CHILD or admit=CHILD; and end",
+            metavar="COMMAND",
+        ),
     ),
-    (("genkidama top http://127.0.0.1:8765", "a parent on this machine"),),
+    (
+        ("genkidama top http://127.0.0.1:8765", "a parent on this machine"),
+        ("genkidama top - < runs/first/owner", "the same, with its owner's keys"),
+        ("genkidama top - --command stop < runs/first/owner", "ends the run"),
+    ),
     run="genkidama.plugins.dashboard.top:top",
 )
 

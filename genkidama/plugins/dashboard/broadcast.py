@@ -17,7 +17,9 @@ from typing import Protocol
 import msgspec
 from websockets.frames import Frame, Opcode
 
+from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import HttpResponse, read_file
 from genkidama.runs.status import Facts, RunStatus
 
@@ -46,6 +48,10 @@ class Viewer(Protocol):
 class Page:
     """A run that is shown: the source of a feed, and of the answers of the routes."""
 
+    browsers = False
+    #: What it plays, and the films.
+    policies: Policies
+
     def __init__(self, status: RunStatus) -> None:
         self.run_status = status
         self.feed = Broadcaster(self)
@@ -72,6 +78,22 @@ class Page:
     def metrics(self) -> HttpResponse:
         """The text for Prometheus."""
         return metrics(self.status())
+
+    def command(self, by: str, action: str, child: str, share: float) -> None:
+        """Does what the run's owner asks, by its name; see `ParameterServer.command`.
+
+        Raises:
+            ProtocolError: it cannot be done.
+        """
+        raise ProtocolError("order", "a finished run is not steered")
+
+    def policy(self, version: int | None) -> bytes:
+        """The newest policy, or that of a checkpoint, as JSON; see `Policies.document`."""
+        return self.policies.document(version)
+
+    def film(self) -> bytes | None:
+        """The newest film; None if there is none."""
+        return self.policies.film()
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file by its path, and whether it is compressed; None if there is none."""

@@ -1,13 +1,15 @@
 """The parent's side of the page: reads its events, answers plain HTTP, and sends the feed.
 
 Laws of this file:
-- It reads the run and changes nothing.
+- It reads the run, and changes nothing but by its owner's commands, on which the server decides.
 - A viewer takes no child's place. There may be `genkidama.server.limits.VIEWERS` of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
 import socket
 import time
 from contextlib import suppress
@@ -24,7 +26,10 @@ from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.dashboard.broadcast import Page
+from genkidama.plugins.dashboard.films import make_film
+from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import (
+    CONTROL,
     HttpResponse,
     answer,
     is_watching,
@@ -33,6 +38,9 @@ from genkidama.plugins.dashboard.routes import (
 )
 from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
 from genkidama.protocol.shard import Shard
+from genkidama.protocol.tokens import Entry, link_cookie, link_token, parse_tokens, written
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runs.run import OWNER
 from genkidama.runs.status import Facts
 
 #: A viewer says nothing; a message of more bytes ends the connection.
@@ -69,9 +77,11 @@ class Dashboard(Observer, Page):
         self._parent = parent
         self._server = parent.server
         self._connections = parent.connections
-        Page.__init__(self, parent.status)
-        settings = parent.experiment.parent
         assert parent.out is not None
+        Page.__init__(self, parent.status)
+        self.policies = Policies(lambda: parent.server.experiment, parent.out, self._newest)
+        settings = parent.experiment.parent
+        self.browsers = settings.browsers
         file = parent.out / _OPENED
         opened: frozenset[str] = frozenset()
         with suppress(OSError, UnicodeDecodeError):
@@ -81,6 +91,17 @@ class Dashboard(Observer, Page):
             with suppress(OSError), file.open("a") as lines:
                 lines.write(f"{digest}\n")
 
+        self._film: asyncio.Task[None] | None = None
+        #: Of a parent without tokens: the file of its owner's token, and the secrets in it.
+        self._owner_file = parent.out / OWNER
+        self._key, self._secret = "", ""
+        owners: tuple[Entry, ...] = ()
+        if parent.connections.authenticator is None and parent.part.is_first:
+            self._key, salt = secrets.token_urlsafe(32), secrets.token_hex(16)
+            self._secret = link_token(self._key, salt)
+            cookie = link_cookie(self._key, salt)
+            line = written("owner", self._secret, None, salt, cookie, "owner")
+            owners = parse_tokens(line, OWNER)
         name = socket.gethostname().lower()
         self.viewers = Viewers(
             parent.connections.authenticator,
@@ -88,10 +109,18 @@ class Dashboard(Observer, Page):
             secure=bool(settings.certificate_file),
             opened=opened,
             remember=remember,
+            owners=owners,
         )
 
     def links(self, host: str, port: int) -> dict[str, str]:
-        return {"page": page_of(host, port, secure=self.viewers.secure)}
+        page = page_of(host, port, secure=self.viewers.secure)
+        if self._secret:
+            top = page.replace("://", f"://owner:{self._secret}@").rstrip("/")
+            with suppress(OSError):
+                self._owner_file.unlink(missing_ok=True)
+                with open(self._owner_file, "x", opener=partial(os.open, mode=0o600)) as file:
+                    file.write(f"{top}\n{page}?key={self._key}\n")
+        return {"page": page}
 
     def answer(self, connection: Connection, request: Request) -> Response | None:
         asked = parse_request(request)
@@ -102,6 +131,7 @@ class Dashboard(Observer, Page):
         if response is None and not watching:
             return None
         if response is not None and response.why and (code := REFUSED_BY.get(response.status)):
+            code = "token" if asked.path == CONTROL else code
             self._connections.refuse(connection.peer, ProtocolError(code, response.why))
         slot, limits = connection.slot, self._connections.limits
         if response is None:
@@ -145,6 +175,15 @@ class Dashboard(Observer, Page):
             self.feed.send()
         self.feed.close()
 
+    async def finish(self) -> None:
+        if self._film is not None:
+            self._film.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._film
+        with suppress(OSError):
+            if self._secret:
+                self._owner_file.unlink()
+
     # The page.
 
     def now(self) -> float:
@@ -158,6 +197,23 @@ class Dashboard(Observer, Page):
         if len(self._connections.children) >= limit:
             return f"parent.max_children = {limit}: so many are connected already"
         return ""
+
+    def command(self, by: str, action: str, child: str, share: float) -> None:
+        self._server.command(action, by, self.now(), child, share)
+        if action == "exclude":
+            self._connections.exclude(child)
+        elif action == "film":
+            assert self._parent.out is not None
+            film = make_film(self._server, self._server.experiment, self._parent.out, self.now)
+            self._film = asyncio.create_task(film)
+
+    def _newest(self) -> tuple[Signature, Vector, int] | None:
+        """The weights that a checkpoint would have; none of a search, nor of a part of them."""
+        trial = self._server.trial
+        vector = trial.vector if trial.average is None else trial.average
+        if vector is None or trial.signature is None or trial.part.count > 1:
+            return None
+        return trial.signature, vector, trial.version
 
     def complete(self) -> None:
         server = self._server

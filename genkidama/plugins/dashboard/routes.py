@@ -1,10 +1,13 @@
 """Routes of the page: permissions and answers of plain HTTP requests, and the static files.
 
 Laws of this file:
-- No request changes anything. Everything is `GET`, or `HEAD` for its head.
+- Everything is `GET`, or `HEAD` for its head, and changes nothing; but a `POST` to `/control`.
+- `POST /control` is for the run's owner. A browser must say that the page itself sends it, by
+  `Origin`; a cookie without it is refused. So no other page steers a run in its owner's browser.
 - `/healthz` and `/readyz` are for everybody; the rest is for viewers, if the parent has tokens.
 - Without tokens a request must name this machine by one of its addresses or names. So a foreign
   web page whose name points here (DNS rebinding) reads nothing.
+- Where browsers may be children, `/join` and its files are for everybody. They hold no secret.
 - A browser may load nothing from elsewhere, and run no script inside the page.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import functools
 import gzip
 import ipaddress
+import re
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -20,13 +24,18 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
+import msgspec
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 
 #: Where the feed is.
 WATCH = "/watch"
+
+#: What steers the run.
+CONTROL = "/control"
 
 #: What a browser may load, and where; of the page itself there is nothing inline.
 POLICY = (
@@ -56,7 +65,24 @@ _KINDS = {
     "png": "image/png",
     "ico": "image/x-icon",
     "json": "application/json",
+    "mp4": "video/mp4",
 }
+
+#: Paths of this page beside its files.
+_SHOWN = ("/", WATCH, "/favicon.ico", "/status", "/metrics", "/policy", "/film")
+
+#: Files of the page of a browser that is a child.
+_JOINING = frozenset(
+    f"/static/{name}"
+    for name in (
+        *("acting.js", "dom.js", "environments.js", "icon.svg", "join.js", "messages.js"),
+        *("page.css", "policy.js", "theme.js", "words.js"),
+    )
+)
+
+_NEVER = (("Cache-Control", "no-store"),)
+
+_VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class HttpRequest(NamedTuple):
@@ -99,6 +125,13 @@ class Contents(Protocol):
     def unready(self) -> str: ...
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
 
+    #: Whether browsers may be children.
+    browsers: bool
+
+    def command(self, by: str, action: str, child: str, share: float) -> None: ...
+    def policy(self, version: int | None) -> bytes: ...
+    def film(self) -> bytes | None: ...
+
 
 def is_watching(asked: HttpRequest) -> bool:
     """True if the request is for the feed's websocket."""
@@ -109,6 +142,10 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     """The answer to a request that is for no child's websocket, at `now` in Unix seconds; None if
     it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
+    if page.browsers and (path == "/join" or path in _JOINING):
+        return _static(path[1:] if path in _JOINING else "static/join.html", asked, page)
+    if path == CONTROL:
+        return _refusal(asked, viewers, now) or _control(asked, page, viewers, now)
     if asked.method not in ("GET", "HEAD"):
         return None
     if path == "/healthz":
@@ -117,28 +154,63 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
         why = page.unready()
         status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
         return HttpResponse(status, f"{why or 'ready'}\n".encode())
-    if path not in ("/", WATCH, "/favicon.ico", "/status", "/metrics") and not (
-        path.startswith("/static/")
-    ):
+    if path not in _SHOWN and not path.startswith("/static/"):
         return None
     refused = _refusal(asked, viewers, now)
     if refused is not None or path == WATCH:
         return refused
     if path == "/status":
-        never = (("Cache-Control", "no-store"),)
-        return HttpResponse(HTTPStatus.OK, page.status(), _KINDS["json"], never)
+        return HttpResponse(HTTPStatus.OK, page.status(), _KINDS["json"], _NEVER)
     if path == "/metrics":
         return page.metrics()
-    name = "static/index.html" if path == "/" else path[1:]
+    if path == "/policy":
+        version = _given(asked).get("version", "")
+        number = int(version) if _VERSION.fullmatch(version) else None
+        return HttpResponse(HTTPStatus.OK, page.policy(number), _KINDS["json"], _NEVER)
+    if path == "/film" and (film := page.film()) is not None:
+        return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
+    return _static("static/index.html" if path == "/" else path[1:], asked, page)
+
+
+def _static(name: str, asked: HttpRequest, page: Contents) -> HttpResponse:
     found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
-        return HttpResponse(HTTPStatus.NOT_FOUND, f"{path}: there is no such file\n".encode())
+        return HttpResponse(HTTPStatus.NOT_FOUND, f"{asked.path}: there is no such file\n".encode())
     body, zipped = found
     more: tuple[tuple[str, str], ...] = (("Cache-Control", "no-cache"),)
     if zipped:
         more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
     return HttpResponse(HTTPStatus.OK, body, kind, more)
+
+
+def _given(asked: HttpRequest) -> dict[str, str]:
+    """The query of a request; of a repeated name the first counts."""
+    return {name: values[0] for name, values in parse_qs(asked.target.partition("?")[2]).items()}
+
+
+def _control(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse:
+    """The answer to one who may look: to `GET` its name as an owner, to `POST` what came of it."""
+    shown = viewers.shown(asked.headers, cookie_of(asked.headers.get("host", "")))
+    owner = viewers.owner(shown, now)
+    if asked.method in ("GET", "HEAD"):
+        body = msgspec.json.encode({"owner": owner})
+        return HttpResponse(HTTPStatus.OK, body, _KINDS["json"], _NEVER)
+    if asked.method != "POST":
+        return _words(HTTPStatus.METHOD_NOT_ALLOWED, "POST steers the run", ("Allow", "GET, POST"))
+    if not owner:
+        return _words(HTTPStatus.FORBIDDEN, "only the run's owner steers it, by a token of its own")
+    if shown.is_cookie and "origin" not in asked.headers:
+        return _words(HTTPStatus.FORBIDDEN, "a browser says by Origin which page sends a command")
+    given = _given(asked)
+    try:
+        share = float(given.get("share", "0.5"))
+        page.command(owner, given.get("action", ""), given.get("child", ""), share)
+    except ValueError:
+        return _words(HTTPStatus.CONFLICT, f"share = {given['share']!r}: expected a number")
+    except ProtocolError as error:
+        return _words(HTTPStatus.CONFLICT, error.reason)
+    return HttpResponse(HTTPStatus.OK, b"done\n")
 
 
 def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse | None:
@@ -148,18 +220,20 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
     origin = headers.get("origin")
     if origin is not None and not (host and origin in (f"http://{host}", f"https://{host}")):
         return _words(HTTPStatus.FORBIDDEN, "no other web page may look at a run")
-    if viewers.open:
-        if not is_own_host(host, viewers.names):
-            words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
-            return _words(HTTPStatus.FORBIDDEN, words)
-        return None
-    key = parse_qs(asked.target.partition("?")[2]).get("key", [""])[0]
+    if viewers.open and not is_own_host(host, viewers.names):
+        words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
+        return _words(HTTPStatus.FORBIDDEN, words)
+    key = _given(asked).get("key", "")
     if key and asked.path == "/":
         if asked.method == "HEAD":  # a preview of the link, which must not use it up
             return HttpResponse(
                 HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),)
             )
-        return _open_link(key, host, viewers, now)
+        opened = _open_link(key, host, viewers, now)
+        # Where everybody may look, a link that was opened before leads to the page all the same.
+        return None if viewers.open and opened.status != HTTPStatus.OK else opened
+    if viewers.open:
+        return None
     shown = viewers.shown(headers, cookie_of(host))
     problem = viewers.problem(shown, now)
     if not problem:

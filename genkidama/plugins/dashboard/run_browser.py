@@ -26,6 +26,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.plugins.dashboard.broadcast import Page
+from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import (
     HttpResponse,
     answer,
@@ -158,6 +159,7 @@ class RecordedPage(Page):
 
     def __init__(self, run: RecordedRun) -> None:
         super().__init__(run.status)
+        self.policies = Policies(lambda: run.experiment, run.path, lambda: None)
         self.run = run
 
     def now(self) -> float:

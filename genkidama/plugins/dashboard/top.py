@@ -7,13 +7,17 @@ import asyncio
 import os
 import random
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from http import HTTPStatus
+from typing import Any, BinaryIO
+from urllib.parse import urlencode
 
 import msgspec
 
 from genkidama.cli.progress import LiveDisplay
 from genkidama.config.parent_address import parse_url
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once
 
@@ -29,15 +33,33 @@ _SILENCE_SECONDS = 45.0
 #: A document of a thousand children has half a million bytes.
 _LONGEST_MESSAGE = 1 << 25
 
+#: What a key asks for, and whether a line follows: a name, or `y`.
+_KEYS = {
+    "c": ("checkpoint", ""),
+    "m": ("extend", ""),
+    "f": ("film", ""),
+    "s": ("stop", "stop the run? y and Enter: "),
+    "x": ("exclude", "the child to exclude, and Enter: "),
+    "a": ("admit", "the child to admit again, and Enter: "),
+}
+_HELP = "c checkpoint · m more time · f film · s stop · x exclude a child · a admit it"
+
 #: Rows of a document that is printed once.
 _WHOLE = 10_000
 
 
 def top(options: argparse.Namespace) -> int:
     """Shows a run until it is interrupted, or the run is over; connects again and again."""
-    uplink = _uplink(options.url or os.environ.get(VIEW_VARIABLE, ""))
+    url = options.url or os.environ.get(VIEW_VARIABLE, "")
+    url = sys.stdin.readline().strip() if url == "-" else url
+    uplink = _uplink(url)
+    if options.command:
+        print(asyncio.run(_command(uplink, *options.command.partition("=")[::2])))
+        return 0
     display = _Top(uplink, options.once)
-    with display:
+    found = parse_url(url)
+    owns = found is not None and found.name == "owner" and display.drawn
+    with display, display.keys() if owns else nullcontext():
         asyncio.run(display.run())
     if options.once:
         display.print()
@@ -47,8 +69,6 @@ def top(options: argparse.Namespace) -> int:
 def _uplink(url: str) -> Any:
     from genkidama.child.transport import Transport
 
-    if url == "-":
-        url = sys.stdin.readline().strip()
     found = parse_url(url)
     if found is None:
         raise ConfigurationError(
@@ -63,8 +83,31 @@ def _uplink(url: str) -> Any:
     )
 
 
+async def _command(uplink: Any, action: str, value: str = "") -> str:
+    """Asks for what a run's owner may ask for; a sentence about what came of it.
+
+    Raises:
+        ConfigurationError: the parent refuses it.
+        EnvironmentFailure: it does not answer.
+    """
+    from genkidama.child.transport import FAILURES, explain
+
+    given = {"action": action, ("share" if action == "extend" else "child"): value}
+    query = urlencode({key: text for key, text in given.items() if text})
+    try:
+        status, words = await uplink.post(f"/control?{query}")
+    except FAILURES as error:
+        raise EnvironmentFailure(explain(error, uplink)) from None
+    if status != HTTPStatus.OK:
+        raise ConfigurationError(words.partition("\n")[0] or f"the parent answers {status}")
+    return f"{action}{f' {value}' if value else ''}: done"
+
+
 class _Top(LiveDisplay):
     """The status that a feed sends, on this terminal; `once` ends it after the first document."""
+
+    #: Where an owner's keys come from.
+    _terminal: BinaryIO
 
     def __init__(self, uplink: Any, once: bool) -> None:
         self._uplink = uplink
@@ -72,6 +115,11 @@ class _Top(LiveDisplay):
         self._document: dict[str, Any] | None = None
         self._words = "connecting"
         self._said = Once()
+        #: An owner's: the key whose line is being typed, the line, and what came of the last one.
+        self._key = self._typed = ""
+        self._answer = ""
+        self._steers = False
+        self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(sys.stdout)
 
     def draw(self, width: int, height: int) -> Any:
@@ -82,10 +130,65 @@ class _Top(LiveDisplay):
             return "\n".join(words)
         notes = [f"note: {note}" for note in document["run"]["notes"]]
         notes += [f"ended: {document['run']['reason']}"] if document["run"]["reason"] else []
+        if self._steers and not document["run"]["reason"]:
+            line = f"{_KEYS[self._key][1]}{self._typed}" if self._key else _HELP
+            words = [*words, *filter(None, (self._answer,)), line]
         return frame(document, width, height, notes + words)
 
     def line(self) -> str:
         return self._words if self._document is None else line(self._document)
+
+    @contextmanager
+    def keys(self) -> Iterator[None]:
+        """Reads keys, one by one, within its block, if standard input is a terminal or there is
+        one behind it."""
+        import termios
+        import tty
+
+        with ExitStack() as stack:
+            with suppress(OSError, termios.error):
+                # The address may have come through standard input.
+                source = 0 if sys.stdin.isatty() else "/dev/tty"
+                terminal = open(source, "rb", buffering=0, closefd=source != 0)  # noqa: SIM115
+                self._terminal = stack.enter_context(terminal)
+                before = termios.tcgetattr(self._terminal)
+                stack.callback(termios.tcsetattr, self._terminal, termios.TCSADRAIN, before)
+                tty.setcbreak(self._terminal.fileno())
+                self._steers = True
+            yield
+
+    def _read_key(self) -> None:
+        for letter in self._terminal.read(64).decode(errors="replace"):
+            if not self._key:
+                self._answer = ""
+                self._key = letter if letter in _KEYS else ""
+                if self._key and not _KEYS[letter][1]:
+                    self._ask("")
+            elif letter in "\r\n":
+                self._ask(self._typed)
+            elif letter in "\x7f\b":
+                self._typed = self._typed[:-1]
+            elif letter.isprintable():
+                self._typed += letter
+        self.refresh()
+
+    def _ask(self, typed: str) -> None:
+        action, line = _KEYS[self._key]
+        self._key = self._typed = ""
+        if line and (not typed or (action == "stop" and typed != "y")):
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._do(action, "" if action == "stop" else typed)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, action: str, value: str) -> None:
+        try:
+            self._answer = await _command(self._uplink, action, value)
+        except GenkidamaError as error:
+            self._answer = str(error)
+        self.refresh()
 
     async def run(self) -> None:
         """Connects until the run is over.
@@ -96,6 +199,8 @@ class _Top(LiveDisplay):
         from genkidama.child.transport import FAILURES, explain
 
         backoff = Backoff(_AGAIN_SECONDS, random.random)
+        if self._steers:
+            asyncio.get_running_loop().add_reader(self._terminal, self._read_key)
         while True:
             try:
                 await self._watch()

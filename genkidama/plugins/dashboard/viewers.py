@@ -1,18 +1,21 @@
-"""Access of viewers to a run: token, link that opens once, and the cookie that it leaves. Pure.
+"""Access of viewers and owners to a run: token, link that opens once, the cookie it leaves. Pure.
 
 Laws of this file:
 - A viewer's token admits no child, and a child's token no viewer.
 - A link opens once, and leaves a cookie, which cannot be made from the link. Opened links are
   remembered by their hashes.
 - A cookie is no token, and a token is no cookie.
+- Only an owner's token or cookie steers a run. Of a run without tokens the parent makes one itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from genkidama.protocol.tokens import Entry, find_cookie, find_entry, find_link
 
 if TYPE_CHECKING:
     from genkidama.parent.authentication import Authenticator
@@ -54,6 +57,7 @@ class Viewers:
         secure: whether the parent speaks TLS.
         opened: hashes of the links' keys that were opened before.
         remember: is given the hash of one that is opened now.
+        owners: the entries of owners where everybody may look.
     """
 
     def __init__(
@@ -64,12 +68,14 @@ class Viewers:
         secure: bool = False,
         opened: frozenset[str] = frozenset(),
         remember: Callable[[str], None] = lambda _: None,
+        owners: Sequence[Entry] = (),
     ) -> None:
         self.names = names
         self.secure = secure
         self._tokens = tokens
         self._opened = dict.fromkeys(opened)
         self._remember = remember
+        self._owners = owners
 
     @property
     def open(self) -> bool:
@@ -87,7 +93,8 @@ class Viewers:
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
         """The cookie that a key gives, this once; or an empty text, and why it gives none."""
-        cookie = "" if self._tokens is None else self._tokens.cookie_of_link(key)
+        tokens = self._tokens
+        cookie = find_link(key, self._owners) if tokens is None else tokens.cookie_of_link(key)
         if not cookie:
             return "", "this parent does not know the link"
         problem = self.problem(ViewerCredential(cookie, is_cookie=True), now)
@@ -108,8 +115,7 @@ class Viewers:
             return ""
         if not shown.secret:
             return "this parent asks for a viewer's token, or a viewer's link"
-        find = self._tokens.entry_of_cookie if shown.is_cookie else self._tokens.entry_of
-        entry = find(shown.secret)
+        entry = self._entry(shown)
         if entry is None:
             return f"this parent does not know the {'cookie' if shown.is_cookie else 'token'}"
         if not entry.viewer:
@@ -117,6 +123,20 @@ class Viewers:
         if now >= entry.until:
             return f"the token of {entry.name!r} has ended"
         return ""
+
+    def owner(self, shown: ViewerCredential, now: float) -> str:
+        """The owner's name; empty if this is no owner's. `now` is in Unix seconds."""
+        entry = self._entry(shown)
+        owns = entry is not None and entry.kind == "owner" and now < entry.until
+        return entry.name if entry is not None and owns else ""
+
+    def _entry(self, shown: ViewerCredential) -> Entry | None:
+        if self._tokens is None:
+            find = find_cookie if shown.is_cookie else find_entry
+            return find(shown.secret, self._owners)
+        return (self._tokens.entry_of_cookie if shown.is_cookie else self._tokens.entry_of)(
+            shown.secret
+        )
 
 
 def _cookie(header: str, name: str) -> str:

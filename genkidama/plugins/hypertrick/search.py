@@ -32,6 +32,7 @@ from msgspec import UNSET, UnsetType
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
+from genkidama.config.sections import Stop
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.pbt import explore
 from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
@@ -344,6 +345,9 @@ class Search:
         return min(
             1.0, trial.trained(self.settings.unit) / (self.settings.length * self.settings.phases)
         )
+
+    def limit(self, stop: Stop) -> None:
+        raise NotImplementedError("a search ends with its trials")
 
     def seconds(self, now: float) -> float:
         """Seconds of search, from the first trial's start on, without downtime."""

@@ -136,7 +136,10 @@ class TrialStore(RunStore):
             return
         if self._sampling is None and self._wanted and now >= self._study_at:
             self._sampling = asyncio.create_task(self._sample())
-        if now - self._saved_at >= (self._server.experiment.parent.checkpoint_seconds or math.inf):
+        asked = "checkpoint" in self._server.asked
+        every = self._server.experiment.parent.checkpoint_seconds or math.inf
+        if asked or now - self._saved_at >= every:
+            self._server.asked.discard("checkpoint")
             self._saved_at = now
             for trial in self._search.trials.values():
                 if trial.state == "running" and trial.version != self._saved.get(trial.index):

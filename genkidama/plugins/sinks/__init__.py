@@ -8,7 +8,7 @@ from genkidama.cli.options import Follower, Option, Verb, option, path
 from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
-    verbs={"export": "genkidama.plugins.sinks:EXPORT"},
+    verbs={"sync": "genkidama.plugins.sinks:SYNC"},
     followers={"sinks": "genkidama.plugins.sinks:SINKS"},
 )
 
@@ -37,23 +37,23 @@ _OPTIONS: tuple[Option, ...] = (
 
 SINKS = Follower(_OPTIONS, "genkidama.plugins.sinks.feeds:Feeds")
 
-EXPORT = Verb(
+SYNC = Verb(
     "send a run's metrics to TensorBoard, W&B, MLflow or trackio",
     "Sends the metrics of a run that has ended, or of what there is of it, to other tools.",
     (path("run", "a run directory"), *_OPTIONS),
-    (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),
-    run="genkidama.plugins.sinks:run_export",
+    (("genkidama sync runs/first --tensorboard", "then: tensorboard --logdir runs"),),
+    run="genkidama.plugins.sinks:run_sync",
 )
 
 
-def run_export(options: Any) -> int:
+def run_sync(options: Any) -> int:
     """Sends the metrics of a run to other tools."""
     from genkidama.errors import ConfigurationError
     from genkidama.plugins.sinks.feeds import Feeds
     from genkidama.runs.run import Run
 
     if not options.sinks:
-        raise ConfigurationError("export: where to? give --tensorboard or --log SINK")
+        raise ConfigurationError("sync: where to? give --tensorboard or --log SINK")
     run = Run.open(options.run)
     feeds = Feeds(options.sinks)
     with feeds:

@@ -250,6 +250,10 @@ class MadeUp:
 
     def __init__(self, first: dict[str, Any]) -> None:
         self.document = first
+        #: The newest policy, and those of checkpoints, by version.
+        self.policies: dict[int | None, dict[str, Any]] = {
+            None: {"problem": "none", "checkpoints": []}
+        }
         self._watchers: set[ServerConnection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -303,6 +307,8 @@ class MadeUp:
 
     # What `routes.answer` asks of a page.
 
+    browsers = False
+
     def status(self) -> bytes:
         return json.dumps(self.document).encode()
 
@@ -313,6 +319,15 @@ class MadeUp:
         raise NotImplementedError
 
     def unready(self) -> str:
+        raise NotImplementedError
+
+    def policy(self, version: int | None) -> bytes:
+        return json.dumps(self.policies[version]).encode()
+
+    def film(self) -> bytes | None:
+        return b""
+
+    def command(self, by: str, action: str, child: str, share: float) -> None:
         raise NotImplementedError
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:

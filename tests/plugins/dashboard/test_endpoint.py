@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import random
@@ -18,15 +19,17 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.parent.connection import PIECE_BYTES
-from genkidama.plugins.dashboard import endpoint
+from genkidama.plugins.dashboard import endpoint, policies
 from genkidama.protocol.messages import Push
-from genkidama.protocol.tokens import written
+from genkidama.protocol.tokens import link_cookie, link_token, written
 from genkidama.runs.status import RunStatus, fold
 from genkidama.server.events import from_line
 from genkidama.server.limits import ANSWERS_OF_ONE, VIEWERS_OF_ONE
-from tests.helpers import constant, eventually, history, running
+from tests.helpers import constant, eventually, history, running, small
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_authentication import Bearer, bearer
 from tests.plugins.dashboard.test_run_browser import fetch
@@ -40,7 +43,7 @@ PI = "token-of-the-pi-01"
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text(f"pi {PI}\n" + written("anna", VIEWER, viewer=SALT, cookie=COOKIE))
+    path.write_text(f"pi {PI}\n" + written("anna", VIEWER, salt=SALT, cookie=COOKIE))
     path.chmod(0o600)
     return path
 
@@ -348,3 +351,163 @@ def test_the_documents_paths_are_those_of_the_parent() -> None:
 )
 def test_the_address_of_the_page(host: str, secure: bool, page: str) -> None:
     assert endpoint.page_of(host, 8765, secure=secure) == page
+
+
+async def steer(parent: Parent, query: str, **headers: str) -> tuple[int, str]:
+    """The answer to a command, by hand: what a page sends is not what all others send."""
+    reader, writer = await asyncio.open_connection(*parent.address)
+    fields = {"Host": place(parent, "").split("/")[2], "Content-Length": "0", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    writer.write(f"POST /control?{query} HTTP/1.1\r\n{head}\r\n".encode())
+    answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(answer.split()[1]), body.decode().strip()
+
+
+async def test_a_run_without_tokens_knows_its_owner_by_a_file(
+    parent: Parent, tmp_path: Path
+) -> None:
+    file = tmp_path / "run" / "owner"
+    assert file.stat().st_mode & 0o777 == 0o600
+    top, link = file.read_text().split()
+    token = top.split(":")[2].partition("@")[0]
+    assert token not in link and link.startswith(place(parent, "?key="))
+    async with FakeChild(parent.address, "pi") as child:
+        await child.enter()
+        await push(child, 1, 1.0)
+        assert (await steer(parent, "action=checkpoint"))[0] == 403
+        assert (await steer(parent, "action=checkpoint", **bearer("x" * 64)))[0] == 403
+        assert parent.server.refusals["token"] == 2
+        first, second = (await fetch(link))[1], (await fetch(link))[1]
+        assert b"To the run" in first and b"To the run" not in second  # it opens once
+        assert await steer(parent, "action=checkpoint", **bearer(token)) == (200, "done")
+        checkpoints = tmp_path / "run" / "checkpoints"
+        await eventually(lambda: list(checkpoints.glob("version-*1.safetensors")))
+        assert await steer(parent, "action=exclude&child=pi", **bearer(token)) == (200, "done")
+        with pytest.raises(ConnectionClosed):
+            await child.hear()
+        async with FakeChild(parent.address, "pi") as again:
+            assert "has excluded the child 'pi'" in str(await again.hello())
+        async with FakeChild(parent.address, "pi-2") as other:
+            await other.enter()
+            await push(other, 1, 2.0)
+            assert await steer(parent, "action=stop", **bearer(token)) == (200, "done")
+            refused = await steer(parent, "action=stop", **bearer(token))
+            assert refused == (409, "the run is over: stopped by owner")
+    await eventually(lambda: len(history(tmp_path / "run", "command")) == 3)
+    commands = history(tmp_path / "run", "command")
+    assert [(line["action"], line["by"]) for line in commands] == [
+        *(("checkpoint", "owner"), ("exclude", "owner"), ("stop", "owner"))
+    ]
+    assert commands[1]["child"] == "pi"
+
+
+async def test_with_tokens_an_owner_has_one_of_its_own(guarded: Parent, tokens: Path) -> None:
+    assert not (tokens.parent / "run" / "owner").exists()
+    owner = link_token("an-owners-key", SALT)
+    with tokens.open("a") as file:
+        file.write(written("ben", owner, None, SALT, link_cookie("an-owners-key", SALT), "owner"))
+    async with Bearer(guarded.address, PI) as child:
+        await child.enter()
+        await push(child, 1, 1.0)
+        page = {"Origin": place(guarded, "").rstrip("/")}
+        cookie = f"genkidama-{guarded.address[1]}={link_cookie('an-owners-key', SALT)}"
+        assert (await steer(guarded, "action=stop", **bearer(VIEWER)))[0] == 403
+        assert (await steer(guarded, "action=stop", **bearer(PI)))[0] == 401
+        assert (await steer(guarded, "action=stop", Cookie=cookie))[0] == 403
+        assert (await steer(guarded, "action=stop", Cookie=cookie, Origin="http://evil"))[0] == 403
+        assert not guarded.server.stop
+        assert (await steer(guarded, "action=stop", Cookie=cookie, **page)) == (200, "done")
+        assert guarded.server.stop == "stopped by ben"
+        with pytest.raises(InvalidStatus, match="401"):  # an owner's token admits no child
+            await connect(child.url, additional_headers=bearer(owner))
+
+
+async def test_more_time_is_in_the_runs_settings(tmp_path: Path) -> None:
+    async with running(constant(stop={"steps": 100}), tmp_path / "run") as parent:
+        token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
+        assert (await steer(parent, "action=extend&share=1", **bearer(token)))[0] == 200
+        await eventually(
+            lambda: (
+                "steps = 200" in (tmp_path / "run" / "experiment.toml").read_text()
+                and parent.status.experiment.stop.steps == 200
+            )
+        )
+    assert not (tmp_path / "run" / "owner").exists()  # it is of no use any more
+
+
+async def test_a_film_that_cannot_be_made_is_a_warning(parent: Parent, tmp_path: Path) -> None:
+    token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
+    async with FakeChild(parent.address, "pi") as child:
+        await child.enter()
+        await push(child, 1, 1.0)  # of a network that CartPole does not have
+        assert (await steer(parent, "action=film", **bearer(token)))[0] == 200
+        await eventually(lambda: history(tmp_path / "run", "warning"))
+        (warning,) = history(tmp_path / "run", "warning")
+        assert warning["reason"].startswith("no film was made: error: ")
+        assert parent.server.asked == set()
+
+
+async def policy(parent: Parent, query: str = "") -> dict[str, Any]:
+    status, body = await fetch(place(parent, f"policy{query}"))
+    assert status == 200
+    return dict(json.loads(body))
+
+
+async def test_the_newest_weights_and_those_of_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small(parent={"checkpoint_seconds": 0.2, "alpha": 1.0})
+    model = Model(experiment, make_environment(experiment.environment))
+    monkeypatch.setattr(policies, "SECONDS", 0.0)
+    async with running(experiment, tmp_path / "run") as parent:
+        assert (await policy(parent))["problem"] == "there are no weights yet"
+        async with FakeChild(parent.address, "pi", signature=model.signature) as child:
+            await child.enter()
+            for number in (1, 2):
+                await child.ask(
+                    Push(version=0, sequence=number, vector=np.full_like(model.numbers, number))
+                )
+                found = await policy(parent)
+                assert found["version"] == number
+                raw = np.frombuffer(base64.b64decode(found["numbers"]), np.float32)
+                names = [name for name, _ in found["arrays"]]
+                assert set(raw) == {number} and all(each.startswith("policy.") for each in names)
+                folder = tmp_path / "run/checkpoints"
+                await eventually(lambda: list(folder.glob(f"version-*{number}.safetensors")))  # noqa: B023
+            assert (await policy(parent))["checkpoints"] == [1, 2]
+            first = await policy(parent, "?version=1")
+            assert first["version"] == 1 and first["arrays"] == found["arrays"]
+            assert "no such checkpoint" in (await policy(parent, "?version=77"))["problem"]
+            # Others than versions are not looked for on the disk.
+            assert (await policy(parent, "?version=../../x"))["version"] == 2
+            monkeypatch.setattr(policies, "SECONDS", 60.0)
+            await child.ask(Push(version=0, sequence=3, vector=np.full_like(model.numbers, 3)))
+            assert (await policy(parent))["version"] == 2  # a minute old at most
+
+
+async def test_weights_and_films_are_for_viewers(guarded: Parent) -> None:
+    for path in ("policy", "film"):
+        assert (await fetch(place(guarded, path)))[0] == 401
+        assert (await fetch(place(guarded, path), **bearer(PI)))[0] == 401
+    assert (await fetch(place(guarded, "policy"), **bearer(VIEWER)))[0] == 200
+    assert (await fetch(place(guarded, "film"), **bearer(VIEWER)))[0] == 404
+
+
+async def test_a_film_is_made_and_shown(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")
+    experiment = small()
+    model = Model(experiment, make_environment(experiment.environment))
+    async with running(experiment, tmp_path / "run") as parent:
+        token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
+        async with FakeChild(parent.address, "pi", signature=model.signature) as child:
+            await child.enter()
+            await child.ask(Push(version=0, sequence=1, vector=model.numbers))
+            assert (await steer(parent, "action=film", **bearer(token)))[0] == 200
+            await eventually(lambda: history(tmp_path / "run", "film"), seconds=60)
+        (line,) = history(tmp_path / "run", "film")
+        assert (line["version"], line["file"]) == (1, "version-0000000001.mp4")
+        status, film = await fetch(place(parent, "film"))
+        assert status == 200 and film[4:8] == b"ftyp"
+        assert json.loads((await fetch(place(parent, "status")))[1])["run"]["film"] == 1

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from genkidama.plugins.dashboard.routes import _JOINING
 from genkidama.runs.status import fold
 from genkidama.server.events import Event, Joined, Left
 from tests.plugins.dashboard.browser import browsing
@@ -143,10 +144,25 @@ def test_a_browser_puts_changes_together_as_python_does(
     assert found == expected
 
 
+def imported(name: str) -> set[str]:
+    """A module, and all that it imports."""
+    found, rest = set[str](), {name}
+    while rest:
+        found.add(one := rest.pop())
+        rest |= set(re.findall(r'from "\./(.+\.js)"', (STATIC / one).read_text())) - found
+    return found
+
+
 def test_the_page_is_made_of_files_of_its_own_and_of_nothing_inline() -> None:
     html = (STATIC / "index.html").read_text()
-    modules = {path.name for path in STATIC.glob("*.js")} - {"main.js", "theme.js"}
-    assert set(re.findall(r'modulepreload" href="static/([a-z]+\.js)"', html)) == modules
+    modules = imported("main.js")
+    assert set(re.findall(r'modulepreload" href="static/([a-z]+\.js)"', html)) == modules - {
+        "main.js"
+    }
+    joining = imported("join.js") | imported("acting.js")
+    assert {path.name for path in STATIC.glob("*.js")} == modules | joining | {"theme.js"}
+    shown = {name.removeprefix("/static/") for name in _JOINING}
+    assert shown == joining | {"theme.js", "page.css", "icon.svg"}
     assert not re.search(r"<style|style=|\son[a-z]+=|<script(?![^>]*\ssrc=)", html)
     for path in TEXTS:
         text = path.read_text()

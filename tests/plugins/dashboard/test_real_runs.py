@@ -12,8 +12,16 @@ from urllib.request import urlopen
 import pytest
 
 from genkidama.config.experiment import Experiment
-from tests.helpers import Started, small, starting, until
-from tests.plugins.dashboard.browser import DRAWN, Look, browsing, facts, picture, rows
+from tests.helpers import Started, history, small, starting, until
+from tests.plugins.dashboard.browser import (
+    DRAWN,
+    Look,
+    browsing,
+    facts,
+    picture,
+    rows,
+    violations,
+)
 
 Start = Callable[..., Started]
 
@@ -193,3 +201,42 @@ def test_finished_runs_lie_over_one_another_and_lead_to_their_pages(
         assert page.inner_text("#title") == "seed-2"
         page.click("text=all runs")
         page.wait_for_selector("#runs-table >> text=seed-1")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_an_owner_steers_its_run_by_keyboard_and_a_viewer_sees_no_buttons(
+    start: Start, tmp_path: Path, look: Look, width: int
+) -> None:
+    port = a_parent(start, tmp_path, small(stop={"steps": 10_000_000}))
+    a_child(start, port, "stays")
+    a_child(start, port, "goes")
+    link = (tmp_path / "shelf/owner").read_text().splitlines()[1]
+    with look(f"http://127.0.0.1:{port}/") as page:
+        until(lambda: points(page) > 1, "a curve", LONG / 1000)
+        assert not page.is_visible("#controls")
+    with look(link, width=width) as page:
+        page.wait_for_selector("#controls >> text=as owner", timeout=LONG)
+        until(lambda: points(page) > 1, "a curve", LONG / 1000)
+        assert not violations(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        picture(page, f"controls-{width}")
+        for button, words in (
+            ("Checkpoint now", "Checkpoint now: done"),
+            ("More time", "More time: done"),
+        ):
+            page.focus(f"#controls >> text={button}")
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f"#controls-answer >> text={words}")
+        page.select_option("#controls select >> nth=0", "goes")
+        page.click("#controls button >> text=Exclude a child")
+        page.wait_for_selector("#controls-answer >> text=Exclude a child goes: done")
+        page.wait_for_selector("#controls select >> nth=1", timeout=LONG)  # admits it again
+        if width > 1000:  # else the column of states is left out
+            wait_for_states(page, stays="training", goes="away")
+            page.wait_for_selector("#children-table >> text=excluded by owner")
+        page.focus("#controls >> text=Stop the run")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#bar-text >> text=over: stopped by owner", timeout=LONG)
+    done = [(line["action"], line["by"]) for line in history(tmp_path / "shelf", "command")]
+    assert done == [(each, "owner") for each in ("checkpoint", "extend", "exclude", "stop")]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.routes import (
     POLICY,
     HttpRequest,
@@ -23,13 +24,18 @@ from genkidama.plugins.dashboard.routes import (
     read_file,
 )
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
-from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, TOKEN, bearer
+from genkidama.protocol.tokens import link_cookie, link_token, parse_tokens, written
+from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, SALT, TOKEN, Known, bearer
 
 
 class Shown:
     """Contents of a few words."""
 
     why = ""
+    browsers = False
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, str, str, float]] = []
 
     def status(self) -> bytes:
         return b'{"schema":1}'
@@ -39,6 +45,17 @@ class Shown:
 
     def unready(self) -> str:
         return self.why
+
+    def policy(self, version: int | None) -> bytes:
+        return f'{{"version":{version or 7}}}'.encode()
+
+    def film(self) -> bytes | None:
+        return None
+
+    def command(self, by: str, action: str, child: str, share: float) -> None:
+        if action == "stop":
+            raise ProtocolError("order", "the run is over: 10 steps done")
+        self.commands.append((by, action, child, share))
 
     def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         known = ("static/index.html", "static/page.js")
@@ -222,3 +239,61 @@ def test_a_request_and_its_answer() -> None:
     head = make_response(answer, asked._replace(method="HEAD"))
     assert (head.body, head.headers["Content-Length"]) == (b"", "5")
     assert response.headers["Date"].endswith(" GMT")
+
+
+OWNER_KEY = "the-key-of-an-owner"
+OWNER_TOKEN, OWNER_COOKIE = link_token(OWNER_KEY, SALT), link_cookie(OWNER_KEY, SALT)
+OWNERS = written("anna", OWNER_TOKEN, None, SALT, OWNER_COOKIE, "owner")
+BOTH = (
+    Viewers(Known(OWNERS + written("ben", TOKEN, None, SALT, COOKIE) + "pi token-of-the-pi-01\n")),
+    Viewers(None, owners=parse_tokens(OWNERS, "owners")),
+)
+PAGE = {"origin": "http://127.0.0.1:8765"}
+
+
+def steer(viewers: Viewers, target: str, method: str = "POST", **headers: str) -> tuple[int, str]:
+    page = Shown()
+    found = answer(HttpRequest(target, {**HERE, **headers}, method), page, viewers, 0.0)
+    assert found is not None
+    assert bool(page.commands) == (method == "POST" and found.status == 200)
+    return found.status, f"{page.commands[0]}" if page.commands else found.body.decode().strip()
+
+
+@pytest.mark.parametrize("viewers", BOTH)
+def test_an_owner_steers_a_run_by_token_or_from_its_page(viewers: Viewers) -> None:
+    cookie = {"cookie": f"genkidama-8765={OWNER_COOKIE}"}
+    for shown in (bearer(OWNER_TOKEN), {**cookie, **PAGE}):
+        found = steer(viewers, "/control?action=exclude&child=pi%2d1", **shown)
+        assert found == (200, "('anna', 'exclude', 'pi-1', 0.5)")
+        found = steer(viewers, "/control?action=extend&share=0.2", **shown)
+        assert found == (200, "('anna', 'extend', '', 0.2)")
+        words = "the run is over: 10 steps done"
+        assert steer(viewers, "/control?action=stop", **shown) == (409, words)
+        assert steer(viewers, "/control?action=extend&share=x", **shown)[0] == 409
+        assert steer(viewers, "/control", "GET", **shown) == (200, '{"owner":"anna"}')
+        assert steer(viewers, "/control", "PUT", **shown)[0] == 405
+
+
+@pytest.mark.parametrize("viewers", BOTH)
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"cookie": f"genkidama-8765={OWNER_COOKIE}"}, 403),  # no page says that it sends it
+        ({"cookie": f"genkidama-8765={OWNER_COOKIE}", "origin": "http://127.0.0.1:1"}, 403),
+        ({"cookie": f"genkidama-8765={OWNER_COOKIE}", "origin": "null"}, 403),
+        ({"cookie": f"genkidama-8765={OWNER_TOKEN}", **PAGE}, 401),
+        ({**bearer(OWNER_COOKIE), **PAGE}, 401),
+        ({**bearer(TOKEN), **PAGE}, 403),  # a viewer's
+        ({"cookie": f"genkidama-8765={COOKIE}", **PAGE}, 403),
+        (bearer("token-of-the-pi-01"), 401),
+        (PAGE, 401),
+        ({**bearer(OWNER_TOKEN), "host": "evil.example"}, 200),
+    ],
+)
+def test_nobody_else_steers_it(viewers: Viewers, headers: dict[str, str], status: int) -> None:
+    found = steer(viewers, "/control?action=film", **headers)[0]
+    if viewers.open:  # everybody may look, by an address of this machine
+        status = 403 if status == 401 or headers.get("host") else status
+    assert found == status
+    if not headers.get("host"):
+        assert steer(viewers, "/control?action=film", "GET", **PAGE)[0] in (200, 401)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
 from tests.plugins.dashboard.test_viewers import COOKIE, SALT, TOKEN
+from tests.terminals import Terminal, in_terminal
 
 
 async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
@@ -61,3 +64,60 @@ def test_an_address_that_is_none(
     monkeypatch.delenv("GENKIDAMA_VIEW", raising=False)
     assert main(["top", url]) == 2
     assert "expected http://HOST:PORT" in capsys.readouterr().err
+
+
+def top_of(run: Path) -> str:
+    """The address of a run without tokens, with its owner's token."""
+    return (run / "owner").read_text().splitlines()[0]
+
+
+async def test_an_owner_steers_a_run_by_a_command_and_nobody_else(tmp_path: Path) -> None:
+    with starting(tmp_path) as start:
+        async with running(constant(), tmp_path / "run") as parent:
+            plain = f"http://{parent.address[0]}:{parent.address[1]}"
+            steered = start("genkidama", "top", top_of(tmp_path / "run"), "--command", "admit=pi")
+            refused = start("genkidama", "top", plain, "--command", "stop")
+            await eventually(lambda: None not in (refused.popen.poll(), steered.popen.poll()))
+            assert not parent.server.stop
+            stops = start("genkidama", "top", top_of(tmp_path / "run"), "--command", "stop")
+            await eventually(lambda: stops.popen.poll() is not None)
+            assert parent.server.stop == "stopped by owner"
+    words = "only the run's owner steers it, by a token of its own"
+    assert (refused.popen.returncode, refused.err.strip()) == (2, f"error: {words}")
+    words = "child = 'pi': no child of this name is excluded"
+    assert (steered.popen.returncode, steered.err.strip()) == (2, f"error: {words}")
+    assert (stops.popen.returncode, stops.out, stops.err) == (0, "stop: done\n", "")
+
+
+async def test_an_owners_keys(tmp_path: Path) -> None:
+    shown: list[Terminal] = []
+
+    def typing(process: subprocess.Popen[bytes], terminal: Terminal) -> None:
+        shown.append(terminal)
+
+    def look(address: str) -> Terminal:
+        command = [sys.executable, "-m", "genkidama", "top", address]
+        return in_terminal(command, 100, 30, folder=tmp_path, meanwhile=typing)
+
+    async with (
+        running(constant(), tmp_path / "run") as parent,
+        FakeChild(parent.address, "pi") as child,
+    ):
+        await child.enter()
+        await child.pushed(2.0)
+        ended = asyncio.create_task(asyncio.to_thread(look, top_of(tmp_path / "run")))
+        await eventually(lambda: shown and "x exclude a child" in shown[0].text)
+        for keys, words in (
+            ("c", "checkpoint: done"),
+            ("xno-one\r", "there is no child of this name"),
+            ("xpo\x7fi\r", "exclude pi: done"),
+            ("sn\r", "c checkpoint"),
+            ("sy\r", "stop: done"),
+        ):
+            shown[0].type(keys)
+            await eventually(lambda words=words: words in shown[0].text)
+            if keys == "sn\r":
+                assert not parent.server.stop
+    terminal = await ended
+    assert terminal.code == 0 and parent.server.stop == "stopped by owner"
+    assert parent.server.excluded == {"pi"}

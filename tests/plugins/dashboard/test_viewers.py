@@ -35,7 +35,7 @@ class Known:
         return find_link(key, self.entries)
 
 
-KNOWN = Known(written("anna", TOKEN, viewer=SALT, cookie=COOKIE) + "pi token-of-the-pi-01\n")
+KNOWN = Known(written("anna", TOKEN, salt=SALT, cookie=COOKIE) + "pi token-of-the-pi-01\n")
 
 
 def bearer(token: str) -> dict[str, str]:

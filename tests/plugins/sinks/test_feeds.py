@@ -14,7 +14,7 @@ from genkidama.cli.parser import make_parser
 from genkidama.cli.progress import Feed, feeding
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import feeds
-from genkidama.plugins.sinks import run_export as export
+from genkidama.plugins.sinks import run_sync as sync
 from genkidama.plugins.sinks.feeds import SINKS, Feeds, Points, sink_maker
 from genkidama.plugins.sinks.services import Point, RunInfo
 from genkidama.runs.run import Run
@@ -229,9 +229,9 @@ def test_a_finished_run_is_carried_to_a_sink_of_ones_own(tmp_path: Path) -> None
     events = [exchange(float(t), steps=10 * t) for t in range(5)]
     (tmp_path / "history.jsonl").write_bytes(as_lines(events))
     parse = make_parser().parse_args
-    assert export(parse(["export", str(tmp_path), "--log", NOTING])) == 0
+    assert sync(parse(["sync", str(tmp_path), "--log", NOTING])) == 0
     (sink,) = made
     assert [point.steps for point in sink.points] == [0, 10, 20, 30, 40] and sink.closed
-    assert export(parse(["export", str(tmp_path), "--log", FAILING])) == 1
-    with pytest.raises(ConfigurationError, match="export: where to"):
-        export(parse(["export", str(tmp_path)]))
+    assert sync(parse(["sync", str(tmp_path), "--log", FAILING])) == 1
+    with pytest.raises(ConfigurationError, match="sync: where to"):
+        sync(parse(["sync", str(tmp_path)]))

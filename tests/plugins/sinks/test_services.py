@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from genkidama.cli.parser import make_parser
-from genkidama.plugins.sinks import run_export
+from genkidama.plugins.sinks import run_sync
 from genkidama.plugins.sinks.services import MLflow, Point, RunInfo, Trackio, WandB
 from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
@@ -47,8 +47,8 @@ def test_a_finished_run_is_exported(tmp_path: Path, folder: str | None) -> None:
     (run / "history.jsonl").write_bytes(as_lines(events))
     words = [] if folder is None else [str(tmp_path / folder)]
     pytest.importorskip("tensorboardX")
-    options = make_parser().parse_args(["export", str(run), "--tensorboard", *words])
-    assert run_export(options) == 0
+    options = make_parser().parse_args(["sync", str(run), "--tensorboard", *words])
+    assert run_sync(options) == 0
     found = {
         (value.tag, event.step, event.wall_time, value.simple_value)
         for event in records(run / "tensorboard" if folder is None else tmp_path / folder)
@@ -139,7 +139,7 @@ def test_lines_that_no_parent_writes_stop_no_export(
     (run / "experiment.toml").write_text(small().to_toml())
     good = as_lines([exchange(3.0, 2.0, 200, 5, 2.5, "a")])
     (run / "history.jsonl").write_bytes(b"\n".join([*HOSTILE, good]))
-    assert run_export(make_parser().parse_args(["export", str(run), "--tensorboard"])) == 0
+    assert run_sync(make_parser().parse_args(["sync", str(run), "--tensorboard"])) == 0
     found = {value.tag: event.step for event in records(run / "tensorboard")
              for value in event.summary.value}  # fmt: skip
     assert found["run/mean_return"] == 200

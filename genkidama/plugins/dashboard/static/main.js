@@ -1,12 +1,14 @@
 // The page: what the parent says goes to each part of it, once a frame at most.
 
 import * as children from "./children.js";
+import * as controls from "./controls.js";
 import * as curve from "./curve.js";
 import * as details from "./details.js";
 import { find, mark, reveal, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import * as head from "./head.js";
 import * as measures from "./measures.js";
+import * as play from "./play.js";
 import * as runs from "./runs.js";
 import * as search from "./search.js";
 import * as side from "./side.js";
@@ -31,7 +33,7 @@ let frame = 0;
 // `genkidama serve` shows each of several runs at /runs/NAME/.
 reveal(find("back"), /\/runs\/[^/]+\/$/.test(location.pathname));
 
-for (const part of [children, curve, details, runs, search, side]) part.begin();
+for (const part of [children, controls, curve, details, play, runs, search, side]) part.begin();
 
 // The best score holds until now.
 function held({ run, learning }) {
@@ -64,6 +66,8 @@ function draw() {
       searches,
     );
   }
+  controls.show(latest);
+  play.show(latest);
   search.show(latest, now);
   children.show(latest, now);
   measures.show(latest);

@@ -153,6 +153,7 @@ const REFUSALS = {
   signature: "another network",
   silent: "too long without a word",
   token: "a wrong token, or none",
+  excluded: "an excluded child",
   trial: "a trial of another child",
   unknown: "a message of an unknown kind",
   version: "another protocol",

@@ -1,0 +1,80 @@
+// A policy of the network "actor-critic", by the arrays that the parent sends: from an observation
+// to the most probable action. It computes in float32, as NumPy does.
+
+const ACTIVATIONS = {
+  tanh: Math.tanh,
+  relu: (x) => Math.max(x, 0),
+  elu: (x) => (x > 0 ? x : Math.expm1(x)),
+  silu: (x) => x / (1 + Math.exp(-x)),
+};
+
+// Of normalized observations, in standard deviations; genkidama.learning.model has both.
+const CUT = 10;
+const EPSILON = 1e-8;
+
+function unpack({ arrays, numbers }) {
+  const bytes = Uint8Array.from(atob(numbers), (letter) => letter.charCodeAt(0));
+  const all = new Float32Array(bytes.buffer);
+  let taken = 0;
+  const take = (shape) => {
+    const size = shape.reduce((product, length) => product * length, 1);
+    return all.subarray(taken, (taken += size));
+  };
+  return Object.fromEntries(arrays.map(([name, shape]) => [name, take(shape)]));
+}
+
+// Counts, sums and sums of squares: mean and deviation.
+function moments(statistics) {
+  const size = (statistics.length - 1) / 2;
+  const count = statistics[0];
+  const sums = statistics.subarray(1, 1 + size);
+  if (count < 2) return [new Float32Array(size), new Float32Array(size).fill(1)];
+  const means = Float64Array.from(sums, (sum) => sum / count);
+  const squares = statistics.subarray(1 + size);
+  const variance = means.map((mean, i) => Math.max(squares[i] / count - mean * mean, 0));
+  return [Float32Array.from(means), Float32Array.from(variance, (x) => Math.sqrt(x + EPSILON))];
+}
+
+// y = Wx + b, with W row by row.
+function forward([weight, bias], x) {
+  return bias.map((sum, row) => {
+    for (let i = 0; i < x.length; i++) sum += weight[row * x.length + i] * x[i];
+    return sum;
+  });
+}
+
+// A function from an observation to all that the network of these arrays, by their names, gives.
+export function layers(parts, name) {
+  const statistics = parts["statistics.observations"];
+  const scale = statistics ? moments(statistics) : null;
+  const activation = ACTIVATIONS[name];
+  const stack = ["body.", "policy."].flatMap((part) =>
+    Object.keys(parts)
+      .filter((name) => name.startsWith(part) && name.endsWith("weight"))
+      .map((name) => [parts[name], parts[name.replace("weight", "bias")]]),
+  );
+  return (observation) => {
+    let x = observation;
+    if (scale) {
+      x = x.map((value, i) => Math.min(Math.max((value - scale[0][i]) / scale[1][i], -CUT), CUT));
+    }
+    stack.forEach((layer, number) => {
+      x = forward(layer, x);
+      if (number < stack.length - 1) x = x.map(activation);
+    });
+    return x;
+  };
+}
+
+// The same of a policy as the parent sends it.
+export const network = (policy) => layers(unpack(policy), policy.activation);
+
+// A function from an observation to an action of this environment.
+export function actor(policy, { choices, low, high }) {
+  const outputs = network(policy);
+  return (observation) => {
+    const y = outputs(observation);
+    if (choices) return y.reduce((best, value, i) => (value > y[best] ? i : best), 0);
+    return y.map((value, i) => Math.min(Math.max(value, low[i]), high[i]));
+  };
+}

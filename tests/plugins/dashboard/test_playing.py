@@ -1,0 +1,427 @@
+"""What the page plays: its environments beside Gymnasium's, its network beside NumPy's."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.box2d import lunar_lander
+
+from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.plugins.dashboard.policies import policy_document
+from tests.helpers import ROOT, until
+from tests.plugins.dashboard.browser import DRAWN, Look, browsing, picture, violations
+from tests.plugins.dashboard.made_up import STATIC, document, made_up
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+
+sys.path.insert(0, str(ROOT / "examples/rotary"))
+from rotary import RotaryPendulum  # noqa: E402
+
+Node = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    """Runs a function body of the page's modules on data; gives what it returns."""
+    folder = tmp_path_factory.mktemp("modules")
+    for name in ("environments", "policy"):
+        shutil.copy(STATIC / f"{name}.js", folder / f"{name}.mjs")
+
+    def run(body: str, **data: Any) -> Any:
+        script = folder / "run.mjs"
+        script.write_text(
+            'import { readFileSync } from "node:fs";\n'
+            'import { environment } from "./environments.mjs";\n'
+            'import { actor, network } from "./policy.mjs";\n'
+            'const data = JSON.parse(readFileSync(0, "utf8"));\n'
+            "const made = (id) => environment({ id, options: {}, wrappers: [] });\n"
+            # Of a generator that anybody can write: Park and Miller's.
+            "const seeded = (seed) => () => (seed = (seed * 48271) % 2147483647) / 2147483647;\n"
+            f"const run = () => {{{body}}};\n"
+            "console.log(JSON.stringify(run()));\n"
+        )
+        done = subprocess.run(
+            ["node", script], input=json.dumps(data), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+PLAY = """
+const { observe, step } = made(data.id);
+return data.moves.map(([state, action]) => {
+  const [next, reward, terminated] = step(state, action);
+  return [[...observe(next)], reward, terminated];
+});
+"""
+
+EPISODES = """
+const { observe, step } = made(data.id);
+return data.episodes.map(([state, actions]) => actions.map((action) => {
+  let reward, terminated;
+  [state, reward, terminated] = step(state, action);
+  return [[...observe(state)], reward, terminated];
+}));
+"""
+
+#: Bounds of states, far wider than those of a start.
+STATES = {
+    "CartPole-v1": [(-2.5, 2.5), (-3, 3), (-0.25, 0.25), (-3, 3)],
+    "Acrobot-v1": [(-3.14, 3.14), (-3.14, 3.14), (-12.5, 12.5), (-28, 28)],
+    "Pendulum-v1": [(-9, 9), (-8, 8)],
+    "MountainCar-v0": [(-1.2, 0.6), (-0.07, 0.07)],
+    "MountainCarContinuous-v0": [(-1.2, 0.6), (-0.07, 0.07)],
+    "rotary:RotaryPendulum": [(-2, 2), (-0.5, 0.5), (-20, 20), (-20, 20), (-1, 1)],
+}
+
+
+def made(name: str) -> gymnasium.Env[Any, Any]:
+    if name == "rotary:RotaryPendulum":
+        return RotaryPendulum(seconds=0.02)
+    return gymnasium.make(name).unwrapped
+
+
+def put(env: Any, state: list[float]) -> None:
+    if isinstance(env, RotaryPendulum):
+        env._arm, env._rod, env._arm_speed, env._rod_speed, env._action = state
+    else:
+        dtype = np.float32 if "Continuous" in type(env).__name__ else np.float64
+        env.state = np.array(state, dtype)
+
+
+def got(env: Any) -> list[float]:
+    if isinstance(env, RotaryPendulum):
+        return [env._arm, env._rod, env._arm_speed, env._rod_speed, env._action]
+    return [float(number) for number in env.state]
+
+
+def stepped(env: Any, action: Any) -> tuple[list[float], float, bool]:
+    given = np.array(action, np.float32) if isinstance(action, list) else action
+    observation, reward, terminated, _, _ = env.step(given)
+    return observation.tolist(), float(reward), terminated
+
+
+def actions(env: Any, count: int) -> list[Any]:
+    env.action_space.seed(3)
+    found = [env.action_space.sample() for _ in range(count)]
+    return [each.tolist() if isinstance(each, np.ndarray) else int(each) for each in found]
+
+
+def agree(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-6, abs=1e-6), number
+        assert ours[1] == pytest.approx(theirs[1], rel=1e-6, abs=1e-6), number
+        assert ours[2] == theirs[2], number
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_step_from_anywhere_is_gymnasiums(node: Node, name: str) -> None:
+    env, rng = made(name), np.random.default_rng(1)
+    env.reset(seed=1)
+    moves, expected = [], []
+    for action in actions(env, 400):
+        state = [float(np.float32(rng.uniform(*bounds))) for bounds in STATES[name]]
+        put(env, state)
+        if name == "CartPole-v1":
+            env.steps_beyond_terminated = None
+        moves.append((state, action))
+        expected.append(stepped(env, action))
+    agree(node(PLAY, id=name, moves=moves), expected)
+    assert len({terminated for _, _, terminated in expected}) == 1 + (name != "Pendulum-v1")
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_episodes_are_gymnasiums_step_by_step(node: Node, name: str) -> None:
+    env = made(name)
+    episodes, expected = [], []
+    for seed in range(10):
+        env.reset(seed=seed)
+        episodes.append((got(env), []))
+        expected.append([])
+        # Acrobot is chaotic: after 100 steps the last bit of a sine would be seen.
+        for action in actions(env, 100):
+            episodes[-1][1].append(action)
+            expected[-1].append(stepped(env, action))
+            if expected[-1][-1][2]:
+                break
+    found = node(EPISODES, id=name, episodes=episodes)
+    for ours, theirs in zip(found, expected, strict=True):
+        agree(ours, theirs)
+
+
+def test_an_environment_with_options_or_wrappers_of_its_own_is_not_played(node: Node) -> None:
+    body = "return data.all.map((each) => environment(each) !== null);"
+    plain = {"options": {}, "wrappers": []}
+    rotary = "rotary:RotaryPendulum"
+    found = node(
+        body,
+        all=[
+            {"id": "CartPole-v1", **plain},
+            {"id": "CartPole-v1", **plain, "options": {"sutton_barto_reward": True}},
+            {"id": "CartPole-v1", **plain, "wrappers": [{"name": "TimeAwareObservation"}]},
+            {"id": "Ant-v5", **plain},
+            {"id": rotary, **plain, "options": {"seconds": 0.02}},
+            {"id": rotary, **plain, "options": {"volts": 5}},
+        ],
+    )
+    assert found == [True, False, False, False, True, False]
+
+
+# The lander is an approximation; these say how near it comes.
+
+FLIGHT = """
+const lander = made("LunarLander-v3");
+const half = () => 0.5;  // engines without dispersion
+return data.flights.map(([start, actions]) => {
+  let state = { ...lander.reset(seeded(1)), ...start, heights: Array(11).fill(-9) };
+  const seen = actions.map((action) => {
+    [state] = lander.step(state, action, half);
+    return [...lander.observe(state)];
+  });
+  return seen;
+});
+"""
+
+
+def test_the_lander_flies_as_gymnasiums_does(node: Node) -> None:
+    env = gymnasium.make("LunarLander-v3").unwrapped
+    flights, expected = [], []
+    for seed in range(12):
+        action = seed % 4
+        env.reset(seed=seed)
+        env.np_random = type("Half", (), {"uniform": lambda self, low, high: 0.0})()
+        body = env.lander
+        start = {
+            "x": body.position.x,
+            "y": body.position.y,
+            "dx": body.linearVelocity.x,
+            "dy": body.linearVelocity.y,
+            "angle": body.angle,
+            "turn": body.angularVelocity,
+        }
+        moves = [action, *([0] * 4)] * 6
+        flights.append((start, moves))
+        expected.append([env.step(each)[0] for each in moves])
+    found = np.array(node(FLIGHT, flights=flights))
+    difference = np.abs(found - np.array(expected))[:, :, :6].max((0, 1))
+    # Of positions, velocities, angle and turn, after 0.6 s in which each engine fired six times.
+    assert (difference < (0.01, 0.02, 0.03, 0.04, 0.08, 0.08)).all(), difference
+
+
+#: Gymnasium's own controller.
+HEURISTIC = """
+function heuristic(s) {
+  const limit = (x, most) => Math.min(Math.max(x, -most), most);
+  let angle = (limit(s[0] * 0.5 + s[2] * 1.0, 0.4) - s[4]) * 0.5 - s[5] * 1.0;
+  let hover = (0.55 * Math.abs(s[0]) - s[1]) * 0.5 - s[3] * 0.5;
+  if (s[6] || s[7]) [angle, hover] = [0, -s[3] * 0.5];
+  if (hover > Math.abs(angle) && hover > 0.05) return 2;
+  return angle < -0.05 ? 3 : angle > 0.05 ? 1 : 0;
+}
+const lander = made(data.id);
+return Array.from({ length: data.episodes }, (_, seed) => {
+  const random = seeded(seed + 1);
+  let [state, reward, done, total, steps] = [lander.reset(random), 0, false, 0, 0];
+  while (!done && steps < lander.longest) {
+    const action = data.controlled ? heuristic(lander.observe(state)) : Math.floor(4 * random());
+    const given = lander.choices ? action : [[0, 0], [0, -1], [1, 0], [0, 1]][action];
+    [state, reward, done] = lander.step(state, given, random);
+    total += reward;
+    steps += 1;
+  }
+  return [total, reward];
+});
+"""
+
+
+def test_gymnasiums_controller_lands_there_as_often_as_in_gymnasium(node: Node) -> None:
+    env = gymnasium.make("LunarLander-v3")
+    theirs = [lunar_lander.demo_heuristic_lander(env, seed=seed) for seed in range(40)]
+    ours = node(HEURISTIC, id="LunarLander-v3", episodes=40, controlled=True)
+    returns = [total for total, _ in ours]
+    landed = sum(last == 100 for _, last in ours)
+    assert landed >= 36 and sum(total > 200 for total in theirs) >= 36, (landed, returns)
+    assert np.mean(returns) == pytest.approx(np.mean(theirs), abs=50)
+    falls = node(HEURISTIC, id="LunarLander-v3", episodes=40, controlled=False)
+    assert sum(last == -100 for _, last in falls) >= 36 and np.mean([t for t, _ in falls]) < -100
+    weak = node(HEURISTIC, id="LunarLanderContinuous-v3", episodes=10, controlled=True)
+    assert sum(last == 100 for _, last in weak) >= 8
+
+
+EXPERIMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("CartPole-v1", {}),
+    ("CartPole-v1", {"environment.normalize_observations": True, "network.shared": True}),
+    ("CartPole-v1", {"network.activation": "relu", "network.hidden": [8, 9]}),
+    ("CartPole-v1", {"network.activation": "elu"}),
+    ("Pendulum-v1", {"network.activation": "silu", "algorithm.name": "ppo"}),
+    ("MountainCarContinuous-v0", {"environment.normalize_observations": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), EXPERIMENTS)
+def test_the_network_gives_what_numpys_gives(
+    node: Node, name: str, changes: dict[str, Any]
+) -> None:
+    experiment = Experiment().with_settings({"environment.id": name, **changes})
+    env = make_environment(experiment.environment)
+    model = Model(experiment, env)
+    rng = np.random.default_rng(2)
+    observations = rng.normal(0.0, 2.0, (200, *env.observation_space.shape)).astype(np.float32)
+    if (moments := model.moments("observations")) is not None:
+        moments.add(rng.normal(0.5, 2.0, (50, moments._sum.size)))
+    document = policy_document(experiment, model.signature, model.numbers, 7)
+    assert document["version"] == 7 and document["environment"]["id"] == name
+    body = """
+    const outputs = network(data.policy);
+    const act = actor(data.policy, made(data.id));
+    return data.observations.map((x) => {
+      const given = Float32Array.from(x);
+      const action = act(given);
+      return [[...outputs(given)], action.length ? [...action] : action];
+    });
+    """
+    found = node(body, policy=document, id=name, observations=observations.tolist())
+    expected, _ = model.evaluate(model.native(model.seen(observations)))
+    width = len(found[0][0])  # without the deviations of continuous actions
+    outputs = np.array([each for each, _ in found])
+    np.testing.assert_allclose(outputs, np.asarray(expected)[:, :width], atol=1e-5, rtol=1e-4)
+    for ours, row in zip(found, outputs, strict=True):
+        if isinstance(ours[1], int):
+            assert ours[1] == row.argmax()
+        else:
+            bounds = env.action_space.low, env.action_space.high
+            np.testing.assert_allclose(ours[1], np.clip(row, *bounds), rtol=1e-6)
+    assert math.isfinite(outputs.sum())
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Look]:
+    with browsing() as look:
+        yield look
+
+
+def constant_policy(version: int, action: int, **changes: Any) -> dict[str, Any]:
+    """A policy for CartPole that does the same whatever it sees."""
+    settings = {"environment.id": "CartPole-v1", "network.hidden": [2], **changes}
+    experiment = Experiment().with_settings(settings)
+    model = Model(experiment, make_environment(experiment.environment))
+    model.numbers[:] = 0.0
+    model.network.parts["policy.2.bias"][action] = 1.0
+    return policy_document(experiment, model.signature, model.numbers, version)
+
+
+def at(version: int, **changes: Any) -> dict[str, Any]:
+    """What a parent says of a run of CartPole at this version."""
+    whole = document()
+    whole["run"] |= {"environment": "CartPole-v1", **changes}
+    whole["learning"]["version"] = version
+    return whole
+
+
+def label(page: Any) -> str:
+    return str(page.inner_text("#play-label"))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look, width: int) -> None:
+    with made_up(at(9)) as parent:
+        parent.policies = {
+            None: {**constant_policy(9, 1), "checkpoints": [3, 5]},
+            3: constant_policy(3, 0),
+            5: {"version": 5, "problem": "no such checkpoint"},
+        }
+        with look(parent.url, width=width) as page:
+            page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
+            # Pushed to one side without end, the pole falls after eight to eleven steps.
+            seen = set()
+            for _ in range(150):
+                seen.add(int(re.findall(r"step (\d+)", label(page))[0]))
+                page.wait_for_timeout(10)
+            assert 8 <= max(seen) <= 11
+            assert not violations(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            picture(page, f"play-{width}")
+            page.focus("#play-version")
+            page.keyboard.press("Home")
+            page.wait_for_selector("#play-label >> text=version 3 plays (newest 9)")
+            assert page.get_attribute("#play-version", "aria-valuetext") == "version 3"
+            page.keyboard.press("ArrowRight")  # a checkpoint that was deleted meanwhile
+            page.wait_for_selector("#play-version[max='1']")
+            page.keyboard.press("End")
+            page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
+            page.focus("#play-pause")
+            page.keyboard.press("Space")
+            before = label(page)
+            page.wait_for_timeout(300)
+            assert label(page) == before
+            page.keyboard.press("Space")
+            until(lambda: label(page) != before)
+            parent.policies[None] = {**constant_policy(20, 0), "checkpoints": [3]}
+            parent.say({**at(20), "type": "status"})
+            page.wait_for_selector("#play-label >> text=version 20 plays (the newest)")
+
+
+def test_weights_are_asked_for_every_five_seconds_at_most(look: Look) -> None:
+    with made_up(at(1)) as parent:
+        parent.policies = {None: {**constant_policy(1, 0), "checkpoints": []}}
+        with look(parent.url) as page:
+            asked: list[float] = []
+            page.on("request", lambda request: asked.append(1) if "policy" in request.url else None)
+            page.wait_for_selector("#play-label >> text=version 1 plays")
+            asked.clear()
+            for version in range(2, 22):
+                parent.say({**at(version), "type": "status"})
+                page.wait_for_timeout(100)
+            assert len(asked) <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"environment": "Ant-v5"}, ""),
+        ({"environment": "Ant-v5", "film": 7}, "a film of version 7"),
+        ({"kind": "search"}, ""),
+    ],
+)
+def test_what_it_cannot_play_is_a_film_or_nothing(
+    look: Look, changes: dict[str, Any], shown: str
+) -> None:
+    with made_up(at(9, **changes)) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        assert page.is_visible("#play") == bool(shown)
+        if shown:
+            assert label(page) == shown and page.get_attribute("#play-film", "src").endswith("=7")
+
+
+def test_the_whole_page_takes_at_most_300_kilobytes(look: Look) -> None:
+    sizes: dict[str, int] = {}
+    with made_up(at(9)) as parent:
+        parent.policies = {None: {**constant_policy(9, 1), "checkpoints": []}}
+        with look(parent.url) as page:
+            page.wait_for_selector(DRAWN)
+            page.on(
+                "requestfinished",
+                lambda request: sizes.update({request.url: request.sizes()["responseBodySize"]}),
+            )
+            page.reload()
+            page.wait_for_selector("#play-label >> text=plays")
+            page.wait_for_load_state("networkidle")
+    assert any("play.js" in url for url in sizes) and sum(sizes.values()) < 120_000, sizes
