@@ -74,7 +74,7 @@ def experiment(path: Path, text: str = "") -> Path:
         (
             "[algorithm]\nname = 'sarsa'",
             "cart.toml: algorithm.name = 'sarsa': "
-            "expected one of 'a3c', 'ppo', 'dqn', 'vtrace', or an import string",
+            "expected one of 'a3c', 'ppo', 'dqn', 'vtrace', 'sac', or an import string",
         ),
     ],
 )

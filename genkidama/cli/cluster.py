@@ -170,14 +170,18 @@ def train(
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))
-    first, spaces = (None, None) if done else prepare_first_core(experiment, say)
+    first: PreparedCore | None = None
+    spaces: Any = None
     try:
+        if not done:
+            first, spaces = prepare_first_core(experiment, say)
         run = prepare_directory(experiment, out, resume)
         if spaces is not None:  # a learner beside the parent need not build one, too
             write_atomically(run.path / SPACES, json.dumps(spaces).encode())
     except BaseException:
         if first is not None:
             first.end()
+        forkserver.leave_shared()
         raise
     experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"child-{number}" for number in range(1, children + 1)]
@@ -230,7 +234,8 @@ def prepare_first_core(
         if experiment.child.backend != "hogwild":
             core.end()
             return None, None
-        found = core.describe(experiment)
+        # The address of a replay for all is known once there is a parent.
+        found = None if experiment.shares_replay else core.describe(experiment)
     except (EOFError, OSError):  # the child will meet what has killed it
         core.end()
         return None, None

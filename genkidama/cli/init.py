@@ -17,7 +17,6 @@ from genkidama.config.allowlist import import_string
 from genkidama.config.examples import about, example, examples
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runtime.import_strings import others_silent
 
 #: Lines of the template with the same lanes, sizes and rate for any number of children.
 _FIXED = {
@@ -128,13 +127,14 @@ class _Seen:
 
 
 def _look(environment: str) -> _Seen:
-    """Makes the environment, and closes it.
+    """Has a process make the environment, and close it.
 
     Raises:
         ConfigurationError: there is no such environment, or it cannot be made.
     """
-    from genkidama.learning.environments import make_environment
-    from genkidama.learning.observations import is_image
+    from genkidama.config.experiment import Experiment
+    from genkidama.runtime.forkserver import prefork
+    from genkidama.runtime.task import call
 
     named = import_string(environment)
     ale = environment.startswith("ALE/")
@@ -146,16 +146,14 @@ def _look(environment: str) -> _Seen:
             "vectors; write it anew when the environment is there, if it gives images"
         )
         return _Seen(note=note)
-    with others_silent():
-        made = make_environment(settings)
-        made.close()
-    space, inner = made.observation_space, made.unwrapped
-    shape = space.shape or ()
-    lanes = getattr(inner, "lanes_at_once", 1)
-    if agents := getattr(inner, "agents_in_turn", 0):  # each of them is a lane
+    prefork()
+    task = "genkidama.learning.environment_checks:look", (settings,)
+    what = f"environment.id = {environment!r}: cannot be built"
+    shape, is_image, lanes, agents = call(Experiment(environment=settings), *task, what)
+    if agents:  # each of them is a lane
         lanes = agents * max(1, 8 // agents)
     lanes = lanes if lanes > 1 else 0
-    if not is_image(space) and len(shape) != 3:
+    if not is_image and len(shape) != 3:
         return _Seen(lanes=lanes)
     if find_spec("torch") is not None:
         return _Seen(image=shape, lanes=lanes)
@@ -165,7 +163,7 @@ def _look(environment: str) -> _Seen:
         f"{'the memory of the console' if ale else 'each pixel, in grey, and slowly'}. With torch, "
         f"init writes another one: {pip_install('torch')}"
     )
-    return _Seen(lines=lines if is_image(space) or ale else "", lanes=lanes, note=note)
+    return _Seen(lines=lines if is_image or ale else "", lanes=lanes, note=note)
 
 
 #: Lines of `[environment]` with which a perceptron learns in place of convolutions.

@@ -353,8 +353,8 @@ def _at(frame: traceback.FrameSummary) -> str:
 
 
 def _short(path: str) -> str:
-    """The path below the current folder, or below that of the installed packages, or whole."""
+    """The path below the folder of the installed packages, or below the current one, or whole."""
     found = os.path.realpath(path)
-    for folder in (os.getcwd(), *map(sysconfig.get_path, ("purelib", "platlib"))):
+    for folder in (*map(sysconfig.get_path, ("purelib", "platlib")), os.getcwd()):
         found = found.removeprefix(os.path.realpath(folder) + os.sep)
     return found

@@ -120,7 +120,7 @@ def test_init_takes_as_many_lanes_as_an_object_has(way: str) -> None:
         == 0
     )
     race = Experiment.load("race.toml")
-    assert (race.environment.lanes, race.algorithm.batch_size) == (6, 1020)
+    assert (race.environment.lanes, race.algorithm.batch_size) == (6, 1008)
 
 
 def test_init_refuses_an_environment_that_does_not_exist(

@@ -119,7 +119,7 @@ def _server(number: int) -> ParameterServer:
     if isinstance(server.trials.rule, Experience):
         size = SIGNATURE.size
         learned = LearnedBatch(np.zeros(size, DTYPE), np.zeros((2, 4), DTYPE), np.zeros(1))
-        server.trials.rule.begin(Columns(1, 1, choices=2), 4, learned)
+        server.trials.rule.begin(Columns(1, 1, choices=(2,)), 4, learned)
         server.trial.vector = learned.weights.copy()
         server.trial.signature = SIGNATURE
     return server

@@ -35,6 +35,10 @@ OWN = {
     "hypertrick": (("search", "examples/lunarlander/search.toml"), "search"),
     "notify": ((*PLAIN, "--notify", "https://ntfy.sh/topic"), "--notify"),
     "hub": (("share", "runs", "ada/lander"), "share"),
+    "pettingzoo": (
+        (*PLAIN, "--set", "environment.id=pettingzoo:butterfly/pistonball_v6"),
+        "environment.id",
+    ),
     "ray": (("launch", "examples/lunarlander/lunarlander.toml"), "launch"),
     "render": (("play", "runs"), "play"),
     "robust": ((*PLAIN, "--set", "parent.push_limit=3"), "parent.push_limit"),

@@ -361,7 +361,7 @@ class EngineProcess(WorkerProcess):
         module = "genkidama.plugins.ga3c.engine"
         self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
 
-    async def build(self, experiment: Experiment, spaces: Any) -> tuple[Any, ...]:
+    async def build(self, experiment: Experiment, spaces: Any = None) -> tuple[Any, ...]:
         """Builds the experiment's network in the engine. Returns signature entries, the vector's
         bytes, facts, the device's type."""
         try:

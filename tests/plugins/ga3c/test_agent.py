@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.errors import ConfigurationError
 from genkidama.plugins.ga3c.agent import _GUARD_STEPS, run_agent, warm_up
 from genkidama.plugins.ga3c.slots import waiting
 from tests.helpers import PATIENCE, small
@@ -387,7 +388,9 @@ class Watched(gymnasium.Env[Any, Any]):
         DONE.append("close")
 
 
-def test_the_environment_makes_one_step_and_is_closed() -> None:
+def test_to_be_warm_is_to_have_imported_the_environment_and_built_none() -> None:
     DONE.clear()
     warm_up(small(environment={"id": f"{__name__}:Watched"}))
-    assert DONE == ["reset", "step", "close"]
+    assert DONE == []
+    with pytest.raises(ConfigurationError, match="has no 'Nothing'"):
+        warm_up(small(environment={"id": f"{__name__}:Nothing"}))

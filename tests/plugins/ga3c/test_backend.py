@@ -326,7 +326,7 @@ async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
     """What else it may be is in `test_engine`, and how it is told in `test_engine_process`."""
     backend = GA3C(faulty(fault="kill", where="construct"), 1)
     try:
-        with pytest.raises(EnvironmentFailure, match="exit code -9"):
+        with pytest.raises(EnvironmentFailure, match="cannot be seen: the process ended: killed"):
             await backend.startup()
     finally:
         await backend.shutdown()
