@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.spaces import describe_spaces
-from genkidama.runtime.import_strings import describe_error, print_user_traceback
+from genkidama.runtime.import_strings import describe_error, is_gymnasiums, print_user_traceback
 from genkidama.runtime.machine import private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
 
@@ -56,11 +56,18 @@ def warm_up(experiment: Experiment) -> None:
     """Imports all that every core will need, and does a first forward pass, and a backward pass
     where cores learn.
 
-    It builds no environment, which might own a thread, a process or a device: spaces of another
-    kind stand in, with one sort of action or the other.
+    An environment that might own a thread, a process or a device is not built: spaces of another
+    kind stand in, with one sort of action or the other. Gymnasium's own owns nothing, and a step of
+    it leaves memory that all cores share.
     """
-    import_environment(experiment.environment)
     core_class(experiment)  # imports it
+    if is_gymnasiums(experiment.environment):
+        with closing(make_environment(experiment.environment, lean=True)) as environment:
+            environment.reset(seed=0)
+            environment.step(environment.action_space.sample())
+            _rehearse_learning(experiment, environment)
+        return
+    import_environment(experiment.environment)
     images = (3, 84, 84) if experiment.network.channels == "first" else (84, 84, 3)
     vectors = Box(-1.0, 1.0, (8,), np.float32)
     pixels = Box(0, 255, images, np.uint8)
@@ -71,7 +78,7 @@ def warm_up(experiment: Experiment) -> None:
             return
 
 
-def _rehearse_learning(experiment: Experiment, spaces: StandIn) -> None:
+def _rehearse_learning(experiment: Experiment, spaces: Spaces) -> None:
     parts = core_parts(experiment)
     for part in parts:
         with suppress(ConfigurationError):  # `_describe` will report it

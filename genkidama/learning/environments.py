@@ -35,6 +35,7 @@ from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
     describe_error,
     environment_spec,
+    is_gymnasiums,
     is_import_string,
     load_object,
     load_wrapper,
@@ -474,6 +475,9 @@ def several(settings: Environment, count: int) -> list[gymnasium.Env[Any, Any]]:
 
 def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnasium.Env[Any, Any]]]:
     """The product of `environment.id`, and the environments beside it, unless it is all of them."""
+    if is_gymnasiums(settings):  # quickly built, and threads take memory
+        made = _made(settings, count, lean=True)
+        return made, [make_environment(settings, lean=True) for _ in range(count - 1)]
     others: list[Future[gymnasium.Env[Any, Any]]] = []
     first_is_built = threading.Event()
 

@@ -34,6 +34,7 @@ from genkidama.learning.model import Model
 from genkidama.plugins.actors.outbox import BufferedPipe, Outbox, block_arrays
 from genkidama.plugins.actors.rule import columns_of
 from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.import_strings import is_gymnasiums
 from genkidama.runtime.machine import forget_peak
 
 #: Lanes stay as they are unless this many times more, or fewer, are wanted.
@@ -84,7 +85,7 @@ class Actor:
         self._sequence = np.random.SeedSequence(seed)
         slots, self._first = prepared or Prepared(make_slots(experiment))
         self._slots = slots
-        #: All that are built, whether their lanes play or not; None of a vectorized form.
+        #: All that are built, and may play again; None of a vectorized form.
         self._environments: list[Any] | None = None
         if isinstance(slots, gymnasium.Env):
             self._environments = [slots]
@@ -187,6 +188,10 @@ class Actor:
         if (missing := settings.lanes - len(self._environments)) > 0:
             self._environments += several(settings, missing)
         playing = self._environments[: settings.lanes]
+        if is_gymnasiums(settings):  # quickly built again, and memory until then
+            for each in self._environments[settings.lanes :]:
+                each.close()
+            self._environments = playing
         self._slots = playing[0] if settings.lanes == 1 else Single(playing)
 
     def close(self) -> None:
