@@ -210,6 +210,7 @@ class ParameterServer:
 
     def _command_problem(self, action: str, child: str, share: float) -> str:
         """The reason why a command cannot be done; empty if it can."""
+        environment = self.experiment.environment
         match action:
             case "checkpoint" | "film" if self.trials.shared and self.trial.vector is None:
                 return "there are no weights yet"
@@ -217,6 +218,8 @@ class ParameterServer:
                 return "a film of a search: play its best trial with `genkidama play`"
             case "film" if self.trial.part.count > 1:
                 return "a parent in parts makes no film: play its checkpoint with `genkidama play`"
+            case "film" if environment.exclusive or environment.period:
+                return "a film would need a second environment, and move it"
             case "film" if "film" in self.asked:
                 return "a film is being made"
             case "checkpoint" | "film":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from genkidama.errors import ProtocolError
@@ -112,6 +113,15 @@ def test_a_checkpoint_and_a_film_are_the_shells_work() -> None:
     assert server.asked == {"checkpoint", "film"}
     assert [event.event for event in server.take_events()] == ["command", "command"]
     assert refused(server, "film", "anna", 3.0) == "a film is being made"
+
+
+@pytest.mark.parametrize("settings", [{"exclusive": True}, {"period": 0.02}], ids=str)
+def test_a_robot_is_not_moved_for_a_film(settings: dict[str, Any]) -> None:
+    server = ParameterServer(small(environment=settings, child={"cores": 1}))
+    server.trial.vector = np.zeros(4, np.float32)
+    said = "a film would need a second environment, and move it"
+    assert refused(server, "film", "anna", 3.0) == said
+    server.command("checkpoint", "anna", 3.0)
 
 
 def test_another_word_is_no_command() -> None:
