@@ -170,9 +170,15 @@ def read(text: str) -> str:
     lines = re.findall(r"\x1b\[97;40m([^\x1b]*)\x1b\[0m", text)
     above, below = ([[(c in "█" + half) * 255 for c in line] for line in lines] for half in "▀▄")
     rows = [row for pair in zip(above, below, strict=True) for row in pair]
-    pixels = numpy.kron(numpy.array(rows, numpy.uint8), numpy.ones((8, 8), numpy.uint8))
-    found: str = cv2.QRCodeDetector().detectAndDecode(pixels)[0]
-    return found
+    for side in (8, 3, 5, 12, 4, 6, 7, 10, 16):  # OpenCV reads not every code at each size
+        square = numpy.ones((side, side), numpy.uint8)
+        pixels = numpy.kron(numpy.array(rows, numpy.uint8), square)
+        pixels = numpy.pad(pixels, 4 * side, constant_values=255)
+        for reader in (cv2.QRCodeDetector(), cv2.QRCodeDetectorAruco()):
+            found: str = reader.detectAndDecode(pixels)[0]
+            if found:
+                return found
+    return ""
 
 
 def token(folder: Path, columns: int, *more: str) -> str:
