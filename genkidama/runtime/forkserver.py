@@ -62,7 +62,7 @@ _NOTICE_SECONDS = 0.2
 _EXIT_SECONDS = 1.0
 
 #: How long an idle forkserver may take to end, and how long all that it forked.
-_CLOSE_SECONDS = 1.5
+_CLOSE_SECONDS = 0.8
 _POLL_SECONDS = 0.005
 _LINGER_SECONDS = 10.0
 

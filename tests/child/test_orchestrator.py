@@ -409,7 +409,7 @@ async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> 
         core.kill()
         await eventually(lambda: module.CORES.pid != nursery.pid)
         began = time.monotonic()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 1.0
 
 
 async def test_a_nursery_that_dies_while_it_is_born_is_tried_again(
@@ -609,7 +609,9 @@ async def test_too_little_memory_for_the_nursery_is_told(
         match=r"exit code -9: a child needs 50 MB before its first core, 40 MB are free; ",
     ):
         await orchestrator.startup()
-    assert ("warning", "a child needs 50 MB before its first core, 40 MB are free") in words(capsys)
+    assert words(capsys) == [
+        ("warning", "a child needs 50 MB before its first core, 40 MB are free")
+    ]
     nursery.close()
 
 
