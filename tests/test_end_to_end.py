@@ -56,7 +56,7 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
                 "algorithm": {"name": "a3c" if rule == "weighted" else "ppo"},
                 "parent": {"rule": rule, "linger_seconds": 1},
                 "child": {"exchange": "chunk"},
-                "stop": {"updates": 12},
+                "stop": {"updates": 40},
             }
         )
         file = tmp_path / f"{rule}.toml"
@@ -79,7 +79,8 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
         exchanges = history(tmp_path / rule, "exchange")
         # The first push of the child that came second may have nothing to differ from.
         assert len(exchanges) - 1 <= exchanges[-1]["version"] <= len(exchanges)
-        assert len(exchanges) >= 24
+        # The first child may have begun alone.
+        assert exchanges[-1]["update"] >= 40 and len(exchanges) > 50
         # Each push has a chunk of both cores, and θ_P was taken just before it was learned from.
         assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 256
         assert sorted(line["staleness"] for line in exchanges)[len(exchanges) // 2] <= 2
