@@ -10,7 +10,6 @@ import os  # isort: skip
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
-import difflib
 import os
 import signal
 import sys
@@ -81,11 +80,13 @@ def _run(arguments: list[str]) -> int:
     if name and not name.startswith("-") and name not in verbs:
         verb = plugin.find("verbs", name)
         if verb is None:
+            import difflib  # a tenth of the start, for a mistake alone
+
             near = difflib.get_close_matches(name, verbs, 1)
             hint = f"did you mean {near[0]!r}?" if near else "`genkidama --help` lists them"
             raise ConfigurationError(f"unknown verb {name!r}; {hint}")
         verbs[name] = verb
-    options = make_parser(verbs).parse_args(arguments or ["--help"])
+    options = make_parser(verbs, name).parse_args(arguments or ["--help"])
     try:
         run: Callable[[argparse.Namespace], int] = plugin.load(verbs[options.verb].run)
     except Exception as error:  # a package is missing, or too old, or was built for another machine

@@ -289,8 +289,15 @@ def all_verbs() -> dict[str, Verb]:
     return {**VERBS, **{name: verb for name, verb in plugin.every("verbs") if name not in VERBS}}
 
 
-def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser:
-    """The command's parser; the namespace that it returns has the name of its verb as `verb`."""
+def make_parser(
+    verbs: dict[str, Verb] | None = None, only: str | None = None
+) -> argparse.ArgumentParser:
+    """The command's parser; the namespace that it returns has the name of its verb as `verb`.
+
+    Args:
+        verbs: the verbs by name; those of `all_verbs` by default.
+        only: the one verb that gets its options, which saves half of the command's start.
+    """
     parser = Parser(
         prog="genkidama",
         description="Trains one policy on many small machines.",
@@ -308,6 +315,8 @@ def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser
             epilog=verb.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        if only not in (None, name):
+            continue
         for word, more in verb.options:
             command.add_argument(word, **more)
         for follower in followers:

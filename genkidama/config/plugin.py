@@ -16,72 +16,74 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from genkidama.errors import ConfigurationError
 
 #: The entry points of installed plug-ins.
 GROUP = "genkidama.plugins"
 
-Table = dict[str, str]
+Table = Mapping[str, str]
+
+#: The table of a hook that a plug-in does not have.
+_NONE: Table = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
+class Plugin(NamedTuple):
     """The additions of one plug-in, by hook: names and import strings `"package.module:Name"`."""
 
-    sections: Table = field(default_factory=dict)
+    sections: Table = _NONE
     """Tables of an experiment: `config.decoding.Section` classes. The section of another package's
     plug-in has the plug-in's name, and is the table `[plugins.NAME]`."""
-    checks: Table = field(default_factory=dict)
+    checks: Table = _NONE
     """Checks of a whole experiment: `check(given, experiment, source)` with the settings as given,
     the experiment made from them, and its name for errors; raises `ConfigurationError`. The checks
     of another package's plug-in run only if the experiment has its table."""
-    rules: Table = field(default_factory=dict)
+    rules: Table = _NONE
     """Values of `parent.rule`: `server.rules.blend.Rule` classes."""
-    rule_wrappers: Table = field(default_factory=dict)
+    rule_wrappers: Table = _NONE
     """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`, with `[parent]`."""
-    companions: Table = field(default_factory=dict)
+    companions: Table = _NONE
     """Processes beside a parent: `companion(parent) -> Companion | None`, with the base class in
     `genkidama.parent.extensions`."""
-    trials: Table = field(default_factory=dict)
+    trials: Table = _NONE
     """Stores of runs with many trials, by the section that requests them: `RunStore` classes."""
-    status_parts: Table = field(default_factory=dict)
+    status_parts: Table = _NONE
     """Parts of a run's status, by the section that requests them: `runs.status.SearchPart`."""
-    backends: Table = field(default_factory=dict)
+    backends: Table = _NONE
     """Values of `child.backend`, and kinds of pushes that need a backend of their own:
     `child.backend.Backend` classes."""
-    cores: Table = field(default_factory=dict)
+    cores: Table = _NONE
     """Cores for kinds of pushes that need their own: `child.core.Core` classes."""
-    core_parts: Table = field(default_factory=dict)
+    core_parts: Table = _NONE
     """Parts of a core by the field of a rollout that they fill, as `"replay"`:
     `child.core.CorePart` classes, with their arrays in the shared memory of a child."""
-    connections: Table = field(default_factory=dict)
+    connections: Table = _NONE
     """`"shards"`, the connection of a child to a parent in several processes: a class with the
     methods of `child.parent_connection.ParentConnection`."""
-    learners: Table = field(default_factory=dict)
+    learners: Table = _NONE
     """Values of `algorithm.name`: `learning.learners.Learner` classes."""
-    environments: Table = field(default_factory=dict)
+    environments: Table = _NONE
     """Environments by the prefix of `environment.id`, as `"envpool"` of `"envpool:CartPole-v1"`:
     `Maker(settings, count)` returns a `gymnasium.vector.VectorEnv` that begins the next episode in
     the step that ends the last. `Maker.check(settings)` raises `ConfigurationError`, before
     anything starts, if this machine cannot make it."""
-    observers: Table = field(default_factory=dict)
+    observers: Table = _NONE
     """Readers of a parent's events, and HTTP: `observer(parent) -> Observer | None`."""
-    displays: Table = field(default_factory=dict)
+    displays: Table = _NONE
     """Displays of `"evaluation"`: `display(episodes)`, a context manager whose value is called with
     each return."""
-    weights: Table = field(default_factory=dict)
+    weights: Table = _NONE
     """Places from which `train --from NAME` takes weights: `fetch(name) -> Path | None`, a run's
     directory or a checkpoint file on this disk; None if no weights of this place are meant."""
-    run_methods: Table = field(default_factory=dict)
+    run_methods: Table = _NONE
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
-    verbs: Table = field(default_factory=dict)
+    verbs: Table = _NONE
     """Verbs of the command: `cli.options.Verb` values, in modules that are quick to import."""
-    followers: Table = field(default_factory=dict)
+    followers: Table = _NONE
     """Readers of the history of a run that this machine starts: `cli.options.Follower` values."""
 
 
@@ -110,8 +112,9 @@ _BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers")
 
 @cache
 def _built_in() -> dict[str, Plugin]:
-    package = importlib.import_module("genkidama.plugins")
-    modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    folder = importlib.import_module("genkidama.plugins").__path__[0]
+    # `pkgutil.iter_modules` would import `inspect`, a tenth of the command's start.
+    modules = sorted(each.parent.name for each in Path(folder).glob("*/__init__.py"))
     found = {name: importlib.import_module(f"genkidama.plugins.{name}").PLUGIN for name in modules}
     return {"core": CORE, **found}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import logging
 import os
 import signal
 import sys
@@ -51,6 +49,8 @@ class Parser(argparse.ArgumentParser):
         found, others = super().parse_known_args(args, namespace)
         if others:  # said here, with the usage of the verb that has the options
             known = [name for action in self._actions for name in action.option_strings]
+            import difflib  # a tenth of the start, for a mistake alone
+
             near = difflib.get_close_matches(others[0].partition("=")[0], known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(others)}{hint}")
@@ -108,6 +108,8 @@ def configure_logging(*, named: bool = False, say: Callable[[str], None] | None 
     program that embeds a `Parent` or a `Child` keeps its own logging.
     """
     get_logger()
+    import logging
+
     import structlog  # a command that logs nothing does without it
 
     processors: list[Processor] = [_add_always] if named else []

@@ -183,9 +183,9 @@ def test_tables_of_plug_ins_are_fields_like_others() -> None:
 
 #: Runs code as if plug-ins were deleted, whose names come first.
 WITHOUT = """
-import pkgutil, sys
-gone, modules = sys.argv[1].split(), pkgutil.iter_modules
-pkgutil.iter_modules = lambda path: (each for each in modules(path) if each.name not in gone)
+import pathlib, sys
+gone, found = sys.argv[1].split(), pathlib.Path.glob
+pathlib.Path.glob = lambda *of: (each for each in found(*of) if each.parent.name not in gone)
 for name in gone:
     sys.modules["genkidama.plugins." + name] = None
 from genkidama.config.experiment import Experiment

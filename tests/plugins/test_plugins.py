@@ -98,7 +98,7 @@ def test_each_plug_in_can_be_deleted(name: str, tmp_path: Path) -> None:
 
 
 def test_names_of_a_hook_are_found_and_others_are_not() -> None:
-    for hook in plugin.Plugin.__dataclass_fields__:
+    for hook in plugin.Plugin._fields:
         for name in plugin.names(hook):
             assert plugin.find(hook, name) is not None
     assert plugin.find("rules", "no such rule") is None
