@@ -644,18 +644,24 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         )
 
 
+def _shared_by(experiment: Experiment) -> str:
+    """The setting by which a core would have other than one environment; empty if none does."""
+    environment = experiment.environment
+    if environment.lanes > 1:
+        return f"environment.lanes = {environment.lanes}: set it to 1"
+    if environment.vectorized or environment.prefix:
+        return "the environment is vectorized: take that out"
+    if experiment.child.backend == "ga3c":
+        return "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
+    return ""
+
+
 def _check_exclusive(experiment: Experiment, source: str) -> None:
     """Checks an experiment whose environment can be open once."""
-    environment, child = experiment.environment, experiment.child
-    cause = ""
-    if environment.lanes > 1:
-        cause = f"environment.lanes = {environment.lanes}: set it to 1"
-    elif environment.vectorized or environment.prefix:
-        cause = "the environment is vectorized: take that out"
-    elif child.backend == "ga3c":
-        cause = "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
-    elif child.cores not in ("auto", 1):
-        cause = f"child.cores = {child.cores}: set it to 1"
+    cores = experiment.child.cores
+    cause = _shared_by(experiment)
+    if not cause and cores not in ("auto", 1):
+        cause = f"child.cores = {cores}: set it to 1"
     if cause:
         raise ConfigurationError(
             f"{source}: environment.exclusive = True: one core plays one environment, but {cause}"
@@ -664,15 +670,9 @@ def _check_exclusive(experiment: Experiment, source: str) -> None:
 
 def _check_real_time(experiment: Experiment, source: str) -> None:
     """Checks an experiment whose environments have a clock."""
-    environment, child = experiment.environment, experiment.child
-    cause = ""
-    if environment.lanes > 1:
-        cause = f"environment.lanes = {environment.lanes}: set it to 1"
-    elif environment.vectorized or environment.prefix:
-        cause = "the environment is vectorized: take that out"
-    elif child.backend == "ga3c":
-        cause = "child.backend = 'ga3c': set it to 'hogwild'"
-    elif child.cores == "auto":
+    environment = experiment.environment
+    cause = _shared_by(experiment)
+    if not cause and experiment.child.cores == "auto":
         cause = "child.cores = 'auto': set it to 1, or to how many there are at each child"
     if cause:
         raise ConfigurationError(
