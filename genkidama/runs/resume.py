@@ -61,6 +61,8 @@ def prepare_directory(
             run = Run.open(resume, allow)
         else:
             source_of(experiment)
+            if experiment.algorithm.demonstrations:
+                experiment = _with_readable(experiment)
             run = Run(new_directory(experiment.name) if out is None else path, allow)
             if any(any((run.path / name).glob("*")) for name in (CHECKPOINTS, TRIALS)):
                 raise ConfigurationError(
@@ -77,6 +79,22 @@ def prepare_directory(
             f"--out {path}: cannot be written: {error.strerror}; choose another directory"
         ) from None
     return Run(path, modules(experiment.to_dict()))  # a notebook's class has a module now
+
+
+def _with_readable(experiment: Experiment) -> Experiment:
+    """The experiment, with paths of demonstrations that hold in any folder of this machine.
+
+    Raises:
+        ConfigurationError: one is not there.
+    """
+    paths = [Path(path).absolute() for path in experiment.algorithm.demonstrations]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigurationError(
+                f"algorithm.demonstrations: {path}: no such file; "
+                f"`genkidama play --record {path}` makes one"
+            )
+    return experiment.with_settings({"algorithm.demonstrations": list(map(str, paths))})
 
 
 def _lock(path: Path) -> None:
