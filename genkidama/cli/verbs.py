@@ -136,6 +136,11 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     }:
         words = ", ".join(f"{key} = {value}" for key, value in more.items())
         print(f"{changed.algorithm.name} brings its own settings: {words}", file=sys.stderr)
+    if changed.algorithm.demonstrations:
+        from genkidama.learning.demonstrations import load as load_steps
+
+        for file in changed.algorithm.demonstrations:
+            print(load_steps(file).about(changed.environment.id), file=sys.stderr)
     return changed
 
 

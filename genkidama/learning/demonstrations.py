@@ -84,6 +84,15 @@ class Demonstrations(NamedTuple):
     def steps(self) -> int:
         return sum(len(block.rewards) for block in self.blocks)
 
+    def about(self, environment: str) -> str:
+        """A line about the file, for who learns in the environment of this id."""
+        words = f"{self.path}: {plural(self.steps, 'step')} by {self.source}"
+        if self.environment != environment:
+            words += f", in {self.environment}"
+        if self.rest:
+            words += f"; {plural(self.rest, 'byte')} at its end are no whole block, and left out"
+        return words
+
 
 # The file.
 
@@ -134,11 +143,11 @@ def _damaged(path: Path, number: int, start: int, why: str) -> ConfigurationErro
     )
 
 
-def _opened(path: Path, mode: str = "rb") -> Any:
+def _opened(path: Path, mode: str = "rb", buffering: int = -1) -> Any:
     if path.exists() and not path.is_file():  # a pipe would wait for its writer
         raise ConfigurationError(f"{path}: is no file; name a file of demonstrations")
     try:
-        return path.open(mode)
+        return path.open(mode, buffering)
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file of demonstrations; `genkidama play --record {path}` makes one"
@@ -187,8 +196,8 @@ def load(path: str | Path) -> Demonstrations:
         raise ConfigurationError(
             f"{path}: has no whole episode; `genkidama play --record {path}` adds some"
         )
-    environment = json.loads(head["environment"])["id"]
-    return Demonstrations(path, environment, *spaces, head["source"], blocks, size - end)
+    environment, (seen, chosen) = json.loads(head["environment"])["id"], spaces
+    return Demonstrations(path, environment, seen, chosen, head["source"], blocks, size - end)
 
 
 def _problem(
@@ -255,7 +264,7 @@ class DemonstrationWriter:
         self.blocks = self._end = 0
         with disk_errors(path):
             path.open("ab").close()
-        self._file = _opened(path, "r+b")
+        self._file = _opened(path, "r+b", 0)
         try:
             self._prepare()
         except BaseException:
@@ -316,8 +325,9 @@ class DemonstrationWriter:
             try:
                 file.truncate(self._end)
                 file.seek(self._end)
-                file.write(content)
-                file.flush()
+                left = memoryview(content)
+                while left:
+                    left = left[file.write(left) :]
             except OSError:
                 with suppress(OSError):
                     file.truncate(self._end)
@@ -474,7 +484,7 @@ class MixedReplay:
     """A replay beside demonstrations: of each minibatch a fixed share of steps are those.
 
     That is the symmetric sampling of RLPD (Ball et al. 2023, arXiv:2302.02948, §4.1), with a share
-    of ½. While the replay is empty all steps are demonstrations.
+    of ½.
 
     Args:
         own: the learner's replay.
@@ -492,8 +502,8 @@ class MixedReplay:
         self._taken = round(share * minibatch)
 
     def __len__(self) -> int:
-        """The number of rows that can be drawn, as `Replay` has it."""
-        return len(self._own) + (len(self._demonstrations) if self._taken else 0)
+        """The number of the learner's own rows, as `Replay` has it."""
+        return len(self._own)
 
     def sample(
         self,
@@ -511,8 +521,6 @@ class MixedReplay:
         if own:
             return self._own.sample(count, own=own, **given)
         theirs = np.arange(count) % self._minibatch < self._taken
-        if self._taken and not len(self._own):
-            theirs[:] = True
         number = int(np.count_nonzero(theirs))
         if not number:
             return self._own.sample(count, **given)

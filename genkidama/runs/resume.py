@@ -51,6 +51,8 @@ def prepare_directory(
     """
     path = Path("runs" if out is None else out)
     allow = modules(experiment.to_dict())
+    if experiment.algorithm.demonstrations:
+        experiment = _with_readable(experiment)
     try:
         if resume is not None:
             if out is not None and Path(out) != Path(resume):
@@ -61,8 +63,6 @@ def prepare_directory(
             run = Run.open(resume, allow)
         else:
             source_of(experiment)
-            if experiment.algorithm.demonstrations:
-                experiment = _with_readable(experiment)
             run = Run(new_directory(experiment.name) if out is None else path, allow)
             if any(any((run.path / name).glob("*")) for name in (CHECKPOINTS, TRIALS)):
                 raise ConfigurationError(

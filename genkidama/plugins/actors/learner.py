@@ -301,7 +301,7 @@ class ReplayLearner(RowLearner):
         began = time.monotonic()
         before = self._vector.copy()
         target = self._target.copy()
-        if len(self._drawn) >= max(1, algorithm.start_steps):
+        if len(self._replay) >= max(1, algorithm.start_steps):
             found = self.model.gradients(self._learner, self._asked(progress), self._rng)
             limit = algorithm.max_gradient_norm
             for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
