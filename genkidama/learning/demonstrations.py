@@ -196,7 +196,8 @@ def load(path: str | Path) -> Demonstrations:
         raise ConfigurationError(
             f"{path}: has no whole episode; `genkidama play --record {path}` adds some"
         )
-    environment, (seen, chosen) = json.loads(head["environment"])["id"], spaces
+    seen, chosen = spaces
+    environment = json.loads(head["environment"])["id"]
     return Demonstrations(path, environment, seen, chosen, head["source"], blocks, size - end)
 
 

@@ -69,7 +69,8 @@ _FINE = 0.3
 
 #: An event of Linux's joysticks: milliseconds, value, kind, number (linux/joystick.h).
 _EVENT = struct.Struct("=IhBB")
-_BUTTON, _AXIS, _INITIAL = 1, 2, 0x80
+_BUTTON, _AXIS = 1, 2
+_INITIAL = 0x80
 _FULL = 32767.0
 
 #: From this deflection on a stick means a direction.
@@ -131,10 +132,11 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._write(False, True)
 
     def _write(self, terminated: bool, truncated: bool) -> None:
-        steps = self._observations, self._actions, self._rewards
-        self._observations, self._actions, self._rewards = steps[0][-1:], [], []
-        self._writer.add(*steps, terminated, truncated)
-        self.steps += len(steps[1])
+        seen, actions, rewards = self._observations, self._actions, self._rewards
+        self._observations = seen[-1:]
+        self._actions, self._rewards = [], []
+        self._writer.add(seen, actions, rewards, terminated, truncated)
+        self.steps += len(actions)
 
 
 class Function:
