@@ -6,7 +6,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ from genkidama.runs.evaluation_worker import steps_of
 from genkidama.runs.policy import Explanation, Policy, explain
 from genkidama.runs.run import weights_of
 from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
-from genkidama.runtime.signals import kept
+from genkidama.runtime.signals import deferred, kept
 
 Array = npt.NDArray[Any]
 
@@ -128,15 +128,21 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def cut(self) -> None:
         """Writes the steps of an episode that does not go on."""
-        if self._actions:
+        if self._rewards:
             self._write(False, True)
 
     def _write(self, terminated: bool, truncated: bool) -> None:
-        seen, actions, rewards = self._observations, self._actions, self._rewards
-        self._observations = seen[-1:]
-        self._actions, self._rewards = [], []
-        self._writer.add(seen, actions, rewards, terminated, truncated)
-        self.steps += len(actions)
+        count = len(self._rewards)  # noted last: Ctrl-C may come between two notes
+        with deferred():
+            self._writer.add(
+                self._observations[: count + 1],
+                self._actions[:count],
+                self._rewards,
+                terminated,
+                truncated,
+            )
+            self.steps += count
+            del self._observations[:count], self._actions[:count], self._rewards[:count]
 
 
 class Function:
@@ -260,9 +266,15 @@ class Gamepad(Keyboard):
 
     def _read(self) -> None:
         """Takes all events that have come."""
-        with suppress(BlockingIOError):
+        try:
             while found := os.read(self._device, 64 * _EVENT.size):
                 self._left += found
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"--controller gamepad: {error.strerror}; connect it again"
+            ) from None
         whole = len(self._left) - len(self._left) % _EVENT.size
         for _, value, kind, number in _EVENT.iter_unpack(self._left[:whole]):
             if kind & ~_INITIAL == _AXIS:
@@ -450,13 +462,15 @@ def record(
             if screen is None and shows:
                 panel = Panel(name, source, moment.picture, action_names(made), made.action_space)
                 panel.lines = (*lines, "Space: pause", "Escape: end") if person else ()
-                # A clock of the environment's own decides when a step is.
-                own = 2.0 / settings.period if settings.period else pace(made) / every
-                speed = own if fps is None else fps
+                own = 1.0 / settings.period if settings.period else pace(made)
+                speed = own / every if fps is None else fps
                 if film is not None:
                     screen = Film(film, panel, speed)
                 else:
-                    screen = PlaybackScreen(panel, name, speed)
+                    # A clock of the environment's own decides when a step is.
+                    screen = PlaybackScreen(
+                        panel, name, max(100.0, 2.0 * own) if settings.period else speed
+                    )
                     if isinstance(player, Keyboard) and not isinstance(player, Gamepad):
                         player.held = screen.held
                 stack.enter_context(closing(screen))
