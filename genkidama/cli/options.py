@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +70,14 @@ def setting(example: str) -> Option:
     return option("--set", words, action="append", default=[], metavar="KEY=VALUE")
 
 
+def shown_steps(options: Namespace) -> dict[str, Any]:
+    """The setting of `DEMONSTRATIONS`, with paths that hold in any folder; nothing without it."""
+    files: list[Path] | None = options.demonstrations
+    if files is None:
+        return {}
+    return {"algorithm.demonstrations": [str(file.absolute()) for file in files]}
+
+
 LISTEN = option(
     "--listen",
     "the address at which the parent listens (default: 0.0.0.0:8765)",
@@ -90,6 +99,12 @@ WEIGHTS_FROM = option(
     "is given",
     dest="weights",
     metavar="DIR|FILE|NAME/REPO",
+)
+DEMONSTRATIONS = path(
+    "--demonstrations",
+    "files of genkidama play --record, to learn from as well (algorithm.demonstrations)",
+    metavar="FILE",
+    nargs="+",
 )
 OUT = path("--out", "the run directory (default: a new one under runs/)")
 EPISODES = number(

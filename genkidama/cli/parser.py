@@ -11,6 +11,7 @@ from genkidama.cli.options import (
     ALLOW,
     BROWSERS,
     CREDENTIALS,
+    DEMONSTRATIONS,
     DETERMINISTIC,
     EPISODES,
     HOST,
@@ -53,6 +54,7 @@ VERBS = {
             OUT,
             path("--resume", "continue this run"),
             WEIGHTS_FROM,
+            DEMONSTRATIONS,
             BROWSERS,
             ALLOW,
             setting("child.exchange=free"),
@@ -127,6 +129,7 @@ VERBS = {
             QR,
             BROWSERS,
             path("--out", "the run's directory; a run in it is resumed (default: a new one)"),
+            DEMONSTRATIONS,
             setting("child.exchange=free"),
         ),
         (

@@ -40,6 +40,7 @@ _OF_ALGORITHMS = {
     ("ppo", "dqn", "vtrace", "sac"): ("minibatch_size",),
     ("dqn", "vtrace", "sac"): ("start_steps",),
     ("dqn", "vtrace"): ("batch_updates", "n_steps"),
+    ("dqn", "sac"): ("demonstrations", "demonstration_share"),
     ("sac",): ("updates_per_step", "target_rate", "layer_norm", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }

@@ -238,6 +238,11 @@ class Algorithm(Section, frozen=True):
     target_entropy: Finite | Literal["auto"] = "auto"
     """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
     −1 for each number of an action."""
+    demonstrations: tuple[str, ...] = ()
+    """`dqn`, `sac`: files of steps that `genkidama play --record` has written, on each machine that
+    learns; they are never evicted."""
+    demonstration_share: Fraction = 0.5
+    """`dqn`, `sac`: the share of each minibatch that is drawn from `demonstrations`."""
     options: dict[str, Any] = {}
     """Keyword arguments for a custom algorithm."""
 
@@ -432,6 +437,7 @@ _OWN = (
     "environment.period",
     "environment.safe_",
     "environment.offline_seconds",
+    "algorithm.demonstrations",
     "child.backend",
     "child.hang_seconds",
     "ga3c.",

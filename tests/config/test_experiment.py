@@ -205,6 +205,8 @@ SAC_ONLY = {
     "algorithm.target_rate": st.floats(0.001, 1.0),
     "algorithm.layer_norm": st.booleans(),
     "algorithm.target_entropy": finite | st.just("auto"),
+    "algorithm.demonstrations": st.just([]),
+    "algorithm.demonstration_share": fractions,
 }
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
@@ -787,8 +789,8 @@ def test_a_child_has_the_settings_of_the_entries_with_its_name() -> None:
             {"name": "gpu-*", "settings": {"algorithm.gamma": 0.9}},
             "[[children]] 'gpu-*': settings.algorithm.gamma = 0.9: is the same for all children; "
             "a child may have its own environment.options, environment.lanes, environment.period, "
-            "environment.safe, environment.offline_seconds, child.backend, child.hang_seconds, "
-            "ga3c",
+            "environment.safe, environment.offline_seconds, algorithm.demonstrations, "
+            "child.backend, child.hang_seconds, ga3c",
         ),
         (
             {"name": "gpu-*", "settings": {"environment": {"lanes": 0}}},
