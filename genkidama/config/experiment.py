@@ -45,6 +45,9 @@ _OF_ALGORITHMS = {
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}
 
+#: Values of `algorithm.name` that learn with a memory: those that learn from whole sequences.
+REMEMBERING = ("a3c", "ppo", "vtrace")
+
 #: Settings whose value may be a name that a plug-in has, and its hook.
 _NAMED = (
     ("algorithm", "name", "learners"),
@@ -591,6 +594,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
+    if experiment.network.memory:
+        _check_memory(experiment, source)
     if environment.exclusive:
         _check_exclusive(experiment, source)
     if environment.period:
@@ -641,6 +646,29 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
             "nothing would be saved on the way; set one of them"
+        )
+
+
+def _check_memory(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose network has a memory."""
+    cause = ""
+    if experiment.algorithm.name not in REMEMBERING:
+        known = ", ".join(map(repr, REMEMBERING))
+        cause = f"algorithm.name = {experiment.algorithm.name!r}: take one of {known}"
+    elif ":" in experiment.network.name:
+        cause = f"network.name = {experiment.network.name!r}: take 'actor-critic' for instance"
+    elif experiment.child.backend != "hogwild":
+        cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
+    elif not experiment.algorithm.across_episodes:
+        cause = "algorithm.across_episodes = False: set it to true"
+    elif experiment.parent.browsers:
+        cause = "parent.browsers = True: a browser computes no GRU; take it out"
+    elif experiment.shares_replay:
+        cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
+    if cause:
+        raise ConfigurationError(
+            f"{source}: network.memory = {experiment.network.memory}: is not possible with {cause}, "
+            "or network.memory to 0"
         )
 
 
