@@ -134,6 +134,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {"algorithm.batch_size": 32, "algorithm.n_steps": 16, "algorithm.epsilon": 0.0},
     "dqn": _SAMPLING
     | {
+        "network.memory": 0,
         "algorithm.batch_size": 4,
         "algorithm.minibatch_size": 64,
         "algorithm.start_steps": 500,
@@ -149,6 +150,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
     | {
         "environment.lanes": 1,
+        "network.memory": 0,
         "algorithm.across_episodes": True,
         "algorithm.vtrace": False,
         "algorithm.max_gradient_norm": 0.0,
@@ -667,7 +669,7 @@ def _check_memory(experiment: Experiment, source: str) -> None:
         cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
     if cause:
         raise ConfigurationError(
-            f"{source}: network.memory = {experiment.network.memory}: is not possible with {cause}, "
+            f"{source}: network.memory = {experiment.network.memory}: is impossible with {cause}, "
             "or network.memory to 0"
         )
 

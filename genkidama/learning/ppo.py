@@ -106,8 +106,10 @@ class PPO:
             yield partial(self._loss, *known)
 
     def _minibatches(self, rollout: Rollout, rng: Any) -> Iterator[tuple[Any, ...]]:
-        """The columns of `_batch` in minibatches, shuffled anew for each epoch. A memory's sequences
-        are shuffled as wholes, and a last column says where each begins."""
+        """The columns of `_batch` in minibatches, shuffled anew for each epoch.
+
+        A memory's sequences are shuffled as wholes, and a last column says where each begins.
+        """
         batch = self._batch(rollout)
         n = len(rollout.rewards)
         size = rollout.minibatch_size or self._algorithm.minibatch_size

@@ -21,6 +21,7 @@ continues from the state that is stored in it.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +30,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 #: The parameters' names in a network.
-PARAMETERS = tuple(
-    f"memory.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-)
+PARAMETERS = tuple(f"memory.{name}_l0" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
 
 
 def parameters(inputs: int, size: int) -> list[tuple[str, tuple[int, ...]]]:
@@ -259,5 +258,4 @@ def shuffled(
     after = np.cumsum([len(piece) for piece in chosen])
     full = np.flatnonzero(np.diff((after - 1) // size)) if len(after) > 1 else after[:0]
     bounds = [0, *after[full].tolist(), n]
-    return np.concatenate(chosen), list(zip(bounds, bounds[1:], strict=False))
-
+    return np.concatenate(chosen), list(pairwise(bounds))

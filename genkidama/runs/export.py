@@ -83,7 +83,8 @@ def export(policy: Policy, form: str, path: str | Path) -> Export:
         path: the file.
 
     Raises:
-        ConfigurationError: its network (as one with a memory) or head has no such form, or torch is missing for ONNX.
+        ConfigurationError: its network or head has no such form, as one with a memory, or torch is
+            missing for ONNX.
         EnvironmentFailure: the file computes something else than NumPy, another package is missing,
             or it cannot be written; an older one stays as it was.
     """

@@ -112,6 +112,8 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
     "replay.port": st.integers(0, 65535),
     "network.sde_steps": st.just(0),
+    "network.memory": st.just(0),
+    "network.sequence_length": naturals,
     "network.log_deviation": st.floats(-20.0, 20.0) | st.just("auto"),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,

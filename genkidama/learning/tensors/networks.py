@@ -168,7 +168,7 @@ class _BuiltIn(Network):
         size = self.memory.hidden_size
         states, features = rows[:, :size], hidden(rows[:, size:])
         if starts is None:
-            found = self.memory(features[None], states[None].contiguous())[0][0]
+            found: Tensor = self.memory(features[None], states[None].contiguous())[0][0]
         else:
             order, places, counts = packed(starts)
             index = torch.from_numpy(order).to(rows.device)
@@ -239,9 +239,7 @@ class ActorCritic(_BuiltIn):
 
     def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
         vectors = observations.flatten(1)
-        features = hidden = (
-            self._recalled(self.body, vectors, *starts) if self._shared else vectors
-        )
+        features = hidden = self._recalled(self.body, vectors, *starts) if self._shared else vectors
         *layers, last = self.policy
         for layer in layers:
             features = layer(features)
