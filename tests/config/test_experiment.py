@@ -967,6 +967,37 @@ def test_what_nothing_could_be_learned_with_is_refused(
     assert str(caught.value) == f"x.toml: {sentence}"
 
 
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"algorithm": {"name": "sac"}}, "algorithm.name = 'sac': take one of 'a3c', 'ppo', 'vtr"),
+        ({"algorithm": {"name": "dqn"}, **KEPT}, "algorithm.name = 'dqn'"),
+        ({"algorithm": {"name": "mine:Learner"}}, "algorithm.name = 'mine:Learner'"),
+        ({"network": {"name": "mine:Net"}}, "network.name = 'mine:Net'"),
+        ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
+        ({"algorithm": {"name": "a3c", "across_episodes": False}}, "algorithm.across_episodes = F"),
+        ({"parent": {"rule": "experience", "browsers": True}}, "parent.browsers = True"),
+        (
+            {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://x:1"}},
+            "replay.url = 'redis://x:1'",
+        ),
+        (
+            {"children": [{"name": "gpu", "settings": {"child.backend": "ga3c"}}]},
+            "child.backend = 'ga3c'",
+        ),
+    ],
+)
+def test_what_has_no_memory_says_so(settings: dict[str, Any], cause: str) -> None:
+    network = {"memory": 64, **settings.get("network", {})}
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({**settings, "network": network})
+    said = str(caught.value)
+    assert f"network.memory = 64: is impossible with {cause}" in said
+    assert said.endswith(", or network.memory to 0")
+    without = {**settings, "network": {**network, "memory": 0}}
+    assert Experiment.from_dict(without).network.memory == 0
+
+
 def test_a_wrong_value_fails_where_it_is_written() -> None:
     for make, said in (
         (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
