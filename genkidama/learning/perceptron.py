@@ -213,6 +213,8 @@ class Perceptron:
         if self._recurrent:
             ours = ([views[name] for name in PARAMETERS] for views in (self.parts, slopes))
             self._trunk = RecurrentStack(self._trunk, GRU(*ours))
+        #: The trunk as `_act` uses it.
+        self._hidden: Callable[[Array], Array] = self._trunk.forward
         self._policy = _Stack(layers["policy"], self._activation, len(layers["policy"]) - 1)
         self._value = _Stack(layers["value"], self._activation, len(layers["value"]) - 1)
         name, self._log_deviation = "log_deviation", None
@@ -258,6 +260,7 @@ class Perceptron:
         """
         if self._recurrent:
             # Of a mask the observation is rid already.
+            self._hidden = self._trunk.acting()
             act = partial(Perceptron._act, self)
             together = act if exploration is None else self.acting_together(exploration)
             return lambda observation: together(observation[None])[0]
@@ -299,6 +302,8 @@ class Perceptron:
     def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
         overwrite."""
+        if self._recurrent:
+            self._hidden = self._trunk.acting()
         if exploration is None:
             return self._act
         assert self._log_deviation is not None
@@ -314,7 +319,7 @@ class Perceptron:
     def _act(self, observations: Array) -> Array:
         if observations.ndim > 2:
             observations = observations.reshape(len(observations), -1)
-        return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
+        return self._with_deviation(self._policy.forward(self._hidden(observations)))
 
     def evaluate(self, observations: Array) -> tuple[Array, Array]:
         """As `forward`, in new arrays, for any number of observations. There is no way back."""

@@ -21,6 +21,7 @@ continues from the state that is stored in it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -92,26 +93,37 @@ class GRU:
         self._input, self._recurrent, self._input_bias, self._bias = parts
         self._slopes = slopes
         #: H.
-        self.size = self._recurrent.shape[1]
+        self.size = size = self._recurrent.shape[1]
+        #: Each parameter's rows of r and z, and of n: tanh of what is not contiguous is slow.
+        self._gates = [(part[: 2 * size], part[2 * size :]) for part in parts]
 
-    def step(self, x: Array, h: Array) -> Array:
-        """The next states (m, H) of m inputs and states. There is no way back."""
+    def acting(self) -> Callable[[Array, Array], Array]:
+        """A function from m inputs and states to the next states (m, H), for the weights as they
+        are now. There is no way back."""
         size = self.size
-        gates = x @ self._input.T
-        gates += self._input_bias
-        recurrent = h @ self._recurrent.T
-        recurrent += self._bias
-        both = gates[:, : 2 * size]
-        both += recurrent[:, : 2 * size]
-        _sigmoid(both)
-        n = recurrent[:, 2 * size :]
-        n *= both[:, :size]
-        n += gates[:, 2 * size :]
-        np.tanh(n, out=n)
-        result: Array = h - n
-        result *= both[:, size:]
-        result += n
-        return result
+        (input_rz, input_n), (recurrent_rz, recurrent_n), *biases = self._gates
+        (input_bias_rz, input_bias_n), (bias_rz, bias_n) = biases
+        # Products with what is transposed are slow.
+        weight_rz = np.ascontiguousarray(np.concatenate((input_rz, recurrent_rz), 1).T)
+        input_n, recurrent_n = map(np.ascontiguousarray, (input_n.T, recurrent_n.T))
+        both_bias_rz = input_bias_rz + bias_rz
+
+        def step(x: Array, h: Array) -> Array:
+            rz = np.concatenate((x, h), 1) @ weight_rz
+            rz += both_bias_rz
+            _sigmoid(rz)
+            n = h @ recurrent_n
+            n += bias_n
+            n *= rz[:, :size]
+            n += x @ input_n
+            n += input_bias_n
+            np.tanh(n, out=n)
+            result: Array = h - n
+            result *= rz[:, size:]
+            result += n
+            return result
+
+        return step
 
     def forward(self, x: Array, h: Array, starts: Array) -> Array:
         """The states (m, H) after each of m steps of consecutive sequences.
@@ -124,33 +136,33 @@ class GRU:
         size = self.size
         order, places, counts = self._packing = packed(starts)
         self._x = x = x[order]
-        gates = x @ self._input.T
-        gates += self._input_bias
-        gates[:, : 2 * size] += self._bias[: 2 * size]
-        both, n = gates[:, : 2 * size], gates[:, 2 * size :]
+        (input_rz, input_n), (recurrent_rz, recurrent_n), *biases = self._gates
+        (input_bias_rz, input_bias_n), (bias_rz, bias_n) = biases
+        self._rz, self._n = gates = x @ input_rz.T, x @ input_n.T
+        gates[0][:] += input_bias_rz + bias_rz
+        gates[1][:] += input_bias_n
         m = len(order)
         self._before, after = np.empty((2, m, size), np.float32)
         self._inner = np.empty((m, size), np.float32)
         self._before[: counts[0]] = h[order[: counts[0]]]
-        weight, bias = np.ascontiguousarray(self._recurrent.T), self._bias[2 * size :]
+        weight_rz, weight_n = map(np.ascontiguousarray, (recurrent_rz.T, recurrent_n.T))
         begin = last = 0
         for count in counts:
             now = slice(begin, begin + count)
             if begin:
                 self._before[now] = after[begin - last : begin - last + count]
             state = self._before[now]
-            recurrent = state @ weight
-            rz, inner, new, result = both[now], self._inner[now], n[now], after[now]
-            rz += recurrent[:, : 2 * size]
+            rz, inner, new, result = self._rz[now], self._inner[now], self._n[now], after[now]
+            rz += state @ weight_rz
             _sigmoid(rz)
-            np.add(recurrent[:, 2 * size :], bias, out=inner)
+            np.matmul(state, weight_n, out=inner)
+            inner += bias_n
             new += rz[:, :size] * inner
             np.tanh(new, out=new)
             np.subtract(state, new, out=result)
             result *= rz[:, size:]
             result += new
             begin, last = begin + count, count
-        self._gates = gates
         return after[places]
 
     def backward(self, d: Array) -> Array:
@@ -161,7 +173,7 @@ class GRU:
         """
         size = self.size
         order, places, counts = self._packing
-        r, z, n = np.split(self._gates, 3, 1)
+        r, z, n = self._rz[:, :size], self._rz[:, size:], self._n
         at_n = (1.0 - z) * (1.0 - n * n)
         slopes = np.empty((len(order), 3, size), np.float32)
         np.multiply(at_n * self._inner, r * (1.0 - r), out=slopes[:, 0])
@@ -206,6 +218,18 @@ class RecurrentStack:
         #: The states after the rows of the newest `forward`, (m, H).
         self.state = np.zeros((1, memory.size), np.float32)
 
+    def acting(self) -> Callable[[Array], Array]:
+        """A function from rows to the states after each, for the weights as they are now."""
+        size, layers, step = self._memory.size, self._stack.forward, self._memory.acting()
+
+        def forward(rows: Array) -> Array:
+            # Products of what is not contiguous are slow.
+            states = np.ascontiguousarray(rows[:, :size])
+            self.state = step(layers(np.ascontiguousarray(rows[:, size:])), states)
+            return self.state
+
+        return forward
+
     def forward(self, rows: Array, starts: Array | None = None) -> Array:
         """The states after each row (m, H).
 
@@ -213,12 +237,11 @@ class RecurrentStack:
             rows: state and observation, (m, H + inputs).
             starts: as for `packed`; without it each row is by itself, and there is no way back.
         """
-        size = self._memory.size
-        features, states = self._stack.forward(rows[:, size:]), rows[:, :size]
         if starts is None:
-            self.state = self._memory.step(features, states)
-        else:
-            self.state = self._memory.forward(features, states, starts)
+            return self.acting()(rows)
+        size = self._memory.size
+        features = self._stack.forward(np.ascontiguousarray(rows[:, size:]))
+        self.state = self._memory.forward(features, rows[:, :size], starts)
         return self.state
 
     def backward(self, d: Array, below: bool) -> Array:
