@@ -31,7 +31,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import (
     Check,
-    Single,
     as_number,
     check_numbers,
     make_environment,
@@ -208,10 +207,8 @@ class CollectorContext:
 
 def make_collector(experiment: Experiment, slots: Any, context: CollectorContext) -> Collector:
     """The collector for the result of `make_slots` with this experiment."""
-    single = experiment.environment.lanes == 1
-    if single and not context.model.memory:
-        return SingleEnvCollector(experiment, slots, context)
-    return VectorEnvCollector(experiment, Single([slots]) if single else slots, context)
+    kind = SingleEnvCollector if experiment.environment.lanes == 1 else VectorEnvCollector
+    return kind(experiment, slots, context)
 
 
 class Prepared(NamedTuple):
@@ -252,7 +249,7 @@ class SingleEnvCollector:
         model = context.model
         self._renew = context.renew
         self._algorithm = experiment.algorithm
-        self._environment = environment
+        self._environment = _Recalled(environment, model) if model.memory else environment
         self._may_be_nan = may_be_nan(environment.observation_space)
         self._model = model
         self._sink = context.sink
@@ -276,7 +273,9 @@ class SingleEnvCollector:
         self._reported = 0
 
     def reset(self, seed: int, first: Any = None) -> None:
-        self._observation = self._environment.reset(seed=seed)[0] if first is None else first
+        given = first is not None
+        observation = first if given else self._environment.reset(seed=seed)[0]
+        self._observation = self._model.recalled(observation) if given else observation
 
     def play(self, lanes: int) -> int:
         return 1
@@ -359,6 +358,21 @@ class SingleEnvCollector:
             return result
 
         return noting
+
+
+class _Recalled:
+    """An environment that gives its observations behind the state of a model's memory."""
+
+    def __init__(self, environment: Any, model: Model) -> None:
+        self._environment, self._model = environment, model
+
+    def reset(self, **options: Any) -> tuple[Any, Any]:
+        observation, info = self._environment.reset(**options)
+        return self._model.recalled(observation), info
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        observation, *rest = self._environment.step(action)
+        return self._model.recalled(observation, self._model.network.state), *rest
 
 
 class VectorEnvCollector:

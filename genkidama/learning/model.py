@@ -27,7 +27,7 @@ from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
 from genkidama.learning.observations import is_image
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
-from genkidama.learning.recurrence import behind, sequence_starts
+from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import describe_error
@@ -223,8 +223,10 @@ class Model:
         (1, H), that of an episode's beginning if absent. It is the same without a memory."""
         if not self.memory:
             return observation
-        state = np.zeros((1, self.memory), np.float32) if state is None else state
-        return behind(state, np.asarray(observation)[None])[0]
+        row = np.empty(self.observation_size, np.float32)
+        row[: self.memory] = 0.0 if state is None else state[0]
+        row[self.memory :] = observation if np.ndim(observation) == 1 else np.ravel(observation)
+        return row
 
     def sequences(self, rollout: Rollout) -> tuple[Array, ...]:
         """The rows of `joined` at which a sequence of a memory begins, bool (n + k,).

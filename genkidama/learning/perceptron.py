@@ -10,7 +10,6 @@ A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d �
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -258,17 +257,10 @@ class Perceptron:
         It is good for the weights as they are now, and asked for anew before each batch of steps.
         With an exploration, each call sets its noise.
         """
-        if self._recurrent:
-            # Of a mask the observation is rid already.
-            self._hidden = self._trunk.acting()
-            act = partial(Perceptron._act, self)
-            together = act if exploration is None else self.acting_together(exploration)
-            return lambda observation: together(observation[None])[0]
+        below = [] if self._recurrent else self._trunk.layers
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
-        matrices = [
-            np.column_stack((layer.weight, layer.bias))
-            for layer in (*self._trunk.layers, *self._policy.layers)
-        ]
+        layers = (*below, *self._policy.layers)
+        matrices = [np.column_stack((layer.weight, layer.bias)) for layer in layers]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
         results = [following[:-1] for following in inputs[1:]]
         steps = list(zip(matrices, inputs, results, strict=False))
@@ -297,6 +289,9 @@ class Perceptron:
             variance = dot(np.square(features[0]), variances) + LEAST_VARIANCE
             return np.concatenate((policy, 0.5 * np.log(variance)))
 
+        if self._recurrent:
+            state = self._trunk.alone()
+            return lambda row: outputs(state(row)[0])
         return outputs
 
     def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
@@ -409,6 +404,7 @@ class _Stack:
     def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:
         self.layers = list(layers)
         self._activation = activation
+        self.activate = activation.apply
         self._activated = activated
         self._room = 0
         self._inputs: list[Array] = []

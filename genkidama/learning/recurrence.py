@@ -125,6 +125,19 @@ class GRU:
 
         return step
 
+    def joined(self) -> Array:
+        """One matrix (4H, inputs + H + 1) from x, h and a 1 to the sums of r and z, to n without
+        g, and to g."""
+        size, inputs = self._input.shape
+        size //= 3
+        result = np.zeros((4 * size, inputs + size + 1), np.float32)
+        result[: 3 * size, :inputs], result[: 3 * size, -1] = self._input, self._input_bias
+        result[: 2 * size, inputs:-1] = self._recurrent[: 2 * size]
+        result[3 * size :, inputs:-1] = self._recurrent[2 * size :]
+        result[: 2 * size, -1] += self._bias[: 2 * size]
+        result[3 * size :, -1] = self._bias[2 * size :]
+        return result
+
     def forward(self, x: Array, h: Array, starts: Array) -> Array:
         """The states (m, H) after each of m steps of consecutive sequences.
 
@@ -227,6 +240,40 @@ class RecurrentStack:
             states = np.ascontiguousarray(rows[:, :size])
             self.state = step(layers(np.ascontiguousarray(rows[:, size:])), states)
             return self.state
+
+        return forward
+
+    def alone(self) -> Callable[[Array], Array]:
+        """As `acting`, for one row (H + inputs,), with the state after it (1, H)."""
+        size, memory, dot, tanh = self._memory.size, self._memory, np.dot, np.tanh
+        # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
+        matrices = [np.column_stack((layer.weight, layer.bias)) for layer in self.layers]
+        inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
+        gates, given = memory.joined(), np.ones(len(matrices[-1]) + size + 1, np.float32)
+        results = [*(each[:-1] for each in inputs[1:]), given[: -size - 1]]
+        steps = list(zip(matrices, inputs, results, strict=True))
+        first, h, activate = inputs[0][:-1], given[-size - 1 : -1], self._stack.activate
+        found = np.empty(4 * size, np.float32)
+        rz, n, inner = found[: 2 * size], found[2 * size : 3 * size], found[3 * size :]
+        r, z = rz[:size], rz[size:]
+
+        def forward(row: Array) -> Array:
+            first[:] = row[size:]
+            h[:] = row[:size]
+            for matrix, x, result in steps:
+                dot(matrix, x, result)
+                activate(result)
+            dot(gates, given, found)
+            _sigmoid(rz)
+            np.multiply(inner, r, out=inner)
+            np.add(n, inner, out=n)
+            tanh(n, out=n)
+            after = np.empty((1, size), np.float32)
+            np.subtract(h, n, out=after[0])
+            after *= z
+            after += n
+            self.state = after
+            return after
 
         return forward
 

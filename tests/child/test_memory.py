@@ -34,7 +34,7 @@ def test_a_state_belongs_to_a_lane_and_an_episode(lanes: int, normalize: bool) -
     with single(settings) as (core, _, line):
         expected = np.zeros((lanes, SIZE), np.float32)
         cut, carried = 0, 0
-        for _ in range(8):
+        for _ in range(16):
             batch = core.collector.collect()
             following = dict(zip(batch.cuts, batch.following, strict=True))
             for row in range(batch.steps):

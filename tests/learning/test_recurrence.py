@@ -197,6 +197,28 @@ def test_learning_by_hand_is_that_of_autograd(
     assert all(np.abs(memory[name]).max() > 1e-6 for name, _ in parameters(6, 5))
 
 
+@pytest.mark.parametrize("sde_steps", [0, 2])
+@pytest.mark.parametrize("hidden", [[6], [4, 6]])
+def test_one_row_alone_is_as_among_others(sde_steps: int, hidden: list[int]) -> None:
+    model = remembering(Spaces(BOX), hidden=hidden, sde_steps=sde_steps)
+    rows = np.random.default_rng(0).uniform(-1.0, 1.0, (4, 8)).astype(np.float32)
+    given = [model.exploration(np.random.default_rng(5), lanes) for lanes in (1, 4)]
+    alone, together = (
+        act(*filter(None, [explored]))
+        for act, explored in zip(
+            (model.network.acting, model.network.acting_together), given, strict=True
+        )
+    )
+    outputs = together(rows).copy()
+    states = model.network.state.copy()
+    np.testing.assert_allclose(alone(rows[0]), outputs[0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model.network.state, states[:1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model.evaluate(rows)[0], outputs, rtol=1e-4, atol=1e-6)
+    if sde_steps:
+        assert given[0] is not None and given[1] is not None
+        np.testing.assert_allclose(given[0].noise[0], given[1].noise[0], rtol=1e-4)
+
+
 @pytest.mark.parametrize("spaces", [Spaces(CHOICES), Pictures(CHOICES)])
 def test_what_was_acted_is_what_is_unrolled(spaces: Any) -> None:
     """From the stored state of each row, from that of each sequence, and from the first alone."""
