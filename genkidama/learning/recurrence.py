@@ -151,9 +151,9 @@ class GRU:
         self._x = x = x[order]
         (input_rz, input_n), (recurrent_rz, recurrent_n), *biases = self._gates
         (input_bias_rz, input_bias_n), (bias_rz, bias_n) = biases
-        self._rz, self._n = gates = x @ input_rz.T, x @ input_n.T
-        gates[0][:] += input_bias_rz + bias_rz
-        gates[1][:] += input_bias_n
+        self._rz, self._n = x @ input_rz.T, x @ input_n.T
+        self._rz += input_bias_rz + bias_rz
+        self._n += input_bias_n
         m = len(order)
         self._before, after = np.empty((2, m, size), np.float32)
         self._inner = np.empty((m, size), np.float32)
@@ -165,7 +165,8 @@ class GRU:
             if begin:
                 self._before[now] = after[begin - last : begin - last + count]
             state = self._before[now]
-            rz, inner, new, result = self._rz[now], self._inner[now], self._n[now], after[now]
+            rz, inner = self._rz[now], self._inner[now]
+            new, result = self._n[now], after[now]
             rz += state @ weight_rz
             _sigmoid(rz)
             np.matmul(state, weight_n, out=inner)
@@ -186,7 +187,8 @@ class GRU:
         """
         size = self.size
         order, places, counts = self._packing
-        r, z, n = self._rz[:, :size], self._rz[:, size:], self._n
+        r, z = np.split(self._rz, 2, 1)
+        n = self._n
         at_n = (1.0 - z) * (1.0 - n * n)
         slopes = np.empty((len(order), 3, size), np.float32)
         np.multiply(at_n * self._inner, r * (1.0 - r), out=slopes[:, 0])
@@ -233,7 +235,8 @@ class RecurrentStack:
 
     def acting(self) -> Callable[[Array], Array]:
         """A function from rows to the states after each, for the weights as they are now."""
-        size, layers, step = self._memory.size, self._stack.forward, self._memory.acting()
+        size, layers = self._memory.size, self._stack.forward
+        step = self._memory.acting()
 
         def forward(rows: Array) -> Array:
             # Products of what is not contiguous are slow.
@@ -245,17 +248,18 @@ class RecurrentStack:
 
     def alone(self) -> Callable[[Array], Array]:
         """As `acting`, for one row (H + inputs,), with the state after it (1, H)."""
-        size, memory, dot, tanh = self._memory.size, self._memory, np.dot, np.tanh
+        size, dot = self._memory.size, np.dot
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
         matrices = [np.column_stack((layer.weight, layer.bias)) for layer in self.layers]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
-        gates, given = memory.joined(), np.ones(len(matrices[-1]) + size + 1, np.float32)
+        gates, given = self._memory.joined(), np.ones(len(matrices[-1]) + size + 1, np.float32)
         results = [*(each[:-1] for each in inputs[1:]), given[: -size - 1]]
         steps = list(zip(matrices, inputs, results, strict=True))
-        first, h, activate = inputs[0][:-1], given[-size - 1 : -1], self._stack.activate
+        first, h = inputs[0][:-1], given[-size - 1 : -1]
+        activate = self._stack.activate
         found = np.empty(4 * size, np.float32)
-        rz, n, inner = found[: 2 * size], found[2 * size : 3 * size], found[3 * size :]
-        r, z = rz[:size], rz[size:]
+        r, z, n, inner = np.split(found, 4)
+        rz = found[: 2 * size]
 
         def forward(row: Array) -> Array:
             first[:] = row[size:]
@@ -267,7 +271,7 @@ class RecurrentStack:
             _sigmoid(rz)
             np.multiply(inner, r, out=inner)
             np.add(n, inner, out=n)
-            tanh(n, out=n)
+            np.tanh(n, out=n)
             after = np.empty((1, size), np.float32)
             np.subtract(h, n, out=after[0])
             after *= z
