@@ -46,6 +46,9 @@ _OF_ALGORITHMS = {
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}
 
+#: Values of `algorithm.name` that learn with a memory: those that learn from whole sequences.
+REMEMBERING = ("a3c", "ppo", "vtrace")
+
 #: Settings whose value may be a name that a plug-in has, and its hook.
 _NAMED = (
     ("algorithm", "name", "learners"),
@@ -132,6 +135,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {"algorithm.batch_size": 32, "algorithm.n_steps": 16, "algorithm.epsilon": 0.0},
     "dqn": _SAMPLING
     | {
+        "network.memory": 0,
         "algorithm.batch_size": 4,
         "algorithm.minibatch_size": 64,
         "algorithm.start_steps": 500,
@@ -147,6 +151,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
     | {
         "environment.lanes": 1,
+        "network.memory": 0,
         "algorithm.across_episodes": True,
         "algorithm.vtrace": False,
         "algorithm.max_gradient_norm": 0.0,
@@ -592,6 +597,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
+    if experiment.network.memory:
+        _check_memory(experiment, source)
     if environment.exclusive:
         _check_exclusive(experiment, source)
     if environment.period:
@@ -655,6 +662,27 @@ def _shared_by(experiment: Experiment) -> str:
     if experiment.child.backend == "ga3c":
         return "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
     return ""
+
+
+def _check_memory(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose network has a memory."""
+    cause = ""
+    if experiment.algorithm.name not in REMEMBERING:
+        known = ", ".join(map(repr, REMEMBERING))
+        cause = f"algorithm.name = {experiment.algorithm.name!r}: take one of {known}"
+    elif ":" in experiment.network.name:
+        cause = f"network.name = {experiment.network.name!r}: take 'actor-critic' for instance"
+    elif experiment.child.backend != "hogwild":
+        cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
+    elif experiment.parent.browsers:
+        cause = "parent.browsers = True: a browser computes no GRU; take it out"
+    elif experiment.shares_replay:
+        cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
+    if cause:
+        raise ConfigurationError(
+            f"{source}: network.memory = {experiment.network.memory}: is impossible with {cause}, "
+            "or network.memory to 0"
+        )
 
 
 def _check_exclusive(experiment: Experiment, source: str) -> None:

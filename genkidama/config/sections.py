@@ -133,6 +133,11 @@ class Network(Section, frozen=True):
     """Activation function between layers."""
     shared: bool = False
     """Share the hidden layers between policy and value."""
+    memory: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Units of a GRU between the hidden layers, which are shared then, and the outputs: for what
+    cannot be seen at once (docs/memory.md). 0 means none."""
+    sequence_length: Natural = 64
+    """`memory`: steps through which a gradient goes back, at most."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
     """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or
     `"uniform"`, all within ±1/√inputs."""

@@ -19,6 +19,7 @@ from genkidama.learning.learners import (
     share_of_step,
 )
 from genkidama.learning.model import Model
+from genkidama.learning.recurrence import shuffled
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.protocol.diagnostics import approximate_kl
 
@@ -78,8 +79,8 @@ class PPO:
         head, network = self._model.head, self._model.network
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
         for minibatch in self._minibatches(rollout, rng):
-            state, action, old, advantage, returns = minibatch
-            outputs, value = network(state)
+            state, action, old, advantage, returns, *starts = minibatch
+            outputs, value = network(state, *starts)
             log_pi = head.log_probability(outputs, action)
             entropy = head.entropy(outputs) if c_e else log_pi
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
@@ -93,8 +94,8 @@ class PPO:
         """The gradients of `losses` in NumPy."""
         network, algorithm = self._model.network, self._algorithm
         c_e = entropy_coefficient(algorithm, rollout.progress)
-        for state, action, old, advantage, returns in self._minibatches(rollout, rng):
-            outputs, value = network.forward(state)
+        for state, action, old, advantage, returns, *starts in self._minibatches(rollout, rng):
+            outputs, value = network.forward(state, *starts)
             log_pi, back, entropy = self._model.head.slopes(outputs, action)
             known = (c_e, log_pi, old, value, advantage, returns, entropy)
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
@@ -105,16 +106,20 @@ class PPO:
             yield partial(self._loss, *known)
 
     def _minibatches(self, rollout: Rollout, rng: Any) -> Iterator[tuple[Any, ...]]:
-        """The columns of `_batch` in minibatches, shuffled anew for each epoch."""
+        """The columns of `_batch` in minibatches, shuffled anew for each epoch.
+
+        A memory's sequences are shuffled as wholes, and a last column says where each begins.
+        """
         batch = self._batch(rollout)
         n = len(rollout.rewards)
         size = rollout.minibatch_size or self._algorithm.minibatch_size
+        starts = [rows[:n] for rows in self._model.sequences(rollout)]
         for _ in range(self._algorithm.epochs):
-            order = rng.permutation(n)
+            order, parts = shuffled(n, size, rng, *starts)
             # One shuffled copy an epoch, cut into minibatches: to index each of them costs more.
-            shuffled = [column[order] for column in batch]
-            for first in range(0, n, size):
-                yield tuple(column[first : first + size] for column in shuffled)
+            columns = [column[order] for column in (*batch, *starts)]
+            for begin, end in parts:
+                yield tuple(column[begin:end] for column in columns)
 
     def _measured(
         self,

@@ -260,7 +260,7 @@ class SoftActorCritic(Perceptron):
         """Draws the initial numbers as `network.initialization` says; α is 1."""
         initialize_soft(self.parts, experiment, rng)
 
-    def forward(self, observations: Array) -> tuple[Array, Array]:
+    def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         """As `Perceptron.forward`."""
         outputs = self._policy.forward(observations)
         if self.critics is None:

@@ -617,3 +617,23 @@ def test_demonstrations_that_do_not_fit_are_refused_before_anything_is_learned(
                 action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32),
             ),
         )
+
+
+def test_sequences_of_a_memory_begin_with_the_states_in_the_rows() -> None:
+    network = {"hidden": [4], "memory": 3, "sequence_length": 2, "initialization": "uniform"}
+    learning = RowLearner(experiment(network=network), Spaces())
+    columns = learning.columns
+    assert columns.observation == 5
+    steps = [(0, GOES_ON), (1, GOES_ON), (2, GOES_ON), (3, TRUNCATED), (4, GOES_ON)]
+    rows = block([steps, [(5, TERMINATED), (6, GOES_ON)]], columns)
+    rows[:, :5] = np.random.default_rng(0).uniform(-1.0, 1.0, (len(rows), 5))
+    rollout = rollout_of(rows, columns, learning.model, 0.0)
+    assert np.array_equal(rollout.observations, rows[:7, :5])
+    assert np.array_equal(rollout.cut_observations, rows[7:, :5])
+    (starts,) = learning.model.sequences(rollout)
+    # Of the first four steps each two are a sequence; the cuts are by themselves.
+    assert np.flatnonzero(starts).tolist() == [0, 2, 4, 5, 6, 7, 8, 9]
+    before = learning.weights.copy()
+    assert len(list(learning.learn(rows, 0.0))) > 0
+    moved = learning.model.signature.slices["memory.weight_hh_l0"]
+    assert (learning.weights[moved] != before[moved]).any()
