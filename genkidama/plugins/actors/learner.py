@@ -146,14 +146,17 @@ class RowLearner:
         self._diagnostics = Diagnostics(self._sums)
         self._window = Window()
 
-    def learn(self, rows: Array, progress: float) -> Iterator[None]:
-        """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn."""
+    def learn(self, rows: Array, progress: float, known: int = 0) -> Iterator[None]:
+        """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn.
+
+        The first `known` rows were learned from before: the statistics have them already.
+        """
         experiment = self.experiment
         model = self.model
         before = model.numbers.copy()
         rollout = rollout_of(rows, self.columns, model, progress)
         rollout.diagnostics = self._diagnostics
-        self._take_statistics(rows)
+        self._take_statistics(rows[known:])
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
         rate = learning_rate(settings, progress)
@@ -168,7 +171,7 @@ class RowLearner:
         self.figures = self._window.read(self._sums) | {
             "learning_rate": rate,
             "kl": divergence,
-            "steps": float(len(rollout.rewards)),
+            "steps": float(np.count_nonzero(rows[known:, self.columns.following])),
             "updates": float(count),
         }
         # With moments that are infinite, Adam would never make a step again.
@@ -283,7 +286,7 @@ class ReplayLearner(RowLearner):
         self._kept[:] = self._vector
         super().publish(memory)
 
-    def learn(self, rows: Array, progress: float) -> Iterator[None]:
+    def learn(self, rows: Array, progress: float, known: int = 0) -> Iterator[None]:
         """Adds rows to the replay, and makes updates until none is due, or for a moment."""
         steps = self._replay.add(rows)
         self._steps += steps
@@ -387,8 +390,8 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
     """Learns from one batch after another until the socket ends, which raises an EOFError."""
     learning.load(memory)
     while True:
-        count, progress = control.recv()
-        for _ in learning.learn(memory.rows[:count].copy(), progress):
+        count, known, progress = control.recv()
+        for _ in learning.learn(memory.rows[:count].copy(), progress, known):
             memory.beat[0] += 1
             if readable(control):  # the parent sends nothing meanwhile: the socket has ended
                 raise EOFError

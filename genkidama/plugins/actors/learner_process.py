@@ -133,12 +133,16 @@ class LearnerProcess(Companion):
         #: Steps of the learner's replay; 0 without one.
         self._replay_steps = 0 if replay is None else replay.steps
         rule.replays = self._replay_steps > 0
+        if self._experiment.algorithm.name != "ppo":
+            rule.reuse = 1
         #: Whether updates are due without new steps; when the replay was written; and that at work.
         self._due = False
         self._saved = time.monotonic()
         self._saving: asyncio.Task[None] | None = None
         self._idle = False
         self._ending = False
+        #: When it was given the last batch, and when it had learned from the one before.
+        self._fed = self._learned = time.monotonic()
         #: For deaths in a row with no batch learned in between.
         self._policy = RestartPolicy(3)
         self._restarting: asyncio.Task[None] | None = None
@@ -252,7 +256,9 @@ class LearnerProcess(Companion):
             count += len(rows)
         self._idle = False
         self._watch.ages.wake(0)
-        worker.send((count, self._server.progress(self._parent.now())))
+        known = self._rule.known_rows if blocks else 0
+        self._fed = time.monotonic()
+        worker.send((count, known, self._server.progress(self._parent.now())))
 
     def heard(self, worker: WorkerProcess, message: tuple[str, Any]) -> None:
         """Takes the result of a batch, or the reason of its death."""
@@ -266,7 +272,9 @@ class LearnerProcess(Companion):
         self._watch.ages.sign(0)
         self._watch.ages.rest(0)
         self._newest = LearnedBatch(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
-        self._rule.learned(self._newest)
+        now = time.monotonic()
+        since, self._learned = self._learned, now
+        self._rule.learned(self._newest, (now - self._fed) / max(now - since, 1e-9))
         self._idle = True
         self._due = bool(what.pop("due", 0.0))
         if self._replay_steps and time.monotonic() - self._saved > _SAVE_SECONDS:

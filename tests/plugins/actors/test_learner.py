@@ -288,7 +288,7 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
     serving = threading.Thread(target=serve)
     serving.start()
     with control:
-        control.send((len(batch), 0.5))
+        control.send((len(batch), 0, 0.5))
         assert control.poll(PATIENCE) and control.recv()[0] == "learned"
     serving.join(PATIENCE)
     assert not serving.is_alive()
@@ -359,7 +359,7 @@ def test_it_learns_from_batches_in_turns_and_ends_with_its_parent(tmp_path: Path
         memory.rows[: len(rows)] = rows
         before = initial
         for _ in range(2):
-            control.send((len(rows), 0.5))
+            control.send((len(rows), 0, 0.5))
             kind, figures = control.recv()
             assert kind == "learned"
             assert figures["steps"] == 100.0
@@ -370,7 +370,7 @@ def test_it_learns_from_batches_in_turns_and_ends_with_its_parent(tmp_path: Path
         # What reaches a whole terminal or group ends no learner: its parent does.
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        control.send((len(rows), 0.5))
+        control.send((len(rows), 0, 0.5))
         assert control.recv()[0] == "learned"
         control.close()
         assert process.wait(PATIENCE) == 0
@@ -383,7 +383,7 @@ def test_it_ends_in_the_middle_of_a_batch_too(tmp_path: Path) -> None:
         memory, initial, columns = attached(process, control, endless)
         rows = block([[(number, GOES_ON) for number in range(100)]], columns)
         memory.rows[: len(rows)] = rows
-        control.send((len(rows), 0.5))
+        control.send((len(rows), 0, 0.5))
         control.close()
         assert process.wait(PATIENCE) == 0
         np.testing.assert_array_equal(memory.weights, initial)
@@ -410,7 +410,7 @@ def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path) -> None:
         experiment = faulty(algorithm={"name": "tests.plugins.actors.raising:Raising"})
         memory, _, columns = attached(process, control, experiment)
         memory.rows[:3] = block([[(0, GOES_ON), (1, GOES_ON)]], columns)
-        control.send((3, 0.0))
+        control.send((3, 0, 0.0))
         words = "ValueError: no idea (tests/plugins/actors/raising.py:16, in losses)"
         assert control.recv() == ("failed", words)
         assert process.wait(PATIENCE) == 1
