@@ -179,6 +179,24 @@ def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> Non
     )
 
 
+def test_known_rows_are_learned_from_and_counted_no_second_time() -> None:
+    normalized = {"normalize_observations": True}
+    one, other = (RowLearner(experiment(environment=normalized), Spaces()) for _ in range(2))
+    rows = many(32)
+    for learner, known in ((one, 0), (other, 24)):
+        learner.model.numbers[learner.model.trainable :] = 0.0
+        for _ in learner.learn(rows, 0.0, known):
+            pass
+    trainable = one.model.trainable
+    np.testing.assert_array_equal(one.weights[:trainable], other.weights[:trainable])
+    seen = [learner.model.moments("observations") for learner in (one, other)]
+    new = rows[24:][rows[24:, COLUMNS.following] > 0.0]
+    assert other.figures["steps"] == len(new) < one.figures["steps"] == 32.0
+    assert seen[0] is not None and seen[1] is not None
+    assert seen[0]._count[0] == 32.0 and seen[1]._count[0] == len(new)
+    np.testing.assert_allclose(seen[1].mean_and_deviation()[0], new[:, :2].mean(0), rtol=1e-6)
+
+
 def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
     first, second = (RowLearner(experiment(seed=seed), Spaces()) for seed in (1, 2))  # type: ignore[arg-type]
     learn(first, many())
