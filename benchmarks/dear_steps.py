@@ -6,8 +6,8 @@ without a clock, one core that acts and learns in turns) need at most 2,500 step
 that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 10 episodes.
 `robots-1` and `robots-4`: one robot and four, 50 Hz of the wall clock, with the learner beside the
 parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
-`lander-500`: LunarLander-v3 by PPO to a mean of 200, four children of one core and one lane behind
-a clock of 500 Hz, with the learner beside the parent, which is idle nearly all of the time; no claim.
+`lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
+behind a clock of 500 Hz, whose learner is idle for most of the time; no claim.
 
 "Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
 results file, and is not repeated once it is there. Nothing else should run meanwhile.

@@ -149,7 +149,8 @@ class RowLearner:
     def learn(self, rows: Array, progress: float, known: int = 0) -> Iterator[None]:
         """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn.
 
-        The first `known` rows were learned from before: the statistics have them already.
+        The first `known` rows were learned from before: the statistics have them already, and the
+        learning rate is multiplied by the root of the share of new steps.
         """
         experiment = self.experiment
         model = self.model
@@ -159,7 +160,8 @@ class RowLearner:
         self._take_statistics(rows[known:])
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
-        rate = learning_rate(settings, progress)
+        new = np.count_nonzero(rows[known:, self.columns.following])
+        rate = learning_rate(settings, progress) * math.sqrt(new / len(rollout.rewards))
         limit = experiment.algorithm.max_gradient_norm
         found = model.gradients(self._learner, rollout, self._rng)
         count = 0
@@ -171,7 +173,7 @@ class RowLearner:
         self.figures = self._window.read(self._sums) | {
             "learning_rate": rate,
             "kl": divergence,
-            "steps": float(np.count_nonzero(rows[known:, self.columns.following])),
+            "steps": float(new),
             "updates": float(count),
         }
         # With moments that are infinite, Adam would never make a step again.

@@ -12,7 +12,7 @@ Laws of this file:
   which it can have begun the block: the one in the answer to its previous push.
 - Each child is asked for as many steps as it makes in the time of one batch. So all data are
   equally fresh, and slow children send less at a time.
-- While the learner is idle, batches are smaller, and each brings the steps of those before it along.
+- While the learner is idle, batches are smaller, and bring the steps of those before them along.
 """
 
 from __future__ import annotations
