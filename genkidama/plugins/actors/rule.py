@@ -45,7 +45,7 @@ _NUMBERS = 1 << 22
 #: The learner counts as idle when it has learned for less than this share of the time, until it has
 #: for more than the other; and the weight of the last batch in that share.
 _IDLE, _BUSY = 0.1, 0.5
-_LOAD_SHARE = 0.7
+_LOAD_SHARE = 0.5
 
 #: Batches for which a drop is worth a note; the counts stay for ever.
 _LATELY = 100

@@ -209,7 +209,7 @@ def test_every_step_is_learned_from_once_or_counted_as_dropped(
 # An idle learner.
 
 
-def at_rest(rule: Experience, batches: int = 3) -> Experience:
+def at_rest(rule: Experience, batches: int = 4) -> Experience:
     """The same after batches for which the learner has waited nearly all of the time."""
     for first in range(0, 100 * batches, 100):
         push(rule, steps(rule.size, first))
@@ -271,10 +271,10 @@ def test_each_step_is_new_once_and_known_as_long_as_a_batch_has_room(
 def test_it_is_at_rest_until_it_works_for_half_of_the_time() -> None:
     rule = begun(batch=8)
     found = []
-    for busy in (0.02, 0.02, 0.02, 0.45, 0.45, 0.45, 0.9, 0.9, 0.3, 0.3, 0.3):
+    for busy in (0.02, 0.02, 0.02, 0.02, 0.45, 0.45, 0.45, 0.9, 0.3, 0.3, 0.3):
         rule.learned(learned(1.0), busy)
         found.append(rule.idle)
-    assert found == [False, False, True, True, True, True, False, False, False, False, False]
+    assert found == [False] * 3 + [True] * 4 + [False] * 4
     assert rule.size == 8
 
 
