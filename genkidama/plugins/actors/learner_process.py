@@ -133,8 +133,6 @@ class LearnerProcess(Companion):
         #: Steps of the learner's replay; 0 without one.
         self._replay_steps = 0 if replay is None else replay.steps
         rule.replays = self._replay_steps > 0
-        if self._experiment.algorithm.name != "ppo":
-            rule.reuse = 1
         #: Whether updates are due without new steps; when the replay was written; and that at work.
         self._due = False
         self._saved = time.monotonic()

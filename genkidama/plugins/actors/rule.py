@@ -173,7 +173,8 @@ class Experience(Rule):
             0 means as many as a batch.
         max_lag: steps that were begun more batches ago than this are dropped.
         backlog: batches that may wait for the learner.
-        reuse: batches that each step is learned from while the learner is idle; 1 means one always.
+        reuse: batches that each step is learned from while the learner is idle, which must then
+            correct for an older policy.
     """
 
     takes = "experience"
@@ -186,7 +187,7 @@ class Experience(Rule):
         in_flight: int = 0,
         max_lag: int = 16,
         backlog: int = 2,
-        reuse: int = 4,
+        reuse: int = 1,
     ) -> None:
         for name, value, least in (
             ("batch", batch, 1),
@@ -203,7 +204,6 @@ class Experience(Rule):
         self.in_flight = in_flight or batch
         self.max_lag = max_lag
         self.backlog = backlog
-        #: 1 for a learner that cannot correct for an older policy.
         self.reuse = reuse
         #: Whether the learner is idle, and the share of the time that it learns, as a running mean.
         self.idle = False
@@ -298,7 +298,7 @@ class Experience(Rule):
         self.lag = sum((self.batches - block.born) * block.steps for block in taken) / steps
         known = self._known(steps)
         self.known_rows = sum(len(block.rows) for block in known)
-        if self.reuse > 1 and not self.replays:
+        if self.reuse > 1:
             self._recent.extend(taken)
         return [block.rows for block in (*known, *taken)]
 
@@ -328,7 +328,7 @@ class Experience(Rule):
         self._learning.clear()
         self._load += _LOAD_SHARE * (busy - self._load)
         limit = _BUSY if self.idle else _IDLE
-        self.idle = self._load < limit and self.reuse > 1 and not self.replays
+        self.idle = self._load < limit and self.reuse > 1
         for child in self._pace.keys() | self._brought.keys():
             before = self._pace.get(child)
             now = float(self._brought[child])

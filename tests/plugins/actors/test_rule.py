@@ -269,7 +269,7 @@ def test_each_step_is_new_once_and_known_as_long_as_a_batch_has_room(
 
 
 def test_it_is_at_rest_until_it_works_for_half_of_the_time() -> None:
-    rule = begun(batch=8)
+    rule = begun(batch=8, reuse=2)
     found = []
     for busy in (0.02, 0.02, 0.02, 0.02, 0.45, 0.45, 0.45, 0.9, 0.3, 0.3, 0.3):
         rule.learned(learned(1.0), busy)
@@ -278,14 +278,11 @@ def test_it_is_at_rest_until_it_works_for_half_of_the_time() -> None:
     assert rule.size == 8
 
 
-def test_who_cannot_correct_or_keeps_the_steps_is_given_each_once() -> None:
-    once, keeping = begun(batch=8, reuse=1), begun(batch=8)
-    keeping.replays = True
-    for rule in (once, keeping):
-        at_rest(rule, 9)
-        assert not rule.idle
-        push(rule, steps(8, 2000))
-        assert numbers_of(rule.take()) == list(range(2000, 2008)) and not rule.known_rows
+def test_without_reuse_each_step_is_given_once() -> None:
+    rule = at_rest(begun(batch=8), 9)
+    assert not rule.idle
+    push(rule, steps(8, 2000))
+    assert numbers_of(rule.take()) == list(range(2000, 2008)) and not rule.known_rows
 
 
 def test_after_a_death_only_new_steps_are_learned_from() -> None:
