@@ -7,8 +7,7 @@ that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 1
 `robots-1` and `robots-4`: one robot and four, 50 Hz of the wall clock, with the learner beside the
 parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
 `lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
-behind a clock of 500 Hz, whose learner is idle for most of the time; `lander-500-reuse`: which then
-learns from each step four times. No claim.
+behind a clock of 500 Hz, whose learner is idle for most of the time; no claim.
 
 "Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
 results file, and is not repeated once it is there. Nothing else should run meanwhile.
@@ -83,12 +82,6 @@ TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "robots-1": ("rotary/sac.toml", {}, 1, ""),
     "robots-4": ("rotary/sac.toml", {}, 4, ""),
     "lander-500": ("lunarlander/lunarlander.toml", LANDER_500, 4, ""),
-    "lander-500-reuse": (
-        "lunarlander/lunarlander.toml",
-        LANDER_500 | {"parent.rule_options.reuse": 4},
-        4,
-        "",
-    ),
 }
 PEERS = ("sb3", "sbx")
 

@@ -605,13 +605,6 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "take another child.exchange, or parent.rule = 'blend'",
         ),
         (
-            {
-                "parent": {"rule": "experience", "rule_options": {"reuse": 4}},
-                "algorithm": {"name": "a3c"},
-            },
-            "parent.rule_options.reuse = 4: with parent.rule = 'experience' only 1 is possible",
-        ),
-        (
             {"child": {"exchange": "chunk", "backend": "ga3c"}},
             "child.exchange = 'chunk': is for cores that act and learn; set child.backend to "
             "'hogwild' and leave child.roles out",

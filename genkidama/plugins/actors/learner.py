@@ -146,22 +146,17 @@ class RowLearner:
         self._diagnostics = Diagnostics(self._sums)
         self._window = Window()
 
-    def learn(self, rows: Array, progress: float, known: int = 0) -> Iterator[None]:
-        """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn.
-
-        The first `known` rows were learned from before: the statistics have them already, and the
-        learning rate is multiplied by the root of the share of new steps.
-        """
+    def learn(self, rows: Array, progress: float) -> Iterator[None]:
+        """Learns from a batch, as for `rollout_of`. Between two updates it is the caller's turn."""
         experiment = self.experiment
         model = self.model
         before = model.numbers.copy()
         rollout = rollout_of(rows, self.columns, model, progress)
         rollout.diagnostics = self._diagnostics
-        self._take_statistics(rows[known:])
+        self._take_statistics(rows)
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
-        new = np.count_nonzero(rows[known:, self.columns.following])
-        rate = learning_rate(settings, progress) * math.sqrt(new / len(rollout.rewards))
+        rate = learning_rate(settings, progress)
         limit = experiment.algorithm.max_gradient_norm
         found = model.gradients(self._learner, rollout, self._rng)
         count = 0
@@ -173,7 +168,7 @@ class RowLearner:
         self.figures = self._window.read(self._sums) | {
             "learning_rate": rate,
             "kl": divergence,
-            "steps": float(new),
+            "steps": float(len(rollout.rewards)),
             "updates": float(count),
         }
         # With moments that are infinite, Adam would never make a step again.
@@ -288,7 +283,7 @@ class ReplayLearner(RowLearner):
         self._kept[:] = self._vector
         super().publish(memory)
 
-    def learn(self, rows: Array, progress: float, known: int = 0) -> Iterator[None]:
+    def learn(self, rows: Array, progress: float) -> Iterator[None]:
         """Adds rows to the replay, and makes updates until none is due, or for a moment."""
         steps = self._replay.add(rows)
         self._steps += steps
@@ -392,8 +387,8 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
     """Learns from one batch after another until the socket ends, which raises an EOFError."""
     learning.load(memory)
     while True:
-        count, known, progress = control.recv()
-        for _ in learning.learn(memory.rows[:count].copy(), progress, known):
+        count, progress = control.recv()
+        for _ in learning.learn(memory.rows[:count].copy(), progress):
             memory.beat[0] += 1
             if readable(control):  # the parent sends nothing meanwhile: the socket has ended
                 raise EOFError

@@ -139,8 +139,6 @@ class LearnerProcess(Companion):
         self._saving: asyncio.Task[None] | None = None
         self._idle = False
         self._ending = False
-        #: When it was given the last batch, and when it had learned from the one before.
-        self._fed = self._learned = time.monotonic()
         #: For deaths in a row with no batch learned in between.
         self._policy = RestartPolicy(3)
         self._restarting: asyncio.Task[None] | None = None
@@ -254,9 +252,7 @@ class LearnerProcess(Companion):
             count += len(rows)
         self._idle = False
         self._watch.ages.wake(0)
-        known = self._rule.known_rows if blocks else 0
-        self._fed = time.monotonic()
-        worker.send((count, known, self._server.progress(self._parent.now())))
+        worker.send((count, self._server.progress(self._parent.now())))
 
     def heard(self, worker: WorkerProcess, message: tuple[str, Any]) -> None:
         """Takes the result of a batch, or the reason of its death."""
@@ -270,9 +266,7 @@ class LearnerProcess(Companion):
         self._watch.ages.sign(0)
         self._watch.ages.rest(0)
         self._newest = LearnedBatch(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
-        now = time.monotonic()
-        since, self._learned = self._learned, now
-        self._rule.learned(self._newest, (now - self._fed) / max(now - since, 1e-9))
+        self._rule.learned(self._newest)
         self._idle = True
         self._due = bool(what.pop("due", 0.0))
         if self._replay_steps and time.monotonic() - self._saved > _SAVE_SECONDS:

@@ -12,7 +12,6 @@ Laws of this file:
   which it can have begun the block: the one in the answer to its previous push.
 - Each child is asked for as many steps as it makes in the time of one batch. So all data are
   equally fresh, and slow children send less at a time.
-- While the learner is idle, batches are smaller, and bring the steps of those before them along.
 """
 
 from __future__ import annotations
@@ -41,11 +40,6 @@ _LEAST_SHARE = 16
 
 #: Numbers of a push, at most, unless a single block needs more: 16 MB.
 _NUMBERS = 1 << 22
-
-#: The learner counts as idle when it has learned for less than this share of the time, until it has
-#: for more than the other; and the weight of the last batch in that share.
-_IDLE, _BUSY = 0.1, 0.5
-_LOAD_SHARE = 0.5
 
 #: Batches for which a drop is worth a note; the counts stay for ever.
 _LATELY = 100
@@ -173,8 +167,6 @@ class Experience(Rule):
             0 means as many as a batch.
         max_lag: steps that were begun more batches ago than this are dropped.
         backlog: batches that may wait for the learner.
-        reuse: batches that each step is learned from while the learner is idle, which must then
-            correct for an older policy.
     """
 
     takes = "experience"
@@ -187,14 +179,12 @@ class Experience(Rule):
         in_flight: int = 0,
         max_lag: int = 16,
         backlog: int = 2,
-        reuse: int = 1,
     ) -> None:
         for name, value, least in (
             ("batch", batch, 1),
             ("in_flight", in_flight, 0),
             ("max_lag", max_lag, 1),
             ("backlog", backlog, 1),
-            ("reuse", reuse, 1),
         ):
             if type(value) is not int or value < least:
                 raise ValueError(
@@ -204,13 +194,6 @@ class Experience(Rule):
         self.in_flight = in_flight or batch
         self.max_lag = max_lag
         self.backlog = backlog
-        self.reuse = reuse
-        #: Whether the learner is idle, and the share of the time that it learns, as a running mean.
-        self.idle = False
-        self._load = 1.0
-        #: The blocks that the next batch may bring along, and rows of the last batch that it did.
-        self._recent: deque[_Block] = deque()
-        self.known_rows = 0
         #: Whether the learner samples steps that it keeps: it takes all, of any age.
         self.replays = False
         #: Steps that were dropped, by child: too old, or too many for the learner.
@@ -267,19 +250,13 @@ class Experience(Rule):
         """Rows that a batch has at most."""
         return self._rows + 2 * self.batch
 
-    @property
-    def size(self) -> int:
-        """Steps that the next batch has, at least, and that the learner has not learned from."""
-        return max(1, self.batch // self.reuse) if self.idle else self.batch
-
     def take(self) -> list[Rows] | None:
         """The oldest blocks that make a batch together; None if there are too few steps.
 
         While there are suspects, a batch may be smaller, and has only the rows of one of them, or
-        of none. While the learner is idle, the newest blocks that it knows come first, as many as
-        fit into `batch` steps; they have `known_rows` rows.
+        of none.
         """
-        if self._waiting < (1 if self.replays else self.size):
+        if self._waiting < (1 if self.replays else self.batch):
             return None
         first = self._blocks[0].child
         taken: list[_Block] = []
@@ -287,7 +264,7 @@ class Experience(Rule):
         steps = 0
         for block in self._blocks:
             suspected = {first, block.child} & self.suspects
-            if steps < self.size and (block.child == first or not suspected):
+            if steps < self.batch and (block.child == first or not suspected):
                 taken.append(block)
                 steps += block.steps
             else:
@@ -296,39 +273,23 @@ class Experience(Rule):
         self._waiting -= steps
         self._learning = {block.child for block in taken}
         self.lag = sum((self.batches - block.born) * block.steps for block in taken) / steps
-        known = self._known(steps)
-        self.known_rows = sum(len(block.rows) for block in known)
-        if self.reuse > 1:
-            self._recent.extend(taken)
-        return [block.rows for block in (*known, *taken)]
-
-    def _known(self, steps: int) -> list[_Block]:
-        """The newest blocks that were learned from and fit into a batch beside so many steps."""
-        while self._recent and steps + sum(block.steps for block in self._recent) > self.batch:
-            self._recent.popleft()
-        return list(self._recent) if self.idle and not self.suspects else []
+        return [block.rows for block in taken]
 
     def figures(self) -> dict[str, float]:
         """The age of the steps of the last batch, and the number of dropped ones so far."""
         return {
             "batches": float(self.batches),
-            **({} if self.replays else {"lag": self.lag, "reuse": self.batch / self.size}),
+            **({} if self.replays else {"lag": self.lag}),
             "too_old": float(self.too_old.total()),
             "too_many": float(self.too_many.total()),
         }
 
-    def learned(self, learned: LearnedBatch, busy: float = 1.0) -> None:
-        """The learner has learned from a batch. Its arrays are kept.
-
-        `busy` is the share of the time since the batch before that it took.
-        """
+    def learned(self, learned: LearnedBatch) -> None:
+        """The learner has learned from a batch. Its arrays are kept."""
         self._learned = learned
         self.batches += 1
         self.suspects -= self._learning
         self._learning.clear()
-        self._load += _LOAD_SHARE * (busy - self._load)
-        limit = _BUSY if self.idle else _IDLE
-        self.idle = self._load < limit and self.reuse > 1
         for child in self._pace.keys() | self._brought.keys():
             before = self._pace.get(child)
             now = float(self._brought[child])
@@ -340,7 +301,6 @@ class Experience(Rule):
         are one child's alone, that counts against it."""
         children = sorted(self._learning)
         self._learning.clear()
-        self._recent.clear()
         if len(children) > 1:
             self.suspects.update(children)
         for child in children if len(children) == 1 else ():
@@ -376,11 +336,10 @@ class Experience(Rule):
         if self.replays:
             return 0
         everybody = sum(self._pace.values())
-        in_flight = min(self.in_flight, self.size) if self.idle else self.in_flight
-        even = in_flight / max(1, children)
+        even = self.in_flight / max(1, children)
         pace = self._pace.get(child, 0.0)
-        share = in_flight * pace / everybody if pace and everybody else even
-        return max(_LEAST_SHARE, round(min(share, in_flight)))
+        share = self.in_flight * pace / everybody if pace and everybody else even
+        return max(_LEAST_SHARE, round(min(share, self.in_flight)))
 
     def apply(self, parent: Vector, push: Update) -> None:
         """Keeps the push's rows for the learner; θ_P becomes the learner's newest θ.
@@ -420,7 +379,7 @@ class Experience(Rule):
     def _keep(self, rows: Rows, steps: int, child: str) -> None:
         self._brought[child] += steps
         born = self._given.get(child, self.batches)
-        if born + self.max_lag * (self.batch // self.size) < self.batches and not self.replays:
+        if self.batches - born > self.max_lag and not self.replays:
             self.too_old[child] += steps
             self._old_at[child] = self.batches
             return

@@ -32,9 +32,6 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             ("replay.priority_exponent", replay.priority_exponent, 0.0),
             ("learner.device", experiment.learner.device.replace("auto", "cpu"), "cpu"),
         ]
-    if experiment.algorithm.name != "ppo":  # which alone corrects for older policies
-        reuse = experiment.parent.rule_options.get("reuse", 1)
-        kept.append(("parent.rule_options.reuse", reuse, 1))
     for key, value, wanted in (
         ("child.backend", experiment.child.backend, "hogwild"),
         ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),

@@ -179,26 +179,6 @@ def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> Non
     )
 
 
-def test_known_rows_are_learned_from_and_counted_no_second_time() -> None:
-    normalized = {"normalize_observations": True}
-    rate = {"learning_rate": 0.01}
-    one, other = (
-        RowLearner(experiment(environment=normalized, optimizer=rate), Spaces()) for _ in range(2)
-    )
-    rows = many(32)
-    for learner, known in ((one, 0), (other, 24)):
-        for _ in learner.learn(rows, 0.0, known):
-            pass
-    assert one.figures["updates"] == other.figures["updates"]
-    assert one.figures["learning_rate"] == 0.01 and other.figures["learning_rate"] == 0.005
-    seen = [learner.model.moments("observations") for learner in (one, other)]
-    new = rows[24:][rows[24:, COLUMNS.following] > 0.0]
-    assert other.figures["steps"] == len(new) < one.figures["steps"] == 32.0
-    assert seen[0] is not None and seen[1] is not None
-    assert seen[0]._count[0] == 32.0 and seen[1]._count[0] == len(new)
-    np.testing.assert_allclose(seen[1].mean_and_deviation()[0], new[:, :2].mean(0), rtol=1e-6)
-
-
 def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
     first, second = (RowLearner(experiment(seed=seed), Spaces()) for seed in (1, 2))  # type: ignore[arg-type]
     learn(first, many())
@@ -308,7 +288,7 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
     serving = threading.Thread(target=serve)
     serving.start()
     with control:
-        control.send((len(batch), 0, 0.5))
+        control.send((len(batch), 0.5))
         assert control.poll(PATIENCE) and control.recv()[0] == "learned"
     serving.join(PATIENCE)
     assert not serving.is_alive()
@@ -379,7 +359,7 @@ def test_it_learns_from_batches_in_turns_and_ends_with_its_parent(tmp_path: Path
         memory.rows[: len(rows)] = rows
         before = initial
         for _ in range(2):
-            control.send((len(rows), 0, 0.5))
+            control.send((len(rows), 0.5))
             kind, figures = control.recv()
             assert kind == "learned"
             assert figures["steps"] == 100.0
@@ -390,7 +370,7 @@ def test_it_learns_from_batches_in_turns_and_ends_with_its_parent(tmp_path: Path
         # What reaches a whole terminal or group ends no learner: its parent does.
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        control.send((len(rows), 0, 0.5))
+        control.send((len(rows), 0.5))
         assert control.recv()[0] == "learned"
         control.close()
         assert process.wait(PATIENCE) == 0
@@ -403,7 +383,7 @@ def test_it_ends_in_the_middle_of_a_batch_too(tmp_path: Path) -> None:
         memory, initial, columns = attached(process, control, endless)
         rows = block([[(number, GOES_ON) for number in range(100)]], columns)
         memory.rows[: len(rows)] = rows
-        control.send((len(rows), 0, 0.5))
+        control.send((len(rows), 0.5))
         control.close()
         assert process.wait(PATIENCE) == 0
         np.testing.assert_array_equal(memory.weights, initial)
@@ -430,7 +410,7 @@ def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path) -> None:
         experiment = faulty(algorithm={"name": "tests.plugins.actors.raising:Raising"})
         memory, _, columns = attached(process, control, experiment)
         memory.rows[:3] = block([[(0, GOES_ON), (1, GOES_ON)]], columns)
-        control.send((3, 0, 0.0))
+        control.send((3, 0.0))
         words = "ValueError: no idea (tests/plugins/actors/raising.py:16, in losses)"
         assert control.recv() == ("failed", words)
         assert process.wait(PATIENCE) == 1

@@ -206,104 +206,6 @@ def test_every_step_is_learned_from_once_or_counted_as_dropped(
     assert taken + rule.too_many.total() + rule.too_old.total() + waiting == pushed
 
 
-# An idle learner.
-
-
-def at_rest(rule: Experience, batches: int = 4) -> Experience:
-    """The same after batches for which the learner has waited nearly all of the time."""
-    for first in range(0, 100 * batches, 100):
-        push(rule, steps(rule.size, first))
-        rule.take()
-        rule.learned(learned(1.0), 0.02)
-    return rule
-
-
-def test_a_learner_at_rest_is_given_smaller_batches_with_the_steps_that_it_knows() -> None:
-    rule = at_rest(begun(batch=8, reuse=4))
-    assert rule.idle and rule.size == 2
-    push(rule, steps(1, 1000))
-    assert rule.take() is None
-    push(rule, steps(1, 1001))
-    assert numbers_of(rule.take()) == [1000, 1001], "8 known steps leave no room for them"
-    rule.learned(learned(1.0), 0.02)
-    for first in (1002, 1004, 1006):
-        push(rule, steps(2, first))
-        rows = rule.take()
-        assert numbers_of(rows) == list(range(1000, first + 2))
-        assert rows is not None and rule.known_rows == sum(map(len, rows[:-1]))
-        assert rule.lag == 1.0, "that of the new ones alone"
-        rule.learned(learned(1.0), 0.02)
-    push(rule, steps(2, 1008))
-    assert numbers_of(rule.take()) == list(range(1002, 1010)), "the oldest have been used 4 times"
-    assert rule.share("a", 4) == 16 and rule.figures()["reuse"] == 4.0
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.floats(0.0, 1.0)), min_size=1, max_size=40),
-    st.integers(1, 5),
-)
-def test_each_step_is_new_once_and_known_as_long_as_a_batch_has_room(
-    plan: list[tuple[int, float]], reuse: int
-) -> None:
-    rule = begun(batch=8, backlog=100, reuse=reuse)
-    fresh: list[int] = []
-    pushed = 0
-    for count, busy in plan:
-        push(rule, steps(count, pushed))
-        pushed += count
-        before = rule.idle
-        if (rows := rule.take()) is None:
-            continue
-        known, width = rule.known_rows, sum(map(len, rows))
-        joined = np.concatenate(rows)
-        numbers = [
-            [int(row[0]) for row in part if row[COLUMNS.following]]
-            for part in (joined[:known], joined[known:])
-        ]
-        assert fresh[len(fresh) - len(numbers[0]) :] == numbers[0], "the newest"
-        assert not numbers[0] or (before and len(numbers[0]) + len(numbers[1]) <= rule.batch)
-        assert width <= rule.room
-        fresh += numbers[1]
-        rule.learned(learned(1.0), busy)
-    assert fresh == list(range(len(fresh)))
-
-
-def test_it_is_at_rest_until_it_works_for_half_of_the_time() -> None:
-    rule = begun(batch=8, reuse=2)
-    found = []
-    for busy in (0.02, 0.02, 0.02, 0.02, 0.45, 0.45, 0.45, 0.9, 0.3, 0.3, 0.3):
-        rule.learned(learned(1.0), busy)
-        found.append(rule.idle)
-    assert found == [False] * 3 + [True] * 4 + [False] * 4
-    assert rule.size == 8
-
-
-def test_without_reuse_each_step_is_given_once() -> None:
-    rule = at_rest(begun(batch=8), 9)
-    assert not rule.idle
-    push(rule, steps(8, 2000))
-    assert numbers_of(rule.take()) == list(range(2000, 2008)) and not rule.known_rows
-
-
-def test_after_a_death_only_new_steps_are_learned_from() -> None:
-    rule = at_rest(begun(batch=8, reuse=4))
-    push(rule, steps(2, 1000))
-    rule.take()
-    rule.killed()
-    push(rule, steps(2, 1002))
-    assert numbers_of(rule.take()) == [1002, 1003]
-
-
-def test_an_idle_learner_counts_age_in_whole_batches() -> None:
-    rule = at_rest(begun(batch=8, reuse=4, max_lag=2))
-    push(rule, steps(2), "slow")
-    for batches in range(9):
-        rule.learned(learned(1.0), 0.02)
-        if batches in (7, 8):
-            push(rule, steps(2), "slow" if batches == 7 else "a")
-    assert rule.too_old == {"a": 2}, "it was given θ 9 batches ago"
-
-
 # A learner that dies.
 
 
@@ -470,7 +372,6 @@ def test_the_optimizers_state_survives_and_one_that_does_not_fit_is_left() -> No
         ({"batch": 1.5}, "batch = 1.5: a whole number of at least 1 is needed"),
         ({"in_flight": -1}, "in_flight = -1: a whole number of at least 0 is needed"),
         ({"max_lag": True}, "max_lag = True: a whole number of at least 1 is needed"),
-        ({"reuse": 0}, "reuse = 0: a whole number of at least 1 is needed"),
         ({"backlog": "many"}, "backlog = 'many': a whole number of at least 1 is needed"),
     ],
 )
