@@ -1,4 +1,4 @@
-"""SAC where steps are dear: how many steps and updates, beside Stable-Baselines3's SAC and SBX's.
+"""Where steps are dear: how many steps and updates SAC needs, beside Stable-Baselines3's and SBX's.
 
 Claims: `updates`: with two hidden layers of 64 and minibatches of 256 a learner makes at least 900
 updates a second on one core. `rotary`: simulated rotary pendulums (`examples/rotary/sac.toml`
@@ -8,6 +8,8 @@ that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 1
 parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
 `rotary-demonstrations`: `rotary` beside ten episodes of `rotary:balance`, recorded first, and with
 fewer `start_steps`: no claim.
+`lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
+behind a clock of 500 Hz, whose learner is idle for most of the time; no claim.
 
 "Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
 results file, and is not repeated once it is there. Nothing else should run meanwhile.
@@ -67,6 +69,12 @@ MOUNTAINCAR = {
     "stop.mean_return": 90,
     "stop.steps": 50_000,
 }
+LANDER_500 = {
+    "environment.period": 0.002,
+    "environment.lanes": 1,
+    "child.cores": 1,
+    "stop.mean_return": 200,
+}
 
 #: Example, settings and children of each task, and the peer's name for it.
 TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
@@ -81,6 +89,7 @@ TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
         1,
         "",
     ),
+    "lander-500": ("lunarlander/lunarlander.toml", LANDER_500, 4, ""),
 }
 #: The controller of each task that learns from demonstrations, too, and its episodes.
 DEMONSTRATED = {"rotary-demonstrations": ("rotary:balance", 10)}

@@ -65,6 +65,17 @@ def ppo_slope(log_pi: Array, old_log_pi: Array, advantage: Array, algorithm: Alg
     return slope
 
 
+def weight_of_step(old_log_pi: Array, log_mu: Array) -> Array:
+    """min(1, π_old/μ), (n,): what the advantage of a step counts if an older policy μ has acted.
+
+    The ratio stays near that to π_old, the policy that learns, not near μ. Else each batch would
+    repeat the step away from μ that the batches before it have made already (Hilton et al. 2022,
+    "Batch size-invariance for policy optimization", §3, with the cut of IMPALA's ρ̄).
+    """
+    weight: Array = np.exp(np.minimum(old_log_pi - log_mu, 0.0))
+    return weight
+
+
 class PPO:
     """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches.
 
@@ -152,10 +163,7 @@ class PPO:
         n = len(rollout.rewards)
         outputs, values = model.evaluate(model.joined(rollout))
         behind = values[n:] if rollout.cut_values is None else rollout.cut_values
-        # Where agents and trainers do not wait for each other, an older policy has acted.
-        old_log_pi = rollout.log_mu
-        if old_log_pi is None:
-            old_log_pi = model.log_probability(outputs[:n], rollout.actions)
+        old_log_pi = model.log_probability(outputs[:n], rollout.actions)
         known = rollout, values[:n], behind, algorithm.gamma, algorithm.gae_lambda
         advantage = advantages(*known)
         returns = advantage + values[:n]
@@ -163,5 +171,9 @@ class PPO:
             rollout.diagnostics.add_values(values[:n], returns)
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
+        if rollout.slides and rollout.log_mu is not None:
+            old_log_pi = rollout.log_mu
+        elif rollout.log_mu is not None:
+            advantage = advantage * weight_of_step(old_log_pi, rollout.log_mu)
         targets = map(model.native, (old_log_pi, advantage, returns))
         return rollout.observations, rollout.actions, *targets
