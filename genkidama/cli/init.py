@@ -42,10 +42,10 @@ def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
     look, note = None, ""
     names = [options.example] if options.example else []
-    if not names and options.way == "act":
+    if not names and options.way == "act" and not options.period:
         names = _examples_for(options.environment)
     if not names:
-        look, note = _look(options.environment)
+        look, note = _look(options.environment, options.period)
         first, second = recommend(look, find_spec("torch") is not None, options.way)
         text = written(str(options.file), options.environment, look, first, second)
     else:
@@ -100,7 +100,7 @@ def _examples_for(environment: str) -> list[str]:
     return found if found and found[0] in _TUNED else []
 
 
-def _look(environment: str) -> tuple[Look, str]:
+def _look(environment: str, period: float) -> tuple[Look, str]:
     """Has a process make the environment, play it for a second, and close it.
 
     Returns:
@@ -111,7 +111,7 @@ def _look(environment: str) -> tuple[Look, str]:
     """
     named = import_string(environment)
     ale = environment.startswith("ALE/")
-    settings = Environment(id=environment, vectorized=ale)
+    settings = Environment(id=environment, vectorized=ale, period=period)
     own = named is not None and not settings.prefix
     if own and named is not None and find_spec(named.module.partition(".")[0]) is None:
         return Look(problem=f"there was no {named.module!r} yet"), (
@@ -125,7 +125,8 @@ def _look(environment: str) -> tuple[Look, str]:
     from genkidama.runtime.task import call
 
     prefork()
-    print(f"{environment}: building one, and playing random actions for a second …", flush=True)
+    plays = " and not playing it" if period else ", and playing random actions for a second"
+    print(f"{environment}: building one{plays} …", flush=True)
     task = "genkidama.learning.first_look:look", (settings,)
     what = f"environment.id = {environment!r}: cannot be built"
     look: Look = call(Experiment(environment=settings), *task, what)
@@ -133,6 +134,7 @@ def _look(environment: str) -> tuple[Look, str]:
     look = replace(
         look,
         ale=ale,
+        period=period,
         threshold=default_threshold(settings),
         room=None if room is None else room // available_cores(),
     )

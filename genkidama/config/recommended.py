@@ -73,6 +73,8 @@ class Look:
     limit: int = 0
     #: Whether it has a clock of its own, as a robot. Then it was not played.
     clock: bool = False
+    #: The seconds of a step then; 0 if nobody has said.
+    period: float = 0.0
     build_seconds: float = 0.0
     #: Memory of one environment.
     bytes: int = 0
@@ -169,6 +171,14 @@ def lanes(look: Look, most: int) -> int:
     return 1 << max(0, most.bit_length() - 1)
 
 
+def gamma(look: Look) -> Line:
+    """γ: 0.999 where a policy that moves well outlives random actions by far, so that a fall at the
+    end has to be felt early; else 0.99."""
+    if is_continuous(look) and look.terminated and look.limit > 10 * look.length > 0:
+        return Line(0.999, f"episodes of {look.length:.0f} steps can last {look.limit:,}")
+    return Line(0.99)
+
+
 def hidden(look: Look) -> list[int]:
     """Hidden layers: while a slow environment makes a step, a wide network learns."""
     return [128, 128] if is_slow(look) and math.prod(look.shape) > _WIDE else [64, 64]
@@ -209,7 +219,9 @@ def _environment(look: Look, most_lanes: int) -> dict[str, Any]:
     if (count := lanes(look, most_lanes)) > 1:
         found["lanes"] = Line(count, _about_lanes(look))
     if look.clock:
-        found["period"] = Line(0.02, "seconds of a step: set it to those of yours")
+        found["period"] = Line(
+            look.period or 0.02, "seconds of a step" + ": set it to yours" * (not look.period)
+        )
     if is_slow(look) and count == 1:
         found["exclusive"] = Line(True, "if a machine can have one open at a time", off=True)
     endless = look.steps >= _ENDLESS and not look.episodes and not look.limit
@@ -231,13 +243,13 @@ def ppo(look: Look, way: str = "act") -> Choice:
     """PPO on a perceptron; without a `way`, children act, and one learner learns."""
     slow, count = is_slow(look), lanes(look, 8)
     steps = 64 if slow else max(16, min(128, 1024 // count // 4 * 4))
-    normal = {"normalize_observations": not look.states, "normalize_rewards": True}
+    normal = {"normalize_observations": True, "normalize_rewards": True}
     found: Settings = {
         "environment": normal | _environment(look, 8),
         "network": {"hidden": hidden(look)},
         "algorithm": {
             "name": "ppo",
-            "gamma": 0.99,
+            "gamma": gamma(look),
             "gae_lambda": 0.95,
             "batch_size": Line(count * steps, f"{steps} steps of each lane"),
             "epochs": 10,

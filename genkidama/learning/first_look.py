@@ -41,8 +41,9 @@ def look(receive: Callable[[], Any], send: Callable[[Any], None], settings: Envi
     import_environment(settings)
     before, began = resident_bytes(), time.perf_counter()
     bare = bare_environment(settings)
-    clock = keeps_time(bare)
-    with closing(adapted(bare, msgspec.structs.replace(settings, period=float(clock)))) as made:
+    clock = settings.period > 0.0 or keeps_time(bare)
+    period = settings.period or float(clock)
+    with closing(adapted(bare, msgspec.structs.replace(settings, period=period))) as made:
         built = time.perf_counter() - began
         played: dict[str, Any] = {}
         if not clock:  # a robot moves for nothing but its policy

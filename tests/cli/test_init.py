@@ -140,6 +140,43 @@ def test_init_takes_as_many_lanes_as_an_object_has(way: str) -> None:
     assert (race.environment.lanes, race.algorithm.batch_size) == (6, 768)
 
 
+def test_init_moves_no_robot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("robots.py").write_text(ROBOT)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["init", "mine.toml", "--environment", "robots:Arm", "--period", "0.05"]) == 0
+    assert "robots:Arm: building one and not playing it …" in capsys.readouterr().out
+    assert not Path("moved").exists()
+    experiment = Experiment.load("mine.toml")
+    assert (experiment.environment.period, experiment.child.cores) == (0.05, 1)
+    assert (experiment.algorithm.name, experiment.parent.rule) == ("sac", "experience")
+    assert main(["init", "other.toml", "--environment", "robots:Arm"]) == 0
+    assert Path("moved").exists()
+    assert Experiment.load("other.toml").environment.period == 0.0
+    assert main(["init", "bad.toml", "--environment", "robots:Arm", "--period", "-1"]) == 2
+
+
+ROBOT = """
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        Path(__file__).with_name("moved").touch()
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+"""
+
+
 def test_init_refuses_an_environment_that_does_not_exist(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

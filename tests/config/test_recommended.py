@@ -139,9 +139,12 @@ def test_lanes_follow_the_time_of_a_step_and_the_memory(look: Look, count: int) 
 def test_what_was_seen_sets_the_settings() -> None:
     assert ppo(CONTINUOUS).settings["algorithm"]["entropy_coefficient"] == 0.0
     assert ppo(DISCRETE).settings["algorithm"]["entropy_coefficient"] == 0.01
-    assert ppo(replace(DISCRETE, states=16)).settings["environment"]["normalize_observations"] is (
-        False
-    )
+    walks = replace(CONTINUOUS, terminated=2200)
+    assert [ppo(each).settings["algorithm"]["gamma"].value for each in (walks, CONTINUOUS)] == [
+        0.999,
+        0.99,
+    ]
+    assert ppo(replace(walks, length=200.0)).settings["algorithm"]["gamma"].value == 0.99
     assert gsde(SILENT).settings["algorithm"]["gamma"] == 0.9999
     assert sac(replace(CONTINUOUS, shape=(105,), step_seconds=0.01)).settings["network"][
         "hidden"
