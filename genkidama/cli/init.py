@@ -159,8 +159,9 @@ def written(file: str, environment: str, look: Look, first: Choice, second: Choi
     ).splitlines()
     head = "".join(f"# {line}".rstrip() + "\n" for line in lines)
     other = [
-        f"Second choice: {second.title}. To take it, put a # before each line from here up to",
-        "[environment], take the first # of each line below, and train it with",
+        f"Second choice: {second.title}.",
+        "To take it, put a # before all lines above, back to [environment], take the first # from",
+        "all lines below, and train it with",
         f"  genkidama train {file}{second.options}",
     ]
     return (

@@ -198,4 +198,5 @@ def test_one_is_built_and_closed_and_a_robot_does_not_move(
     receive: Callable[[], Any] = made.clear
     look(receive, said.append, Environment(id="x:y"))
     assert [each.closed for each in made] == [True]
+    assert said[0].problem == ""
     assert said[0].clock == (kind is Robot) and (said[0].steps > 0) == (kind is Counting)
