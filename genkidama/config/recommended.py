@@ -172,10 +172,11 @@ def lanes(look: Look, most: int) -> int:
 
 
 def gamma(look: Look) -> Line:
-    """γ: 0.999 where a policy that moves well outlives random actions by far, so that a fall at the
-    end has to be felt early; else 0.99."""
-    if is_continuous(look) and look.terminated and look.limit > 10 * look.length > 0:
-        return Line(0.999, f"episodes of {look.length:.0f} steps can last {look.limit:,}")
+    """γ: 0.999 where episodes may last far longer than random ones and earn something, so that the
+    loss at a fall is all that would have come after it; else 0.99."""
+    outlives = look.terminated and look.limit > 10 * look.length > 0
+    if is_continuous(look) and outlives and (look.mean_return or 0.0) > 0.0:
+        return Line(0.999, f"episodes of {look.length:.0f} steps earn, and can last {look.limit:,}")
     return Line(0.99)
 
 

@@ -144,6 +144,7 @@ def test_what_was_seen_sets_the_settings() -> None:
         0.999,
         0.99,
     ]
+    assert ppo(replace(walks, mean_return=-100.0)).settings["algorithm"]["gamma"].value == 0.99
     assert ppo(replace(walks, length=200.0)).settings["algorithm"]["gamma"].value == 0.99
     assert gsde(SILENT).settings["algorithm"]["gamma"] == 0.9999
     assert sac(replace(CONTINUOUS, shape=(105,), step_seconds=0.01)).settings["network"][
