@@ -245,6 +245,14 @@ VERBS = {
                 choices=("act", "average", "thesis"),
                 default="act",
             ),
+            option(
+                "--period",
+                "the environment is a robot, or another that cannot be paused, whose steps take "
+                "so long: it is built, and not played",
+                metavar="SECONDS",
+                type=float,
+                default=0.0,
+            ),
             option("--example", "copy an example instead", metavar="NAME"),
         ),
         (
