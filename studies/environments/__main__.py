@@ -47,11 +47,12 @@ from genkidama.runtime.machine import end_with_parent
 from studies import store
 from studies.environments import gallery, tables
 from studies.environments.peer_settings import our_plan, zoo_plan
-from studies.environments.tasks import OF, RANDOM, SEEDS, Condition, Task, plan
+from studies.environments.tasks import OF, PROGRAMS, RANDOM, SEEDS, Condition, Task, plan
 from studies.store import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results/environments.md"
+ZOO, ZOO_PAGE = ROOT / "examples/zoo", ROOT / "docs/zoo.md"
 WORK = ROOT / "build/environments"
 PYTHON = ROOT / "benchmarks/.venv/bin/python"
 PEER = Path(__file__).parent / "peers/train.py"
@@ -170,11 +171,11 @@ def training_command(said: str) -> list[str]:
     return shlex.split(found[1])
 
 
-def filled(page: str, rows: list[Row]) -> str:
-    """The page with the tables of these rows between its marks."""
+def filled(page: str, table: str) -> str:
+    """The page with this between its marks."""
     begin, end = "<!-- table -->\n", "<!-- end -->"
     before, _, rest = page.partition(begin)
-    return before + begin + tables.document(rows) + end + rest.partition(end)[2]
+    return before + begin + table + end + rest.partition(end)[2]
 
 
 def timetable(left: Sequence[Condition]) -> str:
@@ -187,8 +188,10 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("what", choices=("plan", "run", "report", "publish"))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--environments", nargs="+", choices=OF, default=list(OF))
+    programs = (RANDOM, *PROGRAMS)
+    parser.add_argument("--programs", nargs="+", choices=programs, default=programs)
     parser.add_argument("--python", type=Path, default=PYTHON, help="that of `make peers`")
-    parser.add_argument("--smoke", action="store_true", help="5 s of each, in a file of --work")
+    parser.add_argument("--smoke", action="store_true", help="5 s of each, below --work")
     store.add_places(parser, PAGE.with_suffix(".jsonl"), WORK)
     options = parser.parse_args()
     if options.smoke:
@@ -201,15 +204,16 @@ def _parsed() -> argparse.Namespace:
 def main() -> int:
     options = _parsed()
     rows = store.read(options.results)
-    wanted = plan(options.environments, options.seeds)
+    wanted = plan(options.environments, options.seeds, options.programs)
     done = {(row["environment"], row["contender"], row["seed"]) for row in rows}
     missing = [one for one in wanted if (one.environment, one.contender, one.seed) not in done]
     if options.what == "plan":
         print(tables.timetable(wanted, missing), end="")
         return 0
     if options.what == "publish":
-        for line in gallery.publish(rows, options.work, ROOT / "examples/zoo"):
+        for line in gallery.publish(rows, options.work, ZOO):
             print(line)
+        ZOO_PAGE.write_text(filled(ZOO_PAGE.read_text(), gallery.table(ZOO)))
         return 0
     well = True
     if options.what == "run":
@@ -227,7 +231,7 @@ def main() -> int:
             )
     print(tables.document(rows), end="")
     if options.results == PAGE.with_suffix(".jsonl"):
-        PAGE.write_text(filled(PAGE.read_text(), rows))
+        PAGE.write_text(filled(PAGE.read_text(), tables.document(rows)))
     return 0 if well else EnvironmentFailure.exit_code
 
 

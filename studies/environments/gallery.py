@@ -120,5 +120,23 @@ def publish(rows: Iterable[Row], work: Path, zoo: Path) -> Iterator[str]:
         yield f"zoo:{to.name}: {row['mean']:.1f} with seed {row['seed']}, {size:,} bytes"
 
 
+def table(zoo: Path) -> str:
+    """The lines of the page's table: each policy with its return and its training."""
+    lines = [
+        "| policy | environment | return | seconds | steps | files |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted(zoo.iterdir()):
+        run = Run.open(path)
+        evaluation, state = run.evaluation, run.load().snapshot
+        assert evaluation is not None
+        result = f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f}".replace("-", "−")
+        lines.append(
+            f"| `zoo:{path.name}` | `{run.experiment.environment.id}` | {result} "
+            f"| {state.seconds:.0f} | {state.steps:,} | {_size(path) / 1e3:.0f} kB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -28,7 +28,9 @@ ENVIRONMENTS = [task.environment for task in TASKS]
 
 
 def document(rows: Sequence[Row]) -> str:
-    """All of it, as it stands in the page."""
+    """All of it, as it stands in the page; empty without rows."""
+    if not rows:
+        return ""
     found = grouped(rows)
     return "\n".join([_returns(found), _equal(found), _standings(found), _together(found)])
 

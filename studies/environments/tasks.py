@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 #: The programs, in the order in which they take turns with a seed.
@@ -83,7 +84,11 @@ class Condition:
         return training + task.judging
 
 
-def plan(environments: list[str], seeds: list[int]) -> list[Condition]:
+def plan(
+    environments: Sequence[str],
+    seeds: Sequence[int],
+    programs: Collection[str] = (RANDOM, *PROGRAMS),
+) -> list[Condition]:
     """All runs, so that each seed is complete before the next begins.
 
     Programs take turns within an environment and a seed, and another one begins with each seed: so
@@ -92,8 +97,8 @@ def plan(environments: list[str], seeds: list[int]) -> list[Condition]:
     found = [Condition(each, RANDOM, seeds[0]) for each in environments]
     for seed in seeds:
         for environment in environments:
-            programs = OF[environment].programs
-            first = seed % len(programs)
-            turns = programs[first:] + programs[:first]
+            those = OF[environment].programs
+            first = seed % len(those)
+            turns = those[first:] + those[:first]
             found += [Condition(environment, program, seed) for program in turns]
-    return found
+    return [one for one in found if one.contender in programs]

@@ -19,7 +19,7 @@ PLAY = Verb(
     (
         path(
             "target",
-            "a run directory, a search's (its best trial plays), or a checkpoint file",
+            "a run directory, a search's (its best trial plays), a checkpoint file, or zoo:NAME",
             metavar="DIR_OR_CHECKPOINT",
         ),
         path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
@@ -39,6 +39,7 @@ PLAY = Verb(
     ),
     (
         ("genkidama play runs/first", "a window, where there is a screen"),
+        ("genkidama play zoo:lunarlander", "a trained policy of the package (zoo: lists them)"),
         (
             "genkidama play runs/first --video landing.mp4 --episodes 3",
             f"a film ({pip_install('video')})",

@@ -148,12 +148,12 @@ def train(program: str, plan: dict[str, Any], seconds: float, seed: int) -> Any:
     """A model that has learned, its environments, and figures of the training."""
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
     jax = program == "sbx"
     torch.set_num_threads(_THREADS[plan["policy"] == "CnnPolicy" or bool(plan["convolutions"])])
-    environments: Any = make_vec_env(lambda: make(plan), plan["environments"], seed=seed)
+    environments: Any = DummyVecEnv([lambda: make(plan)] * plan["environments"])
+    environments.seed(seed)
     if plan["frame_stack"] > 1:
         environments = VecFrameStack(environments, plan["frame_stack"])
     observations, rewards = plan["normalize_observations"], plan["normalize_rewards"]
@@ -229,12 +229,12 @@ def judge(
     model: Any, plan: dict[str, Any], trained: Any, seed: int, episodes: int
 ) -> dict[str, float]:
     """Mean and deviation of the returns of sampled episodes."""
-    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
     count = min(10, episodes)
-    environments: Any = make_vec_env(lambda: make(plan, learns=False), count, seed=seed)
+    environments: Any = DummyVecEnv([lambda: make(plan, learns=False)] * count)
+    environments.seed(seed)
     if plan["frame_stack"] > 1:
         environments = VecFrameStack(environments, plan["frame_stack"])
     if plan["normalize_observations"]:
