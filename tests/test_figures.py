@@ -33,8 +33,8 @@ TUTORIAL = sorted(f"docs/tutorial/{page.name}" for page in ROOT.glob("docs/tutor
 PRINTED = [
     (LANDER, r"a ratio of ([\d.]+)\.", SUMMARY, "{} of the time of Stable-Baselines3's PPO"),
     (LANDER, r"a ratio of ([\d.]+)\.", README, "{} of the time of Stable-Baselines3's PPO"),
-    (LANDER, r"ratio with our settings is ([\d.]+)", SUMMARY, "and {} of it with our settings"),
-    (LANDER, r"ratio with our settings is ([\d.]+)", README, "and {} of it with ours"),
+    (LANDER, r"ratio with our settings is (\d\.\d+)", SUMMARY, "and {} of it with our settings"),
+    (LANDER, r"ratio with our settings is (\d\.\d+)", README, "and {} of it with ours"),
     (LANDER, r"It needed ([\d,]+) steps, and ours", SUMMARY, "beside {} (no rows)"),
     (LANDER, r"It needed ([\d,]+) steps, and ours", README, "needs {} steps and this one"),
     (LANDER, r"and ours ([\d,]+ to [\d,]+), about", SUMMARY, "twice the steps: {} beside"),

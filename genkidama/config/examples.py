@@ -9,7 +9,6 @@ from pathlib import Path
 
 from genkidama.errors import ConfigurationError
 
-
 #: What the name of a trained policy begins with.
 ZOO = "zoo:"
 
@@ -45,7 +44,7 @@ def trained(name: str) -> Path:
     known = zoo()
     if name not in known:
         raise ConfigurationError(
-            f"{name}: no trained policy has this name; there are {', '.join(known) or 'none'}"
+            f"{name!r}: no trained policy has this name; there are {', '.join(known) or 'none'}"
         )
     return known[name]
 

@@ -103,12 +103,15 @@ def best(rows: Iterable[Row]) -> dict[str, Row]:
 def publish(rows: Iterable[Row], work: Path, zoo: Path) -> Iterator[str]:
     """Copies the best seed's run of each environment into the gallery, and says so.
 
-    What is larger than `MOST`, or would make the gallery larger than `MOST_TOGETHER`, is left out.
+    One that is there and has a higher mean stays. What is larger than `MOST`, or would make the gallery larger than `MOST_TOGETHER`, is left out.
     """
     for environment, row in best(rows).items():
         source, to = place(work, environment, row["seed"]), zoo / name_of(environment)
         if not source.is_dir():
             yield f"{environment}: {source} is not there"
+            continue
+        if (to / EVALUATION).exists() and _mean(to) > row["mean"]:
+            yield f"zoo:{to.name}: {_mean(to):.1f} stays, beside {row['mean']:.1f}"
             continue
         size = _size(source)
         others = sum(_size(one) for one in zoo.glob("*") if one != to)
@@ -136,6 +139,10 @@ def table(zoo: Path) -> str:
             f"| {state.seconds:.0f} | {state.steps:,} | {_size(path) / 1e3:.0f} kB |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _mean(run: Path) -> float:
+    return float(json.loads((run / EVALUATION).read_text())["mean"])
 
 
 def _size(folder: Path) -> int:

@@ -43,7 +43,7 @@ def test_a_trained_policy_has_a_name_too() -> None:
     assert {"zoo:cartpole", "zoo:lunarlander"} <= set(zoo())
     assert trained("zoo:cartpole") == ROOT / "examples/zoo/cartpole"
     assert not any("zoo" in name for name in examples())
-    with pytest.raises(ConfigurationError, match=r"^zoo:: no trained policy .* zoo:cartpole, "):
+    with pytest.raises(ConfigurationError, match=r"^'zoo:': no trained policy .* zoo:cartpole, "):
         trained("zoo:")
 
 

@@ -285,6 +285,9 @@ def test_the_best_seed_goes_to_the_gallery_if_it_is_small(tmp_path: Path) -> Non
     assert "too many" in said[1] and "is not there" in said[2]
     assert [each.name for each in shown.iterdir()] == ["cartpole"]
     assert (shown / "cartpole/weights").stat().st_size == 20
+    (shown / "cartpole" / gallery.EVALUATION).write_text('{"mean": 500.5}')
+    assert next(gallery.publish(rows, work, shown)) == "zoo:cartpole: 500.5 stays, beside 500.0"
+    assert (shown / "cartpole" / gallery.EVALUATION).exists()
 
 
 @pytest.mark.parametrize("name", zoo())

@@ -69,7 +69,9 @@ def make(plan: dict[str, Any], learns: bool = True) -> gymnasium.Env[Any, Any]:
     for wrapper in plan["wrappers"]:
         where, _, name = wrapper["name"].rpartition(":")
         wraps = getattr(importlib.import_module(where or "gymnasium.wrappers"), name)
-        environment = wraps(environment, **wrapper.get("options", {}))
+        options = wrapper.get("options", {}).items()
+        given = {key: tuple(each) if isinstance(each, list) else each for key, each in options}
+        environment = wraps(environment, **given)
     if isinstance(environment.observation_space, gymnasium.spaces.Dict):
         from genkidama.learning.observations import Flat  # what our own networks see
 
