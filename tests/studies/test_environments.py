@@ -20,6 +20,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run, weights_of
+from genkidama.runs.warm_start import found_weights
 from studies import store
 from studies.environments import __main__ as study
 from studies.environments import gallery, tables
@@ -290,11 +291,23 @@ def test_the_best_seed_goes_to_the_gallery_if_it_is_small(tmp_path: Path) -> Non
     assert (shown / "cartpole" / gallery.EVALUATION).exists()
 
 
+@pytest.mark.slow
+def test_a_row_is_a_run_of_the_command_line(tmp_path: Path) -> None:
+    condition = Condition("CartPole-v1", "genkidama", 3)
+    found = study.Runs(Path(sys.executable), tmp_path, smoke=True).measure(condition)
+    assert found["mean"] > 5.0 and found["planned"] == study.SMOKE[0] >= 1.0
+    assert found["curve"][-1][:2] == (found["seconds"], found["steps"])
+    kept = gallery.place(tmp_path, condition.environment, 3)
+    assert weights_of(kept).checkpoint.vector.size > 4_000
+    assert len(gallery.curve(kept)) <= 2 * gallery.POINTS
+
+
 @pytest.mark.parametrize("name", zoo())
 def test_a_policy_of_the_gallery_is_a_small_run_that_plays(name: str) -> None:
     run = Run.open(zoo()[name])
     policy = Policy(weights_of(name).checkpoint)
     assert policy.action_space.contains(policy.predict(policy.observation_space.sample())[0])
+    assert found_weights(name) == run.path
     assert gallery.curve(run.path) and run.evaluation is not None
     assert run.best is not None and weights_of(name).run is None
     size = sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
