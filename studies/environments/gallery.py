@@ -103,7 +103,8 @@ def best(rows: Iterable[Row]) -> dict[str, Row]:
 def publish(rows: Iterable[Row], work: Path, zoo: Path) -> Iterator[str]:
     """Copies the best seed's run of each environment into the gallery, and says so.
 
-    One that is there and has a higher mean stays. What is larger than `MOST`, or would make the gallery larger than `MOST_TOGETHER`, is left out.
+    One that is there and has a higher mean stays. What is larger than `MOST`, or would make the
+    gallery larger than `MOST_TOGETHER`, is left out.
     """
     for environment, row in best(rows).items():
         source, to = place(work, environment, row["seed"]), zoo / name_of(environment)
