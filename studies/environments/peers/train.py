@@ -72,7 +72,9 @@ def make(plan: dict[str, Any], learns: bool = True) -> gymnasium.Env[Any, Any]:
         options = wrapper.get("options", {}).items()
         given = {key: tuple(each) if isinstance(each, list) else each for key, each in options}
         environment = wraps(environment, **given)
-    if isinstance(environment.observation_space, gymnasium.spaces.Dict):
+    space, normalized = environment.observation_space, plan["normalize_observations"]
+    numbers = isinstance(space, gymnasium.spaces.Box)
+    if isinstance(space, gymnasium.spaces.Dict) or (normalized and not numbers):
         from genkidama.learning.observations import Flat  # what our own networks see
 
         environment = Flat(environment)
