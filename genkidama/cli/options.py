@@ -94,7 +94,7 @@ CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.co
 SEED = number("--seed", "the experiment's seed")
 WEIGHTS_FROM = option(
     "--from",
-    "begin a new run with the weights of a run's directory, a checkpoint file or a "
+    "begin a new run with the weights of a run's directory, a checkpoint file, zoo:NAME or a "
     "repository NAME/REPO of the Hugging Face Hub, and with its settings unless a file "
     "is given",
     dest="weights",

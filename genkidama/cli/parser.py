@@ -80,7 +80,7 @@ VERBS = {
             path(
                 "targets",
                 "a run directory (its best checkpoint is taken), a search's (its best trial is), "
-                "or a file; of several, the mean",
+                "a file, or zoo:NAME; of several, the mean",
                 metavar="DIR_OR_CHECKPOINT",
                 nargs="+",
             ),

@@ -20,9 +20,9 @@ PLAY = Verb(
     (
         path(
             "target",
-            "a run directory, a search's (its best trial plays), or a checkpoint file; with "
-            "--controller an experiment, too",
-            metavar="DIR_OR_CHECKPOINT|FILE.toml",
+            "a run directory, a search's (its best trial plays), a checkpoint file, or zoo:NAME; "
+            "with --controller an experiment, too",
+            metavar="DIR_OR_CHECKPOINT|zoo:NAME|FILE.toml",
         ),
         path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
         path(
@@ -59,6 +59,7 @@ PLAY = Verb(
     ),
     (
         ("genkidama play runs/first", "a window, where there is a screen"),
+        ("genkidama play zoo:lunarlander", "a trained policy of the package (zoo: lists them)"),
         (
             "genkidama play runs/first --video landing.mp4 --episodes 3",
             f"a film ({pip_install('video')})",
