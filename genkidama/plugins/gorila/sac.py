@@ -201,15 +201,10 @@ class SAC:
         for steps in self._samples(rollout):
             count = len(steps.rewards)
             noise = rng.standard_normal((2, count, columns), np.float32)
-            targets = network.target(
-                steps.following, steps.rewards, steps.discounts, noise[0], behind
-            )
-            found = network.learn(
-                steps.observations, steps.actions, targets, noise[1], self._entropy
-            )
+            found = network.learn(steps, noise, self._entropy, behind)
             if self._due(rollout, count):
-                self._note(rollout, targets, **found)
-            yield partial(_critic_loss, found["known"], targets)
+                self._note(rollout, **found)
+            yield partial(_critic_loss, found["known"], found["targets"])
 
     def _samples(self, rollout: Rollout) -> Iterator[Transitions]:
         """The samples of the updates after a batch; none while the replay has too few steps."""

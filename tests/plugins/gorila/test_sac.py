@@ -186,17 +186,15 @@ def test_the_gradient_is_that_of_the_definition(activation: str, layer_norm: boo
     steps, noise = steps_of(rng, 4), rng.normal(size=(2, 4, 2)).astype(np.float32)
     behind = rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
 
-    targets = model.network.target(
-        steps.following, steps.rewards, steps.discounts, noise[0], model.twin(behind)
-    )
+    model.gradient.fill(np.nan)
+    found = model.network.learn(steps, noise, -2.0, model.twin(behind))
+    targets = found["targets"]
     now, old = Oracle(model, model.numbers.astype(float)), Oracle(model, behind.astype(float))
     for t, s in enumerate(steps.following):
         action, log_pi = now.act(s.astype(float), noise[0, t])
         soft = old.least(s, action) - now.alpha * log_pi
         assert targets[t] == pytest.approx(steps.rewards[t] + steps.discounts[t] * soft, rel=1e-3)
 
-    model.gradient.fill(np.nan)
-    model.network.learn(steps.observations, steps.actions, targets, noise[1], -2.0)
     at = model.numbers.astype(float)
     step = 1e-5
     for number in range(model.trainable):
@@ -349,10 +347,10 @@ def test_the_density_of_actions_adds_up_to_1(mean: float, log_deviation: float) 
 def test_log_pi_of_a_drawn_action_is_that_of_the_head_and_of_torch() -> None:
     rng = np.random.default_rng(6)
     outputs = (0.5 * rng.normal(size=(50, 4)) - 0.5).astype(np.float32)  # not where a is ±1
-    found = drawn(outputs, rng.normal(size=(50, 2)).astype(np.float32))
-    head = SquashedGaussian(BOX)
-    by_head = head.slopes(outputs, found.actions).log_pi
-    by_torch = head.log_probability(torch.from_numpy(outputs), torch.from_numpy(found.actions))
+    found = drawn(outputs.T, rng.normal(size=(2, 50)).astype(np.float32))
+    head, actions = SquashedGaussian(BOX), found.actions.T
+    by_head = head.slopes(outputs, actions).log_pi
+    by_torch = head.log_probability(torch.from_numpy(outputs), torch.from_numpy(actions))
     np.testing.assert_allclose(by_head, found.log_pi, rtol=1e-2, atol=1e-2)
     np.testing.assert_allclose(by_torch.numpy(), by_head, rtol=1e-3, atol=1e-3)
 
