@@ -7,6 +7,9 @@ are the critics and log α:
     critics.{2i}.weight (2, outputs, inputs), critics.{2i}.bias (2, outputs)   the last: 1
     temperature.log_alpha ()
 
+With gSDE (`network.sde_steps`) the policy's last layer gives the means alone, and in front of it is
+`log_deviation` (features, columns), from which log σ(s) follows as `exploration` says.
+
 Both critics are one batched product a layer. All memory is made once for each size of a minibatch,
 and little of it, so that it stays in the processor's cache: the target critics are computed in that
 of the critics.
@@ -25,6 +28,7 @@ import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.actions import columns
+from genkidama.learning.exploration import LEAST_VARIANCE
 from genkidama.learning.perceptron import ACTIVATIONS, Entries, Perceptron, initialize, layout
 from genkidama.learning.rollout import Transitions
 from genkidama.protocol.vector import Signature, unflatten
@@ -39,6 +43,9 @@ INITIAL_LOG_DEVIATION = math.log(0.87)
 
 #: Added to the variance in a layer norm, as in torch.
 _EPSILON = np.float32(1e-5)
+
+#: The policy's parameters, by their beginnings.
+_ACTS = ("policy", "log_deviation")
 
 _HALF_LOG_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 _LOG_4 = np.float32(2.0 * math.log(2.0))
@@ -142,6 +149,11 @@ class Perceptrons:
                 self._activation.apply(y)
         return y
 
+    @property
+    def features(self) -> Array:
+        """The inputs of the last layer of the first perceptron at the last `forward`."""
+        return self._inputs[-1][0, :-1]
+
     def backward(self, d: Array) -> None:
         """Writes the gradient with respect to the parameters.
 
@@ -235,7 +247,7 @@ class SoftActorCritic(Perceptron):
         gradient: Array | None = None,
     ) -> None:
         activation = experiment.network.activation
-        policy = [entry for entry in entries if entry[0].startswith("policy")]
+        policy = [entry for entry in entries if entry[0].startswith(_ACTS)]
         size = Signature.of(policy).size
         super().__init__(policy, activation, vector, None if gradient is None else gradient[:size])
         signature = Signature.of(entries)
@@ -255,6 +267,7 @@ class SoftActorCritic(Perceptron):
             return Perceptrons(own, activation, normalize, theirs if slopes else None)
 
         self._actor = stack("policy", False)
+        self._at_deviation = None if slopes is None else slopes.get("log_deviation")
         self.critics = stack("critics", experiment.algorithm.layer_norm)
         self.log_alpha = self.parts["temperature.log_alpha"]
         self._at_log_alpha = None if slopes is None else slopes["temperature.log_alpha"]
@@ -275,7 +288,10 @@ class SoftActorCritic(Perceptron):
         layout(observation_space, action_space, settings)  # refuses what is no vector
         width, numbers = (observation_space.shape or ())[0], columns(action_space)
         entries: list[tuple[str, tuple[int, ...]]] = []
-        stacks = {"policy": (width, *settings.hidden, 2 * numbers)}
+        if settings.sde_steps:
+            entries.append(("log_deviation", (settings.hidden[-1], numbers)))
+        outputs = numbers if settings.sde_steps else 2 * numbers
+        stacks = {"policy": (width, *settings.hidden, outputs)}
         if not acts_only:
             stacks["critics"] = (width + numbers, *settings.hidden, 1)
         for stack, sizes in stacks.items():
@@ -292,7 +308,7 @@ class SoftActorCritic(Perceptron):
 
     def forward(self, observations: Array) -> tuple[Array, Array]:
         """As `Perceptron.forward`."""
-        outputs = self._policy.forward(observations)
+        outputs = self._act(observations)
         if self.critics is None:
             return outputs, np.full(len(outputs), np.nan, np.float32)
         x = self.critics.inputs(len(outputs))
@@ -332,7 +348,14 @@ class SoftActorCritic(Perceptron):
         alpha = math.exp(float(self.log_alpha))
         seen = self._actor.inputs(2 * count)
         seen[:, :count], seen[:, count:] = steps.following.T, steps.observations.T
-        new = drawn(self._actor.forward()[0], noise.reshape(2 * count, columns).T)
+        outputs = self._actor.forward()[0]
+        if self._log_deviation is not None:
+            variances = np.exp(2.0 * self._log_deviation[0])
+            squares = np.square(self._actor.features)
+            variance = variances.T @ squares
+            variance += np.float32(LEAST_VARIANCE)
+            outputs = np.concatenate((outputs, np.float32(0.5) * np.log(variance)))
+        new = drawn(outputs, noise.reshape(2 * count, columns).T)
 
         x = self.critics.inputs(count)
         x[:width], x[width:] = seen[:, :count], new.actions[:, :count]
@@ -366,6 +389,12 @@ class SoftActorCritic(Perceptron):
         np.multiply(at_u, new.spread[:, count:], out=at_log_deviation)
         at_log_deviation -= alpha_share
         at_log_deviation *= new.within[:, count:]
+        if self._log_deviation is not None:
+            at_log_deviation /= variance[:, count:]
+            assert self._at_deviation is not None
+            np.matmul(squares[:, count:], at_log_deviation.T, out=self._at_deviation)
+            self._at_deviation *= variances
+            at_outputs = at_outputs[:, :columns]
         self._actor.backward(at_outputs)
         assert self._at_log_alpha is not None
         self._at_log_alpha[...] = -(float(log_pi.sum()) / count + entropy)
@@ -376,7 +405,7 @@ def initialize_soft(
     parts: dict[str, Array], experiment: Experiment, rng: np.random.Generator
 ) -> None:
     """Draws the initial numbers of a network of `SoftActorCritic.layout`, which are written to."""
-    policy = [(name, part) for name, part in parts.items() if name.startswith("policy")]
+    policy = [(name, part) for name, part in parts.items() if name.startswith(_ACTS)]
     if "temperature.log_alpha" not in parts:
         value = [("value.weight", np.empty((1, 1), np.float32))]
         initialize([*policy, *value], experiment.network, rng)
@@ -392,5 +421,6 @@ def initialize_soft(
     (_, weight), (_, bias) = policy[-2:]
     if experiment.network.initialization != "orthogonal":  # whose gain is as small
         weight *= 0.01
-    bias[: len(bias) // 2] = 0.0
-    bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION
+    bias[:] = 0.0
+    if "log_deviation" not in parts:
+        bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION
