@@ -39,6 +39,7 @@ from genkidama.learning.environments import (
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.import_strings import is_gymnasiums
 
 Array = npt.NDArray[Any]
 
@@ -235,10 +236,12 @@ def make_slots(experiment: Experiment, check: Check | None = None) -> Any:
 
 
 def first_observations(experiment: Experiment, slots: Any, seed: int) -> Any:
-    """The first observations for `Prepared`; None with a clock, which begins with its core."""
-    if experiment.environment.period:
+    """The first observations for `Prepared`; None with a clock, which begins with its core, and of
+    Gymnasium's own environments: they begin at once, and those that will rest would keep memory."""
+    settings = experiment.environment
+    if settings.period or is_gymnasiums(settings):
         return None
-    single = experiment.environment.lanes == 1
+    single = settings.lanes == 1
     return slots.reset(seed=seed)[0] if single else slots.reset(seed)
 
 

@@ -257,9 +257,11 @@ class Model:
         if not settings.sde_steps or len(parts.get("log_deviation", ())) == 2:
             return
         box = isinstance(space, gymnasium.spaces.Box)
+        networks = "networks 'actor-critic' and 'convolutional'"
+        if self.own_network is not None:
+            networks = "network 'actor-critic'"
         raise ConfigurationError(
-            f"network.sde_steps = {settings.sde_steps}: is for Box actions and the networks "
-            "'actor-critic' and 'convolutional', but "
+            f"network.sde_steps = {settings.sde_steps}: is for Box actions and the {networks}, but "
             + (f"network.name = {settings.name!r}" if box else f"the action space is {space}")
             + "; set it to 0"
         )

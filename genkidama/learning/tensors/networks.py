@@ -113,7 +113,7 @@ class Network(nn.Module):
         return outputs
 
 
-class _BuiltIn(Network):
+class BuiltIn(Network):
     """A network whose log-deviations of Box actions are parameters of their own, or, with
     `network.sde_steps`, follow from its last hidden layer as `exploration` says.
 
@@ -205,7 +205,7 @@ class _BuiltIn(Network):
         return torch.cat((outputs, 0.5 * variance.log()), 1)
 
 
-class ActorCritic(_BuiltIn):
+class ActorCritic(BuiltIn):
     """Perceptrons for policy and value, separate or with shared hidden layers.
 
     For Box actions the logarithms of the standard deviations are parameters of their own that do
@@ -253,7 +253,7 @@ LARGE = ((16, 8, 4), (32, 4, 2))
 SMALL = ((16, 3, 1),)
 
 
-class Convolutional(_BuiltIn):
+class Convolutional(BuiltIn):
     """Convolutions and dense layers for images, channels first or last (`network.channels`).
 
     Images may have no axis of channels, or be several, one behind the other: their channels are
