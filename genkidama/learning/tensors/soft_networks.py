@@ -25,7 +25,7 @@ from genkidama.learning.soft_actor_critic import (
     SoftActorCritic,
     initialize_soft,
 )
-from genkidama.learning.tensors.networks import ACTIVATIONS, ActorCritic, BuiltIn, Network
+from genkidama.learning.tensors.networks import ACTIVATIONS, ActorCritic, Array, BuiltIn, Network
 
 
 def log_slope(u: Tensor) -> Tensor:
@@ -175,13 +175,13 @@ class SoftNetwork(BuiltIn):
         outputs, _, features = self.parts(observations)
         return self._with_deviation(outputs, features)
 
-    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
         """As `BuiltIn.parts`, of perceptrons; nothing in the place of values."""
         assert isinstance(self.policy, nn.Sequential)
         features = self.policy[:-1](observations)
         return self.policy[-1](features), observations.new_empty(0), features
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:
         """As `Network.forward`; values as those of `SoftActorCritic`."""
         outputs = self.act(observations)
         if self._acts_only:
