@@ -72,7 +72,7 @@ def setting(example: str) -> Option:
 
 def shown_steps(options: Namespace) -> dict[str, Any]:
     """The setting of `DEMONSTRATIONS`, with paths that hold in any folder; nothing without it."""
-    files: list[Path] | None = options.demonstrations
+    files: list[Path] | None = getattr(options, "demonstrations", None)  # not all verbs have it
     if files is None:
         return {}
     return {"algorithm.demonstrations": [str(file.absolute()) for file in files]}

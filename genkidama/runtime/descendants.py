@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -85,22 +85,30 @@ def end(found: list[Descendant], number: int = signal.SIGTERM) -> None:
             os.kill(each.pid, number)
 
 
-def end_all(reap: Callable[[], object] = lambda: None) -> list[Descendant]:
+def end_all(
+    reap: Callable[[], object] = lambda: None, spared: Collection[int] = ()
+) -> list[Descendant]:
     """Ends all below this process, within its grace; returns them.
 
-    `reap` waits for those that have ended, without blocking.
+    Args:
+        reap: waits for those that have ended, without blocking.
+        spared: process numbers of those that live on.
     """
-    found = descendants()
+
+    def living() -> list[Descendant]:
+        return [each for each in descendants() if each.pid not in spared]
+
+    found = living()
     end(found)
     deadline = time.monotonic() + GRACE_SECONDS
-    while (left := descendants()) and time.monotonic() < deadline:
+    while (left := living()) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         reap()
     while left and time.monotonic() < deadline + GRACE_SECONDS:  # they may still start others
         end(left, signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
         reap()
-        left = descendants()
+        left = living()
     return found
 
 
@@ -108,10 +116,11 @@ def end_all(reap: Callable[[], object] = lambda: None) -> list[Descendant]:
 def ended() -> Iterator[None]:
     """Ends at its end what was started within, also by an environment; standard error names it."""
     adopt_orphans()
+    before = {each.pid for each in descendants()}
     try:
         yield
     finally:
-        if left := end_all():
+        if left := end_all(spared=before):
             print(f"{ENDED}: {', '.join(map(str, left))}", file=sys.stderr)
 
 
