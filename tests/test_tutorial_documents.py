@@ -1,4 +1,4 @@
-"""docs/tutorial/: the code of each page, taken from there and put to work."""
+"""The first pages of docs/: the code of each, taken from there and put to work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ from tests.helpers import ROOT, command, starting, until
 from tests.learning.test_device import free_address
 from tests.texts import code_blocks
 
-PAGES = ROOT / "docs/tutorial"
+#: Where each page is that has code.
+PAGES = {
+    page: f"docs/{page}.md"
+    for page in ("first-run", "environment", "machines", "robot", "evaluation")
+} | {page: f"docs/notes/{page}.md" for page in ("network", "learner", "backend")}
 
 #: The module of each page that has one.
 MODULES = {"environment": "dial", "network": "residual", "learner": "modest", "backend": "climber"}
@@ -41,7 +45,7 @@ LEARNED = {"environment": -4.5, "network": 100.0, "learner": 80.0, "backend": 30
 
 def block(page: str, language: str) -> str:
     """The page's first block of code in a language."""
-    return code_blocks(f"docs/tutorial/{page}.md", language)[0]
+    return code_blocks(PAGES[page], language)[0]
 
 
 def experiment(page: str) -> Experiment:
@@ -106,8 +110,8 @@ def test_every_command_of_the_tutorial_is_one() -> None:
     parser = make_parser()
     typed = [
         line.split("    #")[0].strip()
-        for page in sorted(PAGES.glob("*.md"))
-        for line in page.read_text(encoding="utf-8").splitlines()
+        for page in PAGES.values()
+        for line in (ROOT / page).read_text(encoding="utf-8").splitlines()
         if re.match(r"(    )?genkidama \w", line)
     ]
     assert len(typed) >= 14
@@ -141,14 +145,14 @@ def test_what_a_page_trains_learns_to_its_end(
     assert not [path for path in (run.path / "logs").iterdir() if "Traceback" in path.read_text()]
     if page == "environment":
         names: dict[str, Any] = {}
-        exec(compile(block("results", "python"), "docs/tutorial/results.md", "exec"), names)
+        exec(compile(block("evaluation", "python"), "docs/evaluation.md", "exec"), names)
         assert names["over"] and names["returns"][-1] >= -4.0
 
 
 @pytest.mark.slow
 def test_one_machine_holds_the_weights_and_another_plays(tmp_path: Path) -> None:
     """The two commands of `machines.md`, up to a mean of 200, and the third."""
-    typed = code_blocks("docs/tutorial/machines.md", "bash")
+    typed = code_blocks("docs/machines.md", "bash")
     assert typed[1].startswith("genkidama join 'wss://")
     more = f" --listen {free_address()} --host 127.0.0.1 --credentials keys"
     with starting(tmp_path) as start:
