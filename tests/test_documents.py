@@ -25,7 +25,7 @@ PYTHON = code_block("README.md", "python")
 
 
 def test_it_is_short_and_names_the_commands() -> None:
-    assert len(README.splitlines()) <= 110
+    assert len(README.splitlines()) <= 90
     assert len(PYTHON.strip().splitlines()) <= 7
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"make ([a-z-]+)", README))
