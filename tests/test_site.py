@@ -163,6 +163,20 @@ def test_the_glossary_has_the_words_that_need_one(site: dict[str, str]) -> None:
     assert words >= {*needed.split(","), "N_P, N_T, N_A"}
 
 
+def test_the_path_is_short_and_the_index_has_every_page() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\]\(([^)#]+\.md)\)", index))
+    path = {page.name for page in docs.glob("*.md")} - {"README.md"}
+    assert len(path) <= 9  # and the reference
+    others = {
+        f"{folder}/{page.name}"
+        for folder in ("notes", "reference")
+        for page in (docs / folder).glob("*.md")
+    }
+    assert not (path | others) - listed
+
+
 @pytest.mark.parametrize(
     ("typed", "page"),
     [
