@@ -7,7 +7,6 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +129,11 @@ def test_the_table_of_what_goes_together_is_true(line: tuple[str, str]) -> None:
     if name in ("dqn", "vtrace"):
         changes["replay.steps"] = 1000
     for way, fits in zip(ways, told, strict=True):
-        with nullcontext() if fits else pytest.raises(ConfigurationError):
+        if fits:
             Experiment().with_settings(changes | way)
+        else:
+            with pytest.raises(ConfigurationError):
+                Experiment().with_settings(changes | way)
 
 
 @pytest.mark.slow
