@@ -1,4 +1,4 @@
-"""SAC where steps are dear: how many steps and updates, beside Stable-Baselines3's SAC and SBX's.
+"""Where steps are dear: how many steps and updates SAC needs, beside Stable-Baselines3's and SBX's.
 
 Claims: `updates`: with two hidden layers of 64 and minibatches of 256 a learner makes at least 900
 updates a second on one core. `rotary`: simulated rotary pendulums (`examples/rotary/sac.toml`
@@ -6,6 +6,10 @@ without a clock, one core that acts and learns in turns) need at most 2,500 step
 that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 10 episodes.
 `robots-1` and `robots-4`: one robot and four, 50 Hz of the wall clock, with the learner beside the
 parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
+`rotary-demonstrations`: `rotary` beside ten episodes of `rotary:balance`, recorded first, and with
+fewer `start_steps`: no claim.
+`lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
+behind a clock of 500 Hz, whose learner is idle for most of the time; no claim.
 
 "Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
 results file, and is not repeated once it is there. Nothing else should run meanwhile.
@@ -65,6 +69,12 @@ MOUNTAINCAR = {
     "stop.mean_return": 90,
     "stop.steps": 50_000,
 }
+LANDER_500 = {
+    "environment.period": 0.002,
+    "environment.lanes": 1,
+    "child.cores": 1,
+    "stop.mean_return": 200,
+}
 
 #: Example, settings and children of each task, and the peer's name for it.
 TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
@@ -73,7 +83,16 @@ TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "mountaincar": ("pendulum/sac.toml", MOUNTAINCAR, 1, "mountaincar"),
     "robots-1": ("rotary/sac.toml", {}, 1, ""),
     "robots-4": ("rotary/sac.toml", {}, 4, ""),
+    "rotary-demonstrations": (
+        "rotary/sac.toml",
+        IN_TURNS | UNHURRIED | {"algorithm.start_steps": 100},
+        1,
+        "",
+    ),
+    "lander-500": ("lunarlander/lunarlander.toml", LANDER_500, 4, ""),
 }
+#: The controller of each task that learns from demonstrations, too, and its episodes.
+DEMONSTRATED = {"rotary-demonstrations": ("rotary:balance", 10)}
 PEERS = ("sb3", "sbx")
 
 
@@ -124,8 +143,10 @@ def ours(task: str, seed: int) -> Row:
         command += ["--episodes", "0"]
         for key, value in changes.items():
             command += ["--set", f"{key}={json.dumps(value)}"]
-        began = time.time()
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        if task in DEMONSTRATED:
+            command += ["--demonstrations", str(_recorded(task, Path(folder), environment))]
+        began = time.time()
         subprocess.run(
             command, check=True, stderr=subprocess.DEVNULL, cwd=example.parent, env=environment
         )
@@ -141,6 +162,20 @@ def ours(task: str, seed: int) -> Row:
             "seconds": time.time() - began,
             "mean": mean,
         }
+
+
+def _recorded(task: str, folder: Path, environment: dict[str, str]) -> Path:
+    """The file of a task's demonstrations, recorded without a clock."""
+    controller, episodes = DEMONSTRATED[task]
+    example, path = ROOT / "examples" / TASKS[task][0], folder / "recorded.steps"
+    command = [sys.executable, "-m", "genkidama", "play", example.name, "--controller", controller]
+    command += ["--record", str(path), "--episodes", str(episodes)]
+    for key, value in UNHURRIED.items():
+        command += ["--set", f"{key}={json.dumps(value)}"]
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL, cwd=example.parent, env=environment
+    )
+    return path
 
 
 def _newest_lengths(run: Run, window: int) -> float:

@@ -3,7 +3,9 @@
 Claims: `lunarlander`: the mean of 500 sampled evaluation episodes reaches 200 within 8 s in the
 median of 10 fresh seeds, and within 15 s in each. It reaches 270 within 60 s in 8 of the seeds, and
 the run's best weights have at least 240 in each. `landing` is the first claim alone, in less time.
-`compare`: the same runs in turns with Stable-Baselines3's PPO with the zoo's settings.
+`compare`: the same runs in turns with Stable-Baselines3's PPO with the zoo's settings. `settings`:
+as `landing`, in turns with Stable-Baselines3's PPO with the settings of our file: how much of the
+difference is the program, and how many steps each needs.
 `continuous`, `cartpole`, `pendulum`: so are these, by the mean of the last 100 training episodes;
 500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5 seeds. `envpool`: as
 `compare`, where both train in EnvPool's LunarLander and are judged in Gymnasium's; that needs
@@ -22,6 +24,7 @@ Every run is a line in the results file, and is not repeated once it is there. S
 will.
 
     python -m benchmarks.learning compare [--seeds 201 202 203 204 205] [--results FILE]
+    python -m benchmarks.learning settings --results docs/results/settings.jsonl
     python -m benchmarks.learning lunarlander | continuous | a3c | thesis | … | report
 """
 
@@ -77,6 +80,13 @@ CONTENDERS = {
     "lunarlander": Contender("lunarlander/lunarlander.toml", (200, 270), task="lunarlander"),
     "landing": Contender(
         "lunarlander/lunarlander.toml", (200,), arguments=("--set", "stop.mean_return=235")
+    ),
+    "settings": Contender(
+        "lunarlander/lunarlander.toml",
+        (200,),
+        arguments=("--set", "stop.mean_return=235"),
+        task="lunarlander",
+        peer=("--ours", "--every", "0.5", "--until-mean", "235"),
     ),
     "envpool": Contender(
         "lunarlander/lunarlander-envpool.toml", (200,), task="lunarlander", peer=("--envpool",)
@@ -148,7 +158,9 @@ def ours(contender: Contender, seed: int) -> Row:
             snapshots = _snapshots(run, joined - launched)
             with Judge(run.experiment, seed) as judge:
                 for goal in contender.goals:
-                    row[f"to_{goal}"] = _first(snapshots, goal, judge)
+                    reached = _first(snapshots, goal, judge)
+                    row[f"to_{goal}"] = reached and reached["seconds"]
+                    row[f"steps_to_{goal}"] = reached and reached["steps"]
         if contender.goal:
             passed = (
                 event["time"] - launched
@@ -166,12 +178,11 @@ def _judged(path: Path, seed: int) -> tuple[float, float, float]:
     return checkpoints.load(path).snapshot.updates, evaluation.mean, evaluation.std
 
 
-def _first(snapshots: list[Snapshot], goal: float, judge: Judge) -> float | None:
-    """Seconds from the command's start to the first snapshot with a mean of at least `goal`."""
+def _first(snapshots: list[Snapshot], goal: float, judge: Judge) -> Row | None:
+    """The first snapshot with a mean of at least `goal`."""
     near = NEAR if goal <= 200 else NEAR / 2
     worth = [one for one in snapshots if (one.training_mean or -1e9) >= goal - near]
-    reached = first(worth, goal, judge)
-    return None if reached is None else float(reached["seconds"])
+    return first(worth, goal, judge)
 
 
 def _snapshots(run: Run, start_up: float) -> list[Snapshot]:
@@ -201,6 +212,7 @@ def peer(contender: Contender, seed: int) -> Row:
     start_up = row["startup_seconds"]
     for goal, reached in row.get("reached", {}).items():
         row[f"to_{goal}"] = reached and reached["seconds"] + start_up
+        row[f"steps_to_{goal}"] = reached and reached["steps"]
     if contender.goal:
         passed = row["training_mean_passed"][str(round(contender.goal))]
         row["trained_to_goal"] = passed and passed + start_up
@@ -232,7 +244,9 @@ def main() -> None:
         name = "lunarlander" if options.what == "compare" else options.what
         contender = CONTENDERS[name]
         beside = not options.alone and (
-            options.what in ("compare", "envpool") or contender.goal or "dqn" in contender.script
+            options.what in ("compare", "envpool", "settings")
+            or contender.goal
+            or "dqn" in contender.script
         )
         for seed in options.seeds:
             once(name, seed, ours, name)
@@ -252,6 +266,11 @@ def report(rows: list[Row]) -> None:
                 f"{key.removeprefix('to_')} after {seconds:.1f} s"
                 for key, seconds in row.items()
                 if key.startswith("to_") and seconds
+            ]
+            found += [
+                f"{key.removeprefix('steps_to_')} after {steps:,} steps"
+                for key, steps in row.items()
+                if key.startswith("steps_to_") and steps
             ]
             if row.get("trained_to_goal"):
                 found.append(f"training mean at the goal after {row['trained_to_goal']:.1f} s")

@@ -36,6 +36,13 @@ PATH.append("docs/notes/extending.md")
 #: else they stand, and how. Code and links are left out of both.
 PRINTED = [
     (LANDER, r"a ratio of ([\d.]+)\.", SUMMARY, "{} of the time of Stable-Baselines3's PPO"),
+    (LANDER, r"a ratio of ([\d.]+)\.", README, "{} of the time of Stable-Baselines3's PPO"),
+    (LANDER, r"ratio with our settings is (\d\.\d+)", SUMMARY, "and {} of it with our settings"),
+    (LANDER, r"ratio with our settings is (\d\.\d+)", README, "and {} of it with ours"),
+    (LANDER, r"It needed ([\d,]+) steps, and ours", SUMMARY, "beside {} (no rows)"),
+    (LANDER, r"It needed ([\d,]+) steps, and ours", README, "needs {} steps and this one"),
+    (LANDER, r"and ours ([\d,]+ to [\d,]+), about", SUMMARY, "twice the steps: {} beside"),
+    (LANDER, r"and ours ([\d,]+ to [\d,]+), about", README, "and this one {} (one"),
     (EDGE, r"16 children, 40 windows each \| ([\d,]+)", SUMMARY, "beside {} of commit 226ec37"),
     (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", SUMMARY, "handles {} exchanges a second"),
     (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", README, "handles {} exchanges a second"),

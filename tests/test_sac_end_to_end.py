@@ -11,8 +11,9 @@ import pytest
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors.step_replay import FILE
+from genkidama.plugins.render.recording import record
 from genkidama.runs.run import Run
-from tests.helpers import history
+from tests.helpers import command, history
 
 
 def settings(**changes: Any) -> Experiment:
@@ -54,6 +55,12 @@ def test_it_learns_beside_the_parent_and_goes_on_where_it_was(tmp_path: Path) ->
     "changes",
     [
         pytest.param({"parent.alpha": 0.9}, id="blend"),
+        pytest.param({"demonstrated": True}, id="demonstrations", marks=pytest.mark.slow),
+        pytest.param(
+            {"demonstrated": True, "replay.url": "embedded"},
+            id="demonstrations, global",
+            marks=pytest.mark.slow,
+        ),
         pytest.param({"child.exchange": "episode"}, id="episode", marks=pytest.mark.slow),
         pytest.param({"environment.lanes": 4}, id="lanes", marks=pytest.mark.slow),
         pytest.param({"network.activation": "elu"}, id="torch", marks=pytest.mark.slow),
@@ -67,8 +74,42 @@ def test_it_learns_beside_the_parent_and_goes_on_where_it_was(tmp_path: Path) ->
     ],
 )
 def test_it_learns_inside_a_child(tmp_path: Path, changes: dict[str, Any]) -> None:
+    if changes.pop("demonstrated", False):
+        path = tmp_path / "best.steps"
+        (tmp_path / "turn.toml").write_text(settings().to_toml())
+        record(tmp_path / "turn.toml", record=path, controller=f"{__name__}:best", episodes=5)
+        changes["algorithm.demonstrations"] = [str(path)]
     run = train(settings(**changes), children=1, cores=2, out=tmp_path / "run", episodes=0)
     assert learned(run.path) >= 9.3
+
+
+def best(seen: np.ndarray) -> list[float]:
+    """A controller of `tests.tiny:Turning`."""
+    return [2.0 * float(seen[0])]
+
+
+def test_it_learns_beside_demonstrations_from_recording_to_resuming(tmp_path: Path) -> None:
+    changes = {"parent.rule": "experience", "stop.mean_return": 11.0, "stop.steps": 150}
+    (tmp_path / "turn.toml").write_text(settings(**changes).to_toml())
+    words = ["genkidama", "play", "turn.toml", "--controller", f"{__name__}:best"]
+    played = command(tmp_path, *words, "--record", "best.steps", "--episodes", "3")
+    assert played.code == 0 and "best.steps: 30 steps of 3 whole episodes" in played.out
+    words = ["genkidama", "train", "--children", "1", "--cores", "1", "--episodes", "0"]
+    begun = command(tmp_path, *words, "turn.toml", "--out", "run", "--demonstrations", "best.steps")
+    assert begun.code == 0, begun.err
+    path = tmp_path / "best.steps"
+    assert f"{path}: 30 steps by {__name__}:best\n" in begun.err
+    run = Run(tmp_path / "run")
+    assert run.experiment.algorithm.demonstrations == (str(path),)
+    (folder := tmp_path / "elsewhere").mkdir()
+    more = [*words, "--resume", run.path, "--set", "stop.steps=250", "--allow", "tests"]
+    resumed = command(folder, *more)
+    assert resumed.code == 0, resumed.err
+    assert history(run.path, "exchange")[-1]["steps"] >= 250
+    assert run.load(best=False).state["clock"][0] > 0, "it has learned"
+    path.unlink()
+    gone = command(folder, *more, "--set", "stop.steps=350")
+    assert gone.code == 2 and "best.steps: no such file of demonstrations" in gone.err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ Then the policies are judged in their order by 500 episodes with sampled actions
 cores.
 The result is the clock when the first policies with a mean of at least 200 and 250 existed. A
 policy is not judged for a goal if the training mean had not come within `--scan-margin` of it.
+`--ours` has it learn with the settings of `examples/lunarlander/lunarlander.toml` instead.
 `--task` chooses another environment than LunarLander; its policies are not judged, and the clock
 stands for the training mean alone.
 
@@ -23,6 +24,7 @@ Run with the peers' environment (`make peers`); one JSON object is printed:
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --threads 1 --limit 600
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --subprocesses
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --envpool
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --ours --every 0
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ import argparse
 import json
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Before anything that loads a BLAS; torch's own threads are set by --threads.
@@ -45,6 +49,8 @@ import numpy as np
 import numpy.typing as npt
 
 ENVIRONMENT = "LunarLander-v3"
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 #: From rl-baselines3-zoo, hyperparams/a2c.yml and ppo.yml. The zoo has LunarLander-v2 alone; v3
 #: differs only in mended physics.
@@ -129,15 +135,37 @@ def age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - created
 
 
+def our_settings() -> dict[str, Any]:
+    """Those of `lunarlander.toml`, as a plan of `studies/environments/peer_settings.py`."""
+    sys.path.append(str(_ROOT))
+    from genkidama.config.experiment import Experiment
+    from studies.environments.peer_settings import our_plan
+
+    return our_plan(Experiment.load(_ROOT / "examples/lunarlander/lunarlander.toml"))
+
+
 def vector_environment(
-    count: int, seed: int, subprocesses: bool = False, environment: str = ENVIRONMENT
+    count: int,
+    seed: int,
+    subprocesses: bool = False,
+    environment: str = ENVIRONMENT,
+    reward_scale: float = 1.0,
 ) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    scaled: dict[str, Any] = {}
+    if reward_scale != 1.0:  # around the monitor, which notes returns
+        scaled["wrapper_class"] = gymnasium.wrappers.TransformReward
+        scaled["wrapper_kwargs"] = {"func": lambda reward: reward * reward_scale}
     return make_vec_env(
-        environment, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
+        environment,
+        n_envs=count,
+        seed=seed,
+        env_kwargs={"render_mode": None},
+        vec_env_cls=kind,
+        **scaled,
     )
 
 
@@ -248,6 +276,13 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
     if task.falling:
         for name in ("learning_rate", "clip_range"):
             settings[name] = lambda left, first=settings[name]: first * left
+    steps, scale, falls = task.falling or options.steps, 1.0, {}
+    if options.ours:
+        plan = our_settings()
+        count, steps, scale = plan["environments"], plan["steps"], plan["reward_scale"]
+        settings = plan["settings"] | {"policy_kwargs": our_network(plan["policy_kwargs"])}
+        falls = {name: falling(*fall) for name, fall in plan["falls"].items()}
+        settings["learning_rate"] = falls["learning_rate"]
 
     class Keeper(BaseCallback):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -276,6 +311,8 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             self.begin = time.perf_counter()
 
         def _on_rollout_start(self) -> None:
+            if "ent_coef" in falls:
+                self.model.ent_coef = falls["ent_coef"](1.0 - self.num_timesteps / steps)
             # The weights are new now, and stay as they are until the next rollout begins.
             self.since = self.seconds()
             if self.since >= self.due:
@@ -312,7 +349,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         environments = pool(count, options.seed)
     else:
         environments = vector_environment(
-            count, options.seed, options.subprocesses, task.environment
+            count, options.seed, options.subprocesses, task.environment, scale
         )
     model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **settings)
     keeper = Keeper()
@@ -320,7 +357,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         print("ready", flush=True)
         input()
     startup = age()
-    model.learn(task.falling or options.steps, callback=keeper)
+    model.learn(steps, callback=keeper)
     if options.told:
         print("trained", flush=True)
     environments.close()
@@ -328,6 +365,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
         "task": options.task,
+        "ours": options.ours,
         "envpool": options.envpool,
         "environments": count,
         "processes": count + 1 if options.subprocesses else 1,
@@ -348,6 +386,17 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         ],
     }
     return keeper.policies, facts
+
+
+def falling(first: float, last: float, share: float) -> Callable[[float], float]:
+    """Of the share of the steps that is left: from `first` to `last` within `share` of them."""
+    return lambda left: first + (last - first) * min(1.0, (1.0 - left) / share)
+
+
+def our_network(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the policy, with tanh, which `play` has, too."""
+    assert given["activation"] == "tanh"
+    return {name: value for name, value in given.items() if name != "activation"}
 
 
 def acting_layers(policy: Any) -> list[tuple[Array, Array]]:
@@ -479,6 +528,9 @@ def main() -> None:
     )
     learn.add_argument(
         "--told", action="store_true", help='say "ready", wait for a line, say "trained"'
+    )
+    learn.add_argument(
+        "--ours", action="store_true", help="with the settings of our lunarlander.toml"
     )
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     learn.add_argument(

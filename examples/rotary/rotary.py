@@ -90,3 +90,22 @@ class RotaryPendulum(gymnasium.Env[Observation, Any]):
         # An action works from the next step on, so it belongs to the state.
         seen = (self._arm, 4.0 * self._rod, self._arm_speed / 5.0, self._rod_speed / 5.0)
         return np.array((*seen, self._action), np.float32).clip(-5.0, 5.0)
+
+
+#: Volts, as parts of the largest, for a radian and for a radian a second of arm and pendulum.
+GAINS = (0.6, 11.0, 0.4, 0.8)
+
+#: The standard deviation of what is added: a controller that never errs shows no recovery.
+SHAKING = 0.3
+
+_shaking = np.random.default_rng(1)
+
+
+def balance(observation: Observation) -> list[float]:
+    """A controller that keeps the pendulum upright, with a shaking hand: an action.
+
+    genkidama play sac.toml --controller rotary:balance --record balance.steps --episodes 10
+    """
+    arm, rod, arm_speed, rod_speed = observation[:4] * (1.0, 0.25, 5.0, 5.0)
+    volts = np.dot(GAINS, (arm, rod, arm_speed, rod_speed)) + _shaking.normal(0.0, SHAKING)
+    return [float(np.clip(volts, -1.0, 1.0))]

@@ -9,6 +9,8 @@ Laws of this file:
 - All lanes act with one forward pass. So a step costs less, and a batch has steps of L episodes.
 - With `child.exchange = "episode"` the core waits as soon as each lane has ended an episode since
   the last exchange. With one lane this is the thesis' form.
+- The state of a network's memory belongs to a lane: it is nothing at an episode's beginning, and
+  goes on over the ends of batches. Each row has the state that its step began with.
 - NaN and infinity from an environment would spoil the weights for good, so they end the core
   before it learns from them.
 """
@@ -37,6 +39,7 @@ from genkidama.learning.environments import (
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.import_strings import is_gymnasiums
 
 Array = npt.NDArray[Any]
 
@@ -233,10 +236,12 @@ def make_slots(experiment: Experiment, check: Check | None = None) -> Any:
 
 
 def first_observations(experiment: Experiment, slots: Any, seed: int) -> Any:
-    """The first observations for `Prepared`; None with a clock, which begins with its core."""
-    if experiment.environment.period:
+    """The first observations for `Prepared`; None with a clock, which begins with its core, and of
+    Gymnasium's own environments: they begin at once, and those that will rest would keep memory."""
+    settings = experiment.environment
+    if settings.period or is_gymnasiums(settings):
         return None
-    single = experiment.environment.lanes == 1
+    single = settings.lanes == 1
     return slots.reset(seed=seed)[0] if single else slots.reset(seed)
 
 
@@ -247,7 +252,7 @@ class SingleEnvCollector:
         model = context.model
         self._renew = context.renew
         self._algorithm = experiment.algorithm
-        self._environment = environment
+        self._environment = _Recalled(environment, model) if model.memory else environment
         self._may_be_nan = may_be_nan(environment.observation_space)
         self._model = model
         self._sink = context.sink
@@ -271,7 +276,9 @@ class SingleEnvCollector:
         self._reported = 0
 
     def reset(self, seed: int, first: Any = None) -> None:
-        self._observation = self._environment.reset(seed=seed)[0] if first is None else first
+        given = first is not None
+        observation = first if given else self._environment.reset(seed=seed)[0]
+        self._observation = self._model.recalled(observation) if given else observation
 
     def play(self, lanes: int) -> int:
         return 1
@@ -356,6 +363,21 @@ class SingleEnvCollector:
         return noting
 
 
+class _Recalled:
+    """An environment that gives its observations behind the state of a model's memory."""
+
+    def __init__(self, environment: Any, model: Model) -> None:
+        self._environment, self._model = environment, model
+
+    def reset(self, **options: Any) -> tuple[Any, Any]:
+        observation, info = self._environment.reset(**options)
+        return self._model.recalled(observation), info
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        observation, *rest = self._environment.step(action)
+        return self._model.recalled(observation, self._model.network.state), *rest
+
+
 class VectorEnvCollector:
     """L environments, a batch of L trajectories that extend across episodes."""
 
@@ -380,6 +402,11 @@ class VectorEnvCollector:
         self.play(count)
         self._notes = BehaviourNotes(model, context.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
+        #: The parts of these that the lanes give, and that are the states of a memory.
+        self._seen, self._states = self._observations, self._observations[:0]
+        if model.memory:
+            self._states, seen = np.split(self._observations, [model.memory], 1)
+            self._seen = seen.reshape(count, *(lanes.observation_space.shape or ()))
         self._returns = np.zeros(count)
         #: Steps that each lane has made before this batch, and when its episode began.
         self._made = 0
@@ -387,7 +414,8 @@ class VectorEnvCollector:
         self._unreported = 0
 
     def reset(self, seed: int, first: Any = None) -> None:
-        self._observations[:] = self._lanes.reset(seed) if first is None else first
+        self._seen[:] = self._lanes.reset(seed) if first is None else first
+        self._states[:] = 0.0
 
     def play(self, lanes: int) -> int:
         if not self._lanes.may_rest:
@@ -414,6 +442,7 @@ class VectorEnvCollector:
         outputs, normalize = self._acting(), self._model.normalizer()
         noted = self._notes.outputs
         current, step = self._observations[:count], self._lanes.step
+        visible = self._seen[:count]
         returns = self._returns[:count]
         sample = self._sampler.sampler()
         was_terminated[:] = 0.0
@@ -432,15 +461,16 @@ class VectorEnvCollector:
             returns += earned
             self._unreported += count
             if isinstance(seen, np.ndarray):
-                current[:] = seen
+                visible[:] = seen
             else:
                 for lane in range(count):
-                    current[lane] = seen[lane]
+                    visible[lane] = seen[lane]
             for lane, final in finals.items():
                 if terminated[lane]:
                     was_terminated[lane, t] = 1.0
                 else:
                     was_truncated[lane, t] = 1.0
+                    final = self._model.recalled(final, self._states[lane : lane + 1])
                     cuts[lane * length + t] = np.array(final, np.float32)
                 self._end_episode(lane, self._made + t + 1)
         self._made += length
@@ -461,14 +491,24 @@ class VectorEnvCollector:
 
     def _acting(self) -> Callable[[Array], Array]:
         outputs: Callable[[Array], Array]
-        outputs = self._model.network.acting_together(*self._exploration)
-        return outputs
+        network = self._model.network
+        outputs = network.acting_together(*self._exploration)
+        if not self._model.memory:
+            return outputs
+
+        def remembering(rows: Array) -> Array:
+            result = outputs(rows)
+            self._states[: len(rows)] = network.state
+            return result
+
+        return remembering
 
     def _end_episode(self, lane: int, made: int) -> None:
         self._diagnostics.ended(made - self._began[lane])
         self._began[lane] = made
         self._report(EPISODE, float(self._returns[lane]))
         self._returns[lane] = 0.0
+        self._states[lane : lane + 1] = 0.0
         self._ended.add(lane)
         if len(self._ended) == self._playing:
             self._ended.clear()

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import secrets
 import shlex
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from genkidama._version import pip_install
+from genkidama.cli.options import shown_steps
 from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
@@ -92,6 +94,8 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--out", str(options.out)] if options.out else []
     if options.browsers:
         options.set = [*options.set, "parent.browsers=true"]
+    for key, files in shown_steps(options).items():
+        options.set = [*options.set, f"{key}={json.dumps(files)}"]
     for change in options.set:
         arguments += ["--set", change]
     try:
@@ -204,6 +208,8 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     changes = parse_settings(options.set)
     if getattr(options, "browsers", False):
         changes["parent.browsers"] = True
+    if hasattr(options, "demonstrations"):
+        changes |= shown_steps(options)
     return Experiment.load(options.file).with_settings(changes)
 
 

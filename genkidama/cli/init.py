@@ -3,91 +3,55 @@
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import shutil
 import textwrap
-from dataclasses import dataclass
-from importlib import resources
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from genkidama._version import pip_install
 from genkidama.cli.parser import make_parser
 from genkidama.config.allowlist import import_string
 from genkidama.config.examples import about, example, examples
+from genkidama.config.recommended import Choice, Line, Look, describe, recommend, stop
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-#: Lines of the template with the same lanes, sizes and rate for any number of children.
-_FIXED = {
-    "lanes": "lanes = 8                         # environments that each core plays at once\n",
-    "sizes": """\
-batch_size = 1024                 # steps that are learned from together
-epochs = 10                       # passes over each batch
-minibatch_size = 128
-""",
-    "rate": "learning_rate = 1e-3\n",
-}
-
-#: Ways in which children cooperate, each in a sentence, and their lines of the template.
-_WAYS: dict[str, tuple[str, dict[str, str]]] = {
+#: Ways in which children cooperate, each in a sentence.
+_WAYS = {
     "act": (
         "children only act, and one learner beside the parent learns from all, the fastest "
-        "that was measured: take it if the parent's machine, which learns, has the fastest core",
-        {
-            **_FIXED,
-            "cooperation": """\
-[parent]
-rule = "experience"               # children only act, and a learner beside the parent learns
-
-[child]
-""",
-        },
+        "that was measured: take it if the parent's machine, which learns, has the fastest core"
     ),
     "average": (
         "every child learns by itself, and their weights are averaged: take it for equal machines, "
-        "large observations, or links that are often cut",
-        {
-            "lanes": "# lanes = 8                       # absent: follows the number of children\n",
-            "sizes": "# minibatch_size = 64             # absent: follows the number of children\n",
-            "rate": "# learning_rate = 1.4e-3          # absent: follows the number of children\n",
-            "cooperation": """\
-[parent]
-rule = "difference"               # "blend" is the thesis' rule
-# alpha = 0.5                     # absent: follows the number of children
-
-[child]
-exchange = "chunk"                # act, take the parent's weights, learn, and push
-""",
-        },
+        "large observations, or links that are often cut"
     ),
     "thesis": (
         "as average, but once an episode, with the α and β of your choice: take it to study the "
-        "thesis",
-        {
-            **_FIXED,
-            "cooperation": """\
-[parent]
-rule = "blend"
-alpha = 0.5                       # the parent's step towards each child
-
-[child]
-beta = 0.5                        # a child's step towards the parent
-exchange = "episode"              # once per episode of the whole child, while its cores wait
-""",
-        },
+        "thesis"
     ),
 }
+
+_WIDTH = 100
 
 
 def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
-    seen = _Seen()
-    if options.example is None:
-        seen = _look(options.environment)
-        text = _for_images(options, seen) if seen.image else _for_vectors(options, seen)
+    look, note = None, ""
+    names = [options.example] if options.example else []
+    if not names and options.way == "act" and not options.period:
+        names = _examples_for(options.environment)
+    if not names:
+        look, note = _look(options.environment, options.period)
+        first, second = recommend(look, find_spec("torch") is not None, options.way)
+        text = written(str(options.file), options.environment, look, first, second)
     else:
-        text = example(options.example).read_text(encoding="utf-8")
+        text = example(names[0]).read_text(encoding="utf-8")
+        if options.example is None:
+            text = text.replace(f"genkidama train {names[0]}", f"genkidama train {options.file}")
     path: Path = options.file
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -97,130 +61,169 @@ def init(options: argparse.Namespace) -> int:
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
     verb = "search" if "\n[search]" in text else "train"
-    alone = " --children 1" if seen.image else ""
+    alone = first.options if look is not None else ""
     print(f"{path}: written; train it: genkidama {verb} {path}{alone}")
-    if seen.note:
-        print(seen.note)
-    elif seen.image:
-        print(f"It learns from images, on GA3C, which needs torch: {pip_install('torch')}")
-    elif options.example is None:
+    if look is None:
+        if options.example is None:
+            print(f"It is the example {names[0]!r}, whose settings were tuned")
+            if others := ", ".join(names[1:]):
+                print(_wrapped(f"Others for it (--example): {others}", 78))
+        return 0
+    for choice, rank in ((first, "First"), (second, "Second")):
+        print(_wrapped(f"{rank} choice: {choice.title}: {choice.why}", 78))
+    if note:
+        print(note)
+    elif "convolutions" in first.title:
+        print(f"Its convolutions need torch: {pip_install('torch')}")
+    elif "convolutions" in second.title:
+        print(f"With torch, init writes a file with convolutions: {pip_install('torch')}")
+    elif first.title.startswith(("PPO", "A3C")):
         print("\nIts children cooperate in one of three ways (--way):")
-        for name, (sentence, _) in _WAYS.items():
-            mark = " (this file)" if name == options.way else ""
-            line = f"{name}{mark}: {sentence}"
-            print(textwrap.fill(line, 78, initial_indent="  ", subsequent_indent="    "))
+        for way, sentence in _WAYS.items():
+            mark = " (this file)" if way == options.way else ""
+            print(_wrapped(f"  {way}{mark}: {sentence}", 78, "    "))
     return 0
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Facts about an environment that decide what an experiment for it needs."""
-
-    #: The shape of its images; () if it has none, or nothing here can learn from them.
-    image: tuple[int, ...] = ()
-    #: Lines for `[environment]`, each with its end.
-    lines: str = ""
-    #: The number of lanes, if it is not free.
-    lanes: int = 0
-    #: What to say about the file.
-    note: str = ""
+def _wrapped(text: str, width: int, indent: str = "  ") -> str:
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _look(environment: str) -> _Seen:
-    """Has a process make the environment, and close it.
+#: Examples whose settings were tuned in their environment.
+_TUNED = ("cartpole", "lunarlander", "lunarlander/continuous", "mountaincar", "pendulum")
+
+
+def _examples_for(environment: str) -> list[str]:
+    """The examples with this environment, if one of them was tuned in it, which is the first."""
+    line = f'\nid = "{environment}"'
+    found = [name for name, file in examples().items() if line in file.read_text(encoding="utf-8")]
+    return found if found and found[0] in _TUNED else []
+
+
+def _look(environment: str, period: float) -> tuple[Look, str]:
+    """Has a process make the environment, play it for a second, and close it.
+
+    Returns:
+        What it has seen, and a sentence if that is nothing.
 
     Raises:
         ConfigurationError: there is no such environment, or it cannot be made.
     """
-    from genkidama.config.experiment import Experiment
-    from genkidama.runtime.forkserver import prefork
-    from genkidama.runtime.task import call
-
     named = import_string(environment)
     ale = environment.startswith("ALE/")
-    settings = Environment(id=environment, vectorized=ale)
+    settings = Environment(id=environment, vectorized=ale, period=period)
     own = named is not None and not settings.prefix
     if own and named is not None and find_spec(named.module.partition(".")[0]) is None:
-        note = (
+        return Look(problem=f"there was no {named.module!r} yet"), (
             f"There is no {named.module!r} here yet. This file is for observations that are "
-            "vectors; write it anew when the environment is there, if it gives images"
+            "vectors; write it anew when the environment is there"
         )
-        return _Seen(note=note)
+    from genkidama.config.experiment import Experiment
+    from genkidama.runs.resume import default_threshold
+    from genkidama.runtime.forkserver import prefork
+    from genkidama.runtime.machine import available_bytes, available_cores
+    from genkidama.runtime.task import call
+
     prefork()
-    task = "genkidama.learning.environment_checks:look", (settings,)
+    plays = " and not playing it" if period else ", and playing random actions for a second"
+    print(f"{environment}: building one{plays} …", flush=True)
+    task = "genkidama.learning.first_look:look", (settings,)
     what = f"environment.id = {environment!r}: cannot be built"
-    shape, is_image, lanes, agents = call(Experiment(environment=settings), *task, what)
-    if agents:  # each of them is a lane
-        lanes = agents * max(1, 8 // agents)
-    lanes = lanes if lanes > 1 else 0
-    if not is_image and len(shape) != 3:
-        return _Seen(lanes=lanes)
-    if find_spec("torch") is not None:
-        return _Seen(image=shape, lanes=lanes)
-    lines = _WITHOUT_TORCH["ALE" if ale else "grey" if shape[-1] == 3 else "flat"]
-    note = (
-        "It has images, and torch is not installed. This file learns without: from "
-        f"{'the memory of the console' if ale else 'each pixel, in grey, and slowly'}. With torch, "
-        f"init writes another one: {pip_install('torch')}"
+    look: Look = call(Experiment(environment=settings), *task, what)
+    room = available_bytes()
+    look = replace(
+        look,
+        ale=ale,
+        period=period,
+        threshold=default_threshold(settings),
+        room=None if room is None else room // available_cores(),
     )
-    return _Seen(lines=lines if is_image or ale else "", lanes=lanes, note=note)
+    return look, ""
 
 
-#: Lines of `[environment]` with which a perceptron learns in place of convolutions.
-_WITHOUT_TORCH = {
-    "ALE": 'options = { obs_type = "ram" }\n',
-    "grey": 'wrappers = [{ name = "GrayscaleObservation" }, { name = "FlattenObservation" }]\n',
-    "flat": 'wrappers = [{ name = "FlattenObservation" }]\n',
+def written(file: str, environment: str, look: Look, first: Choice, second: Choice) -> str:
+    """The text of an experiment: the figures, the first choice, and the second one in comments."""
+    said = describe(look)
+    room = max(map(len, said)) + 2
+    lines = [
+        f"{environment}, after a look at it. Train it with",
+        f"  genkidama train {file}{first.options}",
+        "Absent settings have their defaults. A wrong key is reported when the run starts.",
+        "",
+    ]
+    for subject, sentence in said.items():
+        lines += _wrapped(f"{subject:<{room}}{sentence}", _WIDTH - 2, " " * room).splitlines()
+    lines += ["", *_wrapped(f"First choice: {first.title}: {first.why}.", _WIDTH - 2).splitlines()]
+    lines += _wrapped(
+        f"Second choice, at the end: {second.title}: {second.why}.", _WIDTH - 2
+    ).splitlines()
+    head = "".join(f"# {line}".rstrip() + "\n" for line in lines)
+    other = [
+        f"Second choice: {second.title}.",
+        "To take it, put a # before all lines above, back to [environment], take the first # from",
+        "all lines below, and train it with",
+        f"  genkidama train {file}{second.options}",
+    ]
+    return (
+        f"{head}seed = 0\n\n[stop]\n{_section(stop(look))}\n"
+        + _sections(environment, first)
+        + "".join(f"# {line}\n" for line in other)
+        + "#\n"
+        + textwrap.indent(_sections(environment, second).rstrip(), "# ", lambda _: True).replace(
+            "# \n", "#\n"
+        )
+        + "\n"
+    )
+
+
+#: What is said of settings, where a choice has nothing else to say.
+_ABOUT = {
+    "alpha": "the parent's step towards each child",
+    "beta": "a child's step towards the parent",
+    "entropy_coefficient": "larger: more exploration, later convergence",
+    "gamma": "discount factor of a step",
+    "hidden": "width of each hidden layer",
+    "epochs": "passes over each batch",
+    "convolutions": "channels, kernel, stride",
+    "agents": "processes that act",
+    "environments": "of each agent",
+    "training_batch": "steps of an update",
+}
+_ABOUT_VALUES = {
+    "experience": "children only act, and one learner beside the parent learns",
+    "blend": "each child learns by itself, and weights are averaged",
+    "difference": '"blend" is the thesis\' rule',
+    "chunk": "act, take the parent's weights, learn, and push",
+    "episode": "of the whole child, while its cores wait",
+    "free": "nobody waits",
+    "ga3c": "many environments ask one network",
 }
 
 
-def _for_vectors(options: argparse.Namespace, seen: _Seen) -> str:
-    """The template for perceptrons."""
-    parts = dict(_WAYS[options.way][1])
-    if seen.lanes:
-        parts["lanes"] = f"lanes = {seen.lanes}\n"
-        step = 4 * seen.lanes  # a batch is four chunks at most, in all lanes
-        batch = f"batch_size = {step * max(1, 1024 // step)}"
-        sizes = parts["sizes"].replace("batch_size = 1024", batch)
-        parts["sizes"] = sizes if batch in sizes else f"{batch}\n{sizes}"
-    parts["lanes"] = seen.lines + parts["lanes"]
-    template = resources.files("genkidama.cli").joinpath("template.toml")
-    return template.read_text(encoding="utf-8").format(
-        file=options.file, environment=options.environment, **parts
-    )
+def _sections(environment: str, choice: Choice) -> str:
+    settings = {"environment": {}, **choice.settings}
+    settings["environment"] = {"id": environment, **settings["environment"]}
+    return "".join(f"[{name}]\n{_section(table)}\n" for name, table in settings.items())
 
 
-def _for_images(options: argparse.Namespace, seen: _Seen) -> str:
-    """The example of Pong, for another environment with images."""
-    _, _, rest = example("atari/pong-ppo").read_text(encoding="utf-8").partition("[algorithm]\n")
-    rest = re.sub(r"(?m)^mean_return = .*\n", "", rest)
-    rest = re.sub(r"(?m)^environments = .*$", f"environments = {seen.lanes or 8}", rest)
-    lines = [
-        "# An experiment that learns from images, with PPO on GA3C. Train it with",
-        f"#   genkidama train {options.file} --children 1",
-        "# Absent settings have their defaults. A wrong key is reported when the run starts.",
-        "seed = 0",
-        "",
-        "[environment]",
-        f'id = "{options.environment}"',
-    ]
-    if options.environment.startswith("ALE/"):
-        lines += [
-            "vectorized = true               # ALE repeats frames, scales and stacks by itself",
-            "options = { reward_clipping = false }   # it would report clipped returns",
-            "clip_rewards = 1.0",
-        ]
-    lines += [
-        "",
-        "[network]",
-        'name = "convolutional"',
-        "# convolutions = [[16, 8, 4], [32, 4, 2]]   # channels, kernel, stride; by size if absent",
-        "hidden = [256]",
-        'activation = "relu"',
-        "",
-        "[algorithm]",
-    ]
-    return "\n".join(lines) + "\n" + rest
+def _section(table: dict[str, Any]) -> str:
+    lines = []
+    for key, given in table.items():
+        line = given if isinstance(given, Line) else Line(given)
+        about = line.about or _ABOUT_VALUES.get(str(line.value), _ABOUT.get(key, ""))
+        text = f"{'# ' * line.off}{key} = {_value(line.value)}"
+        whole = f"{text:<33} # {about}" if about else text
+        lines += [f"# {about}:", text] if len(whole) > _WIDTH - 2 else [whole]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _value(value: Any) -> str:
+    """A value as TOML has it in one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_value(each)}' for key, each in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
 def list_examples(options: argparse.Namespace) -> int:

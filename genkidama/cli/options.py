@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +70,14 @@ def setting(example: str) -> Option:
     return option("--set", words, action="append", default=[], metavar="KEY=VALUE")
 
 
+def shown_steps(options: Namespace) -> dict[str, Any]:
+    """The setting of `DEMONSTRATIONS`, with paths that hold in any folder; nothing without it."""
+    files: list[Path] | None = options.demonstrations
+    if files is None:
+        return {}
+    return {"algorithm.demonstrations": [str(file.absolute()) for file in files]}
+
+
 LISTEN = option(
     "--listen",
     "the address at which the parent listens (default: 0.0.0.0:8765)",
@@ -85,11 +94,17 @@ CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.co
 SEED = number("--seed", "the experiment's seed")
 WEIGHTS_FROM = option(
     "--from",
-    "begin a new run with the weights of a run's directory, a checkpoint file or a "
+    "begin a new run with the weights of a run's directory, a checkpoint file, zoo:NAME or a "
     "repository NAME/REPO of the Hugging Face Hub, and with its settings unless a file "
     "is given",
     dest="weights",
     metavar="DIR|FILE|NAME/REPO",
+)
+DEMONSTRATIONS = path(
+    "--demonstrations",
+    "files of genkidama play --record, to learn from as well (algorithm.demonstrations)",
+    metavar="FILE",
+    nargs="+",
 )
 OUT = path("--out", "the run directory (default: a new one under runs/)")
 EPISODES = number(

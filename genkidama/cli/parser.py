@@ -11,6 +11,7 @@ from genkidama.cli.options import (
     ALLOW,
     BROWSERS,
     CREDENTIALS,
+    DEMONSTRATIONS,
     DETERMINISTIC,
     EPISODES,
     HOST,
@@ -53,6 +54,7 @@ VERBS = {
             OUT,
             path("--resume", "continue this run"),
             WEIGHTS_FROM,
+            DEMONSTRATIONS,
             BROWSERS,
             ALLOW,
             setting("child.exchange=free"),
@@ -78,7 +80,7 @@ VERBS = {
             path(
                 "targets",
                 "a run directory (its best checkpoint is taken), a search's (its best trial is), "
-                "or a file; of several, the mean",
+                "a file, or zoo:NAME; of several, the mean",
                 metavar="DIR_OR_CHECKPOINT",
                 nargs="+",
             ),
@@ -127,6 +129,7 @@ VERBS = {
             QR,
             BROWSERS,
             path("--out", "the run's directory; a run in it is resumed (default: a new one)"),
+            DEMONSTRATIONS,
             setting("child.exchange=free"),
         ),
         (
@@ -241,6 +244,14 @@ VERBS = {
                 "do as in the thesis (default: act)",
                 choices=("act", "average", "thesis"),
                 default="act",
+            ),
+            option(
+                "--period",
+                "the environment is a robot, or another that cannot be paused, whose steps take "
+                "so long: it is built, and not played",
+                metavar="SECONDS",
+                type=float,
+                default=0.0,
             ),
             option("--example", "copy an example instead", metavar="NAME"),
         ),

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from genkidama.cli.cluster import children_here, train
+from genkidama.cli.options import shown_steps
 from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
@@ -126,6 +127,7 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     ):
         if value is not None:
             changes[key] = value
+    changes |= shown_steps(options)
     changed = experiment.with_settings(changes, source="the command line")
     if more := {
         key: value
@@ -134,6 +136,11 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     }:
         words = ", ".join(f"{key} = {value}" for key, value in more.items())
         print(f"{changed.algorithm.name} brings its own settings: {words}", file=sys.stderr)
+    if changed.algorithm.demonstrations:
+        from genkidama.learning.demonstrations import load as load_steps
+
+        for file in changed.algorithm.demonstrations:
+            print(load_steps(file).about(changed.environment.id), file=sys.stderr)
     return changed
 
 

@@ -1,4 +1,4 @@
-"""The examples that come with the package: experiments that are chosen by name."""
+"""The examples that come with the package: experiments, and trained policies, chosen by name."""
 
 from __future__ import annotations
 
@@ -9,23 +9,44 @@ from pathlib import Path
 
 from genkidama.errors import ConfigurationError
 
+#: What the name of a trained policy begins with.
+ZOO = "zoo:"
+
 
 def examples() -> dict[str, Path]:
     """The file of each example, by name: `"lunarlander"`, `"lunarlander/a3c"`, ….
 
     The first experiment of a folder has the folder's name.
     """
+    found = {
+        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}": file
+        for file in _folder().glob("*/*.toml")
+    }
+    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
+
+
+def _folder() -> Path:
     package = Path(__file__).parents[1]
     # In a checkout they are beside the package; a wheel has them inside.
-    folder = next(
+    return next(
         (path for path in (package / "examples", package.parent / "examples") if path.is_dir()),
         package,
     )
-    found = {
-        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}": file
-        for file in folder.glob("*/*.toml")
-    }
-    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
+
+
+def zoo() -> dict[str, Path]:
+    """The run directory of each trained policy, by name: `"zoo:cartpole"`, …."""
+    return {f"{ZOO}{path.name}": path for path in sorted(_folder().glob("zoo/*/"))}
+
+
+def trained(name: str) -> Path:
+    """The run directory of a trained policy, `"zoo:NAME"`."""
+    known = zoo()
+    if name not in known:
+        raise ConfigurationError(
+            f"{name!r}: no trained policy has this name; there are {', '.join(known) or 'none'}"
+        )
+    return known[name]
 
 
 def about(file: Path) -> str:

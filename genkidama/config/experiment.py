@@ -40,10 +40,14 @@ _OF_ALGORITHMS = {
     ("ppo", "dqn", "vtrace", "sac"): ("minibatch_size",),
     ("dqn", "vtrace", "sac"): ("start_steps",),
     ("dqn", "vtrace"): ("batch_updates", "n_steps"),
+    ("dqn", "sac"): ("demonstrations", "demonstration_share"),
     ("sac",): ("updates_per_step", "target_rate", "layer_norm", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}
+
+#: Values of `algorithm.name` that learn with a memory: those that learn from whole sequences.
+REMEMBERING = ("a3c", "ppo", "vtrace")
 
 #: Settings whose value may be a name that a plug-in has, and its hook.
 _NAMED = (
@@ -131,6 +135,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {"algorithm.batch_size": 32, "algorithm.n_steps": 16, "algorithm.epsilon": 0.0},
     "dqn": _SAMPLING
     | {
+        "network.memory": 0,
         "algorithm.batch_size": 4,
         "algorithm.minibatch_size": 64,
         "algorithm.start_steps": 500,
@@ -146,6 +151,7 @@ _BROUGHT: dict[str, dict[str, Any]] = {
     | {f"{section}.{key}": value for section, keys in _SAC.items() for key, value in keys.items()}
     | {
         "environment.lanes": 1,
+        "network.memory": 0,
         "algorithm.across_episodes": True,
         "algorithm.vtrace": False,
         "algorithm.max_gradient_norm": 0.0,
@@ -591,6 +597,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
+    if experiment.network.memory:
+        _check_memory(experiment, source)
     if environment.exclusive:
         _check_exclusive(experiment, source)
     if environment.period:
@@ -644,18 +652,45 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         )
 
 
+def _shared_by(experiment: Experiment) -> str:
+    """The setting by which a core would have other than one environment; empty if none does."""
+    environment = experiment.environment
+    if environment.lanes > 1:
+        return f"environment.lanes = {environment.lanes}: set it to 1"
+    if environment.vectorized or environment.prefix:
+        return "the environment is vectorized: take that out"
+    if experiment.child.backend == "ga3c":
+        return "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
+    return ""
+
+
+def _check_memory(experiment: Experiment, source: str) -> None:
+    """Checks an experiment whose network has a memory."""
+    cause = ""
+    if experiment.algorithm.name not in REMEMBERING:
+        known = ", ".join(map(repr, REMEMBERING))
+        cause = f"algorithm.name = {experiment.algorithm.name!r}: take one of {known}"
+    elif ":" in experiment.network.name:
+        cause = f"network.name = {experiment.network.name!r}: take 'actor-critic' for instance"
+    elif experiment.child.backend != "hogwild":
+        cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
+    elif experiment.parent.browsers:
+        cause = "parent.browsers = True: a browser computes no GRU; take it out"
+    elif experiment.shares_replay:
+        cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
+    if cause:
+        raise ConfigurationError(
+            f"{source}: network.memory = {experiment.network.memory}: is impossible with {cause}, "
+            "or network.memory to 0"
+        )
+
+
 def _check_exclusive(experiment: Experiment, source: str) -> None:
     """Checks an experiment whose environment can be open once."""
-    environment, child = experiment.environment, experiment.child
-    cause = ""
-    if environment.lanes > 1:
-        cause = f"environment.lanes = {environment.lanes}: set it to 1"
-    elif environment.vectorized or environment.prefix:
-        cause = "the environment is vectorized: take that out"
-    elif child.backend == "ga3c":
-        cause = "child.backend = 'ga3c' has several agents: set it to 'hogwild'"
-    elif child.cores not in ("auto", 1):
-        cause = f"child.cores = {child.cores}: set it to 1"
+    cores = experiment.child.cores
+    cause = _shared_by(experiment)
+    if not cause and cores not in ("auto", 1):
+        cause = f"child.cores = {cores}: set it to 1"
     if cause:
         raise ConfigurationError(
             f"{source}: environment.exclusive = True: one core plays one environment, but {cause}"
@@ -664,15 +699,9 @@ def _check_exclusive(experiment: Experiment, source: str) -> None:
 
 def _check_real_time(experiment: Experiment, source: str) -> None:
     """Checks an experiment whose environments have a clock."""
-    environment, child = experiment.environment, experiment.child
-    cause = ""
-    if environment.lanes > 1:
-        cause = f"environment.lanes = {environment.lanes}: set it to 1"
-    elif environment.vectorized or environment.prefix:
-        cause = "the environment is vectorized: take that out"
-    elif child.backend == "ga3c":
-        cause = "child.backend = 'ga3c': set it to 'hogwild'"
-    elif child.cores == "auto":
+    environment = experiment.environment
+    cause = _shared_by(experiment)
+    if not cause and experiment.child.cores == "auto":
         cause = "child.cores = 'auto': set it to 1, or to how many there are at each child"
     if cause:
         raise ConfigurationError(

@@ -133,6 +133,11 @@ class Network(Section, frozen=True):
     """Activation function between layers."""
     shared: bool = False
     """Share the hidden layers between policy and value."""
+    memory: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Units of a GRU between the hidden layers, which are shared then, and the outputs: for what
+    cannot be seen at once (docs/notes/memory.md). 0 means none."""
+    sequence_length: Natural = 64
+    """`memory`: steps through which a gradient goes back, at most."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
     """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or
     `"uniform"`, all within ±1/√inputs."""
@@ -238,6 +243,11 @@ class Algorithm(Section, frozen=True):
     target_entropy: Finite | Literal["auto"] = "auto"
     """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
     −1 for each number of an action."""
+    demonstrations: tuple[str, ...] = ()
+    """`dqn`, `sac`: files of steps that `genkidama play --record` has written, on each machine that
+    learns; they are never evicted."""
+    demonstration_share: Fraction = 0.5
+    """`dqn`, `sac`: the share of each minibatch that is drawn from `demonstrations`."""
     options: dict[str, Any] = {}
     """Keyword arguments for a custom algorithm."""
 
@@ -432,6 +442,7 @@ _OWN = (
     "environment.period",
     "environment.safe_",
     "environment.offline_seconds",
+    "algorithm.demonstrations",
     "child.backend",
     "child.hang_seconds",
     "ga3c.",

@@ -65,7 +65,8 @@ class A3C:
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         n, head = len(rollout.rewards), self._model.head
-        outputs, values = self._model.network(self._model.joined(rollout))
+        model = self._model
+        outputs, values = model.network(model.joined(rollout), *model.sequences(rollout))
         log_pi = head.log_probability(outputs[:n], rollout.actions)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
         entropy = head.entropy(outputs[:n]) if c_e else log_pi
@@ -79,7 +80,7 @@ class A3C:
     def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradient of `losses` in NumPy."""
         n, network = len(rollout.rewards), self._model.network
-        outputs, values = self._model.network(self._model.joined(rollout))
+        outputs, values = network(self._model.joined(rollout), *self._model.sequences(rollout))
         log_pi, back, entropy = self._model.head.slopes(outputs[:n], rollout.actions)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
         advantage, returns, loss = self._targets(rollout, c_e, log_pi, values, entropy)

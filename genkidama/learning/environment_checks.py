@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -16,7 +15,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import MaskedBox, supported
-from genkidama.learning.environments import as_number, make_environment
+from genkidama.learning.environments import as_number
 from genkidama.learning.forms import check_torch, tensor_setting
 from genkidama.learning.model import Spaces, head_of, seeing
 from genkidama.learning.observations import FlatBox, is_image
@@ -52,15 +51,6 @@ def try_environment(settings: Environment, environment: gymnasium.Env[Any, Any])
         found = _mistake(environment, bool(settings.period))
     if found:
         raise ConfigurationError(f"environment.id = {settings.id!r}: {found}")
-
-
-def look(receive: Callable[[], Any], send: Callable[[Any], None], settings: Environment) -> None:
-    """The task that builds an environment for a first look, and closes it: the shape of its
-    observations, whether they are images, how many it is at once, and how many agents it has."""
-    with closing(make_environment(settings)) as made:
-        space, inner = made.observation_space, made.unwrapped
-        counts = (getattr(inner, name, 0) for name in ("lanes_at_once", "agents_in_turn"))
-        send((space.shape or (), is_image(space), *counts))
 
 
 def check_spaces(experiment: Experiment, spaces: Spaces) -> list[str]:

@@ -27,6 +27,7 @@ from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
 from genkidama.learning.observations import is_image
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
+from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import describe_error
@@ -101,6 +102,8 @@ class Model:
         #: The class of the learner's own network, or None.
         self.own_network = getattr(learner_class(experiment.algorithm), "network", None)
         space = environment.observation_space
+        #: The space of the environment's actions.
+        self.action_space = environment.action_space
         self.experiment = experiment = seeing(experiment, space)
         self.head = head_of(experiment, environment.action_space)
         #: The number of the last numbers of an observation that are its action mask.
@@ -114,10 +117,14 @@ class Model:
         #: The number of discrete actions in each of an action's first columns, counted from 0.
         #: Others are continuous, or of a head of the user's own.
         self.choices = choices(environment.action_space) if discrete else ()
+        #: H: the number of an observation's first numbers that are the memory's state.
+        self.memory = experiment.network.memory
         self.observation_shape = space.shape or ()
-        self.observation_size = int(np.prod(self.observation_shape))
+        self.observation_size = self.memory + int(np.prod(self.observation_shape))
+        if self.memory:
+            self.observation_shape = (self.observation_size,)
         #: True if an observation is an image of uint8.
-        self.sees_bytes = space.dtype == np.uint8
+        self.sees_bytes = space.dtype == np.uint8 and not self.memory
         entries = list(self._build(_seen(experiment, space), environment.action_space))
         self._check_exploration(dict(entries), environment.action_space)
         self.trainable = Signature.of(entries).size
@@ -168,7 +175,7 @@ class Model:
         if self.own_network is not None:
             return self.own_network(entries, self.experiment, vector, gradient)
         kind = MaskedPerceptron if self.mask else Perceptron
-        shape = (-1,) if self.mask else self.observation_shape
+        shape = (-1,) if self.mask or self.memory else self.observation_shape
         return kind(entries, self.experiment.network.activation, vector, gradient, shape)
 
     def native(self, array: Array) -> Numbers:
@@ -213,6 +220,28 @@ class Model:
 
     # The same for all models.
 
+    def recalled(self, observation: Any, state: Array | None = None) -> Any:
+        """An observation of the environment as the network takes it: behind the memory's state
+        (1, H), that of an episode's beginning if absent. It is the same without a memory."""
+        if not self.memory:
+            return observation
+        row = np.empty(self.observation_size, np.float32)
+        row[: self.memory] = 0.0 if state is None else state[0]
+        row[self.memory :] = observation if np.ndim(observation) == 1 else np.ravel(observation)
+        return row
+
+    def sequences(self, rollout: Rollout) -> tuple[Array, ...]:
+        """The rows of `joined` at which a sequence of a memory begins, bool (n + k,).
+
+        Each sequence begins with the state that was stored when it was played. Without a memory
+        there are none: ().
+        """
+        if not self.memory:
+            return ()
+        longest = self.experiment.network.sequence_length
+        cuts = 0 if rollout.cut_values is not None else len(rollout.cuts)
+        return (np.append(sequence_starts(rollout.ends, longest), np.ones(cuts, np.bool_)),)
+
     def exploration(self, rng: np.random.Generator, lanes: int) -> Exploration | None:
         """State-dependent noise of so many lanes; None if each step has noise of its own."""
         steps = self.experiment.network.sde_steps
@@ -228,9 +257,11 @@ class Model:
         if not settings.sde_steps or len(parts.get("log_deviation", ())) == 2:
             return
         box = isinstance(space, gymnasium.spaces.Box)
+        networks = "networks 'actor-critic' and 'convolutional'"
+        if self.own_network is not None:
+            networks = "network 'actor-critic'"
         raise ConfigurationError(
-            f"network.sde_steps = {settings.sde_steps}: is for Box actions and the networks "
-            "'actor-critic' and 'convolutional', but "
+            f"network.sde_steps = {settings.sde_steps}: is for Box actions and the {networks}, but "
             + (f"network.name = {settings.name!r}" if box else f"the action space is {space}")
             + "; set it to 0"
         )
@@ -254,13 +285,15 @@ class Model:
         return None if part is None else RunningMeanStd(numbers[part])
 
     def mean_and_deviation(self) -> tuple[Array, Array] | None:
-        """Those of the observations, in their shape, as for `moments`; a mask stays as it is."""
+        """Those of the observations, in their shape, as for `moments`; a mask and a memory's state
+        stay as they are."""
         moments = self.moments("observations")
         if moments is None:
             return None
         mean, deviation = moments.mean_and_deviation()
         if self.mask:
             mean[-self.mask :], deviation[-self.mask :] = 0.0, 1.0
+        mean[: self.memory], deviation[: self.memory] = 0.0, 1.0
         return mean.reshape(self.observation_shape), deviation.reshape(self.observation_shape)
 
     def normalizer(self) -> Callable[[Array], Array] | None:

@@ -23,6 +23,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID, bounds
 from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
 from genkidama.learning.heads import head_for
+from genkidama.learning.recurrence import GRU, PARAMETERS, RecurrentStack, parameters
 from genkidama.protocol.vector import Signature, unflatten
 
 Array = npt.NDArray[Any]
@@ -100,15 +101,18 @@ def layout(
         )
     outputs, deviations = policy_outputs(action_space)
     widths = (prod(observation_space.shape), *settings.hidden)
-    stacks = (
-        {"body": widths, "policy": (widths[-1], outputs), "value": (widths[-1], 1)}
-        if settings.shared
+    last = settings.memory or widths[-1]
+    stacks: dict[str, tuple[int, ...]] = (
+        {"body": widths, "policy": (last, outputs), "value": (last, 1)}
+        if settings.shared or settings.memory
         else {"policy": (*widths, outputs), "value": (*widths, 1)}
     )
     entries: list[tuple[str, tuple[int, ...]]] = []
     if deviations:
-        entries.append(("log_deviation", deviation_shape(settings, widths[-1], deviations)))
+        entries.append(("log_deviation", deviation_shape(settings, last, deviations)))
     for stack, sizes in stacks.items():
+        if settings.memory and stack == "policy":
+            entries += parameters(widths[-1], settings.memory)
         for number, (inputs, width) in enumerate(pairwise(sizes)):
             # An activation stands between two layers.
             layer = f"{stack}.{2 * number}"
@@ -134,13 +138,14 @@ def initialize(
         rng: decides the numbers.
     """
     parts = list(parts)
-    weights = [name for name, _ in parts if name.endswith("weight")]
+    weights = [name for name, _ in parts if _kind(name) == "weight"]
     # The last layers of policy and value, and what the orthogonal matrices are multiplied by.
     gains = {[name for name in weights if name.startswith("policy")][-1]: 0.01}
     gains[[name for name in weights if name.startswith("value")][-1]] = 1.0
     bound = 0.0
     for name, part in parts:
-        if name.endswith("weight"):
+        kind = _kind(name)
+        if kind == "weight":
             rows, inputs = len(part), prod(part.shape[1:])
             bound = 1.0 / sqrt(inputs)
             if settings.initialization == "normal":
@@ -150,18 +155,25 @@ def initialize(
                 q, r = np.linalg.qr(drawn)
                 q *= np.sign(np.diag(r))
                 q = q if rows > inputs else q.T
-                part[...] = gains.get(name, sqrt(2.0)) * q.reshape(part.shape)
-        if name.endswith(("weight", "bias")) and settings.initialization == "uniform":
+                usual = 1.0 if name in PARAMETERS else sqrt(2.0)
+                part[...] = gains.get(name, usual) * q.reshape(part.shape)
+        if kind in ("weight", "bias") and settings.initialization == "uniform":
             part[...] = rng.uniform(-bound, bound, part.shape)
         elif name == "log_deviation":
             usual = -2.0 if settings.sde_steps else 0.0
             part[...] = usual if settings.log_deviation == "auto" else settings.log_deviation
-        elif not name.endswith("weight"):
+        elif kind != "weight":
             part[...] = 0.0
 
 
+def _kind(name: str) -> str:
+    """`"weight"` of `"body.0.weight"` and of `"memory.weight_ih_l0"`."""
+    return name.rpartition(".")[2].partition("_")[0]
+
+
 class Perceptron:
-    """Policy and value, by way of a common trunk or without one, over flat memory.
+    """Policy and value, by way of a common trunk or without one, over flat memory. The trunk may
+    end with a GRU; then an observation stands behind the state, as `recurrence` has it.
 
     Args:
         entries: as `layout` gives them.
@@ -194,12 +206,25 @@ class Perceptron:
                     Layer(self.parts[name], self.parts[bias], slopes[name], slopes[bias])
                 )
         self._activation = ACTIVATIONS[activation]
-        self._trunk = _Stack(layers["body"], self._activation, len(layers["body"]))
+        #: The layers before policy and value: a `_Stack`, or a `RecurrentStack` around it.
+        self._trunk: Any = _Stack(layers["body"], self._activation, len(layers["body"]))
+        self._recurrent = PARAMETERS[0] in self.parts
+        if self._recurrent:
+            ours = ([views[name] for name in PARAMETERS] for views in (self.parts, slopes))
+            self._trunk = RecurrentStack(self._trunk, GRU(*ours))
+        #: The trunk as `_act` uses it.
+        self._hidden: Callable[[Array], Array] = self._trunk.forward
         self._policy = _Stack(layers["policy"], self._activation, len(layers["policy"]) - 1)
         self._value = _Stack(layers["value"], self._activation, len(layers["value"]) - 1)
         name, self._log_deviation = "log_deviation", None
         if name in self.parts:
             self._log_deviation = self.parts[name], slopes[name]
+
+    @property
+    def state(self) -> Array:
+        """With a GRU: its states after the rows that were acted on last, (m, H)."""
+        state: Array = self._trunk.state
+        return state
 
     @property
     def outputs(self) -> int:
@@ -209,15 +234,17 @@ class Perceptron:
             outputs if self._log_deviation is None else outputs + self._log_deviation[0].shape[-1]
         )
 
-    def forward(self, observations: Array) -> tuple[Array, Array]:
+    def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         """Outputs of the policy (m, outputs), and values (m,).
 
         Args:
             observations: float32 (m, inputs), or of their shape. `backward` needs them again.
+            starts: with a GRU: bool (m,), true where a sequence begins. Without it each row is by
+                itself, and there is no way back.
         """
         if observations.ndim > 2:
             observations = observations.reshape(len(observations), -1)
-        hidden = self._trunk.forward(observations)
+        hidden = self._trunk.forward(observations, *starts)
         outputs = self._policy.forward(hidden)
         values = self._value.forward(hidden)[:, 0]
         return self._with_deviation(outputs), values
@@ -230,11 +257,10 @@ class Perceptron:
         It is good for the weights as they are now, and asked for anew before each batch of steps.
         With an exploration, each call sets its noise.
         """
+        below = [] if self._recurrent else self._trunk.layers
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
-        matrices = [
-            np.column_stack((layer.weight, layer.bias))
-            for layer in (*self._trunk.layers, *self._policy.layers)
-        ]
+        layers = (*below, *self._policy.layers)
+        matrices = [np.column_stack((layer.weight, layer.bias)) for layer in layers]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
         results = [following[:-1] for following in inputs[1:]]
         steps = list(zip(matrices, inputs, results, strict=False))
@@ -263,11 +289,16 @@ class Perceptron:
             variance = dot(np.square(features[0]), variances) + LEAST_VARIANCE
             return np.concatenate((policy, 0.5 * np.log(variance)))
 
+        if self._recurrent:
+            state = self._trunk.alone()
+            return lambda row: outputs(state(row)[0])
         return outputs
 
     def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         """As `acting`, from observations (m, ...) to outputs (m, outputs), which the next call may
         overwrite."""
+        if self._recurrent:
+            self._hidden = self._trunk.acting()
         if exploration is None:
             return self._act
         assert self._log_deviation is not None
@@ -283,7 +314,7 @@ class Perceptron:
     def _act(self, observations: Array) -> Array:
         if observations.ndim > 2:
             observations = observations.reshape(len(observations), -1)
-        return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
+        return self._with_deviation(self._policy.forward(self._hidden(observations)))
 
     def evaluate(self, observations: Array) -> tuple[Array, Array]:
         """As `forward`, in new arrays, for any number of observations. There is no way back."""
@@ -341,9 +372,9 @@ class MaskedPerceptron(Perceptron):
         entries, activation, vector, gradient, shape: as for `Perceptron`.
     """
 
-    def forward(self, observations: Array) -> tuple[Array, Array]:
+    def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         k = self.outputs
-        outputs, values = super().forward(observations[:, :-k])
+        outputs, values = super().forward(observations[:, :-k], *starts)
         self._valid = observations[:, -k:] > 0.0
         return np.where(self._valid, outputs, INVALID), values
 
@@ -373,6 +404,7 @@ class _Stack:
     def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:
         self.layers = list(layers)
         self._activation = activation
+        self.activate = activation.apply
         self._activated = activated
         self._room = 0
         self._inputs: list[Array] = []

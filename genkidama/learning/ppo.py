@@ -19,6 +19,7 @@ from genkidama.learning.learners import (
     share_of_step,
 )
 from genkidama.learning.model import Model
+from genkidama.learning.recurrence import shuffled
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.protocol.diagnostics import approximate_kl
 
@@ -64,6 +65,17 @@ def ppo_slope(log_pi: Array, old_log_pi: Array, advantage: Array, algorithm: Alg
     return slope
 
 
+def weight_of_step(old_log_pi: Array, log_mu: Array) -> Array:
+    """min(1, π_old/μ), (n,): what the advantage of a step counts if an older policy μ has acted.
+
+    The ratio stays near that to π_old, the policy that learns, not near μ. Else each batch would
+    repeat the step away from μ that the batches before it have made already (Hilton et al. 2022,
+    "Batch size-invariance for policy optimization", §3, with the cut of IMPALA's ρ̄).
+    """
+    weight: Array = np.exp(np.minimum(old_log_pi - log_mu, 0.0))
+    return weight
+
+
 class PPO:
     """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches.
 
@@ -78,8 +90,8 @@ class PPO:
         head, network = self._model.head, self._model.network
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
         for minibatch in self._minibatches(rollout, rng):
-            state, action, old, advantage, returns = minibatch
-            outputs, value = network(state)
+            state, action, old, advantage, returns, *starts = minibatch
+            outputs, value = network(state, *starts)
             log_pi = head.log_probability(outputs, action)
             entropy = head.entropy(outputs) if c_e else log_pi
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
@@ -93,8 +105,8 @@ class PPO:
         """The gradients of `losses` in NumPy."""
         network, algorithm = self._model.network, self._algorithm
         c_e = entropy_coefficient(algorithm, rollout.progress)
-        for state, action, old, advantage, returns in self._minibatches(rollout, rng):
-            outputs, value = network.forward(state)
+        for state, action, old, advantage, returns, *starts in self._minibatches(rollout, rng):
+            outputs, value = network.forward(state, *starts)
             log_pi, back, entropy = self._model.head.slopes(outputs, action)
             known = (c_e, log_pi, old, value, advantage, returns, entropy)
             if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
@@ -105,16 +117,20 @@ class PPO:
             yield partial(self._loss, *known)
 
     def _minibatches(self, rollout: Rollout, rng: Any) -> Iterator[tuple[Any, ...]]:
-        """The columns of `_batch` in minibatches, shuffled anew for each epoch."""
+        """The columns of `_batch` in minibatches, shuffled anew for each epoch.
+
+        A memory's sequences are shuffled as wholes, and a last column says where each begins.
+        """
         batch = self._batch(rollout)
         n = len(rollout.rewards)
         size = rollout.minibatch_size or self._algorithm.minibatch_size
+        starts = [rows[:n] for rows in self._model.sequences(rollout)]
         for _ in range(self._algorithm.epochs):
-            order = rng.permutation(n)
+            order, parts = shuffled(n, size, rng, *starts)
             # One shuffled copy an epoch, cut into minibatches: to index each of them costs more.
-            shuffled = [column[order] for column in batch]
-            for first in range(0, n, size):
-                yield tuple(column[first : first + size] for column in shuffled)
+            columns = [column[order] for column in (*batch, *starts)]
+            for begin, end in parts:
+                yield tuple(column[begin:end] for column in columns)
 
     def _measured(
         self,
@@ -147,10 +163,7 @@ class PPO:
         n = len(rollout.rewards)
         outputs, values = model.evaluate(model.joined(rollout))
         behind = values[n:] if rollout.cut_values is None else rollout.cut_values
-        # Where agents and trainers do not wait for each other, an older policy has acted.
-        old_log_pi = rollout.log_mu
-        if old_log_pi is None:
-            old_log_pi = model.log_probability(outputs[:n], rollout.actions)
+        old_log_pi = model.log_probability(outputs[:n], rollout.actions)
         known = rollout, values[:n], behind, algorithm.gamma, algorithm.gae_lambda
         advantage = advantages(*known)
         returns = advantage + values[:n]
@@ -158,5 +171,9 @@ class PPO:
             rollout.diagnostics.add_values(values[:n], returns)
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
+        if rollout.slides and rollout.log_mu is not None:
+            old_log_pi = rollout.log_mu
+        elif rollout.log_mu is not None:
+            advantage = advantage * weight_of_step(old_log_pi, rollout.log_mu)
         targets = map(model.native, (old_log_pi, advantage, returns))
         return rollout.observations, rollout.actions, *targets

@@ -7,8 +7,12 @@ are the critics and log α:
     critics.{2i}.weight (2, outputs, inputs), critics.{2i}.bias (2, outputs)   the last: 1
     temperature.log_alpha ()
 
-Both critics are one batched product a layer, and the observed actions and those of the policy are
-two halves of one batch. All memory is made once for each size of a minibatch.
+With gSDE (`network.sde_steps`) the policy's last layer gives the means alone, and in front of it is
+`log_deviation` (features, columns), from which log σ(s) follows as `exploration` says.
+
+Both critics are one batched product a layer. All memory is made once for each size of a minibatch,
+and little of it, so that it stays in the processor's cache: the target critics are computed in that
+of the critics.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.actions import columns
+from genkidama.learning.exploration import LEAST_VARIANCE
 from genkidama.learning.perceptron import ACTIVATIONS, Entries, Perceptron, initialize, layout
+from genkidama.learning.rollout import Transitions
 from genkidama.protocol.vector import Signature, unflatten
 
 Array = npt.NDArray[Any]
@@ -38,12 +44,15 @@ INITIAL_LOG_DEVIATION = math.log(0.87)
 #: Added to the variance in a layer norm, as in torch.
 _EPSILON = np.float32(1e-5)
 
+#: The policy's parameters, by their beginnings.
+_ACTS = ("policy", "log_deviation")
+
 _HALF_LOG_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 _LOG_4 = np.float32(2.0 * math.log(2.0))
 
 
 class Drawn(NamedTuple):
-    """Actions of a policy, and what the way back needs of them. All (B, columns) but `log_pi`."""
+    """Actions of a policy, and what the way back needs of them. All (columns, B) but `log_pi`."""
 
     #: a = tanh(m + σε).
     actions: Array
@@ -56,38 +65,45 @@ class Drawn(NamedTuple):
 
 
 def drawn(outputs: Array, noise: Array) -> Drawn:
-    """The actions that standard normal noise ε (B, columns) makes of outputs (B, 2·columns).
+    """The actions that standard normal noise ε (columns, B) makes of outputs (2·columns, B).
 
     log π(a) = Σ log N(u; m, σ) − log(1 − tanh²u), with u = m + σε and a = tanh u (Haarnoja et al.
-    2018, eq. 26), where log(1 − tanh²u) = 2(log 2 − u − log(1 + e^−2u)).
+    2018, eq. 26).
     """
-    width = noise.shape[1]
-    raw = outputs[:, width:]
+    columns = len(noise)
+    raw = outputs[columns:]
     log_deviation = raw.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
     spread = np.exp(log_deviation)
     spread *= noise
-    u = outputs[:, :width] + spread
+    u = outputs[:columns] + spread
     each = noise * noise
     each *= np.float32(-0.5)
     each -= log_deviation
-    each -= _HALF_LOG_2PI
     each -= log_slope(u)
-    return Drawn(np.tanh(u), each.sum(1), spread, log_deviation == raw)
+    log_pi = each.sum(0)
+    log_pi -= np.float32(columns) * _HALF_LOG_2PI
+    return Drawn(np.tanh(u), log_pi, spread, log_deviation == raw)
 
 
 def log_slope(u: Array) -> Array:
-    """log(1 − tanh²u), exact also where tanh u is 1."""
+    """log(1 − tanh²u) = 2(log 2 − |u| − log(1 + e^−2|u|)), exact also where tanh u is 1."""
     size = np.abs(u)
-    tail = np.log1p(np.exp(np.float32(-2.0) * size))
-    result: Array = _LOG_4 - np.float32(2.0) * (size + tail)
+    result: Array = np.exp(np.float32(-2.0) * size)
+    np.log1p(result, out=result)
+    result += size
+    result *= np.float32(-2.0)
+    result += _LOG_4
     return result
 
 
-class TwinCritics:
-    """Two perceptrons Q₁ and Q₂ of the same layers, from (s, a) to a number.
+class Perceptrons:
+    """k perceptrons of the same layers, forward and backward.
+
+    A step is a column: so rows are long, also those of a single output. The inputs of each layer
+    end with a row of ones, and [W b] is one matrix.
 
     Args:
-        parts: W (2, outputs, inputs) and b (2, outputs) of each layer in turns.
+        parts: W (k, outputs, inputs) and b (k, outputs) of each layer in turns.
         activation: σ, behind each layer but the last.
         normalize: whether a layer norm without parameters is in front of each σ (Ba et al. 2016).
         gradients: memory for the gradients of the parts; without it there is no way back.
@@ -105,65 +121,81 @@ class TwinCritics:
         self._normalize = normalize
         if gradients is not None:
             self._weight_gradients, self._bias_gradients = gradients[::2], gradients[1::2]
-        self._rows = 0
+        self._matrices = [
+            np.empty((*weight.shape[:2], weight.shape[2] + 1), np.float32)
+            for weight in self._weights
+        ]
+        self._steps = 0
 
-    def inputs(self, rows: int) -> Array:
-        """The memory (rows, observation + columns) of the next `forward`, to be written to."""
-        if rows != self._rows:
-            self._make_room(rows)
-        return self._x
+    def inputs(self, steps: int) -> Array:
+        """The memory (inputs, steps) of the next `forward`, to be written to."""
+        if steps != self._steps:
+            self._make_room(steps)
+        return self._inputs[0][0, :-1]
 
-    def forward(self) -> Array:
-        """Q₁ and Q₂, (2, rows), of what `inputs` has. The next call overwrites them."""
-        x: Array = self._x
-        last = len(self._weights) - 1
-        for number, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
+    def forward(self, others: Perceptrons | None = None) -> Array:
+        """The results (k, outputs, steps) of what `inputs` has. The next call overwrites them.
+
+        With others their numbers count, in this one's memory: what is in the cache stays there.
+        """
+        numbers = others or self
+        for number, matrix in enumerate(self._matrices):
+            matrix[..., :-1], matrix[..., -1] = numbers._weights[number], numbers._biases[number]
             y = self._results[number]
-            np.matmul(x, weight.transpose(0, 2, 1), out=y)
-            y += bias[:, None]
-            if number < last:
+            np.matmul(matrix, self._inputs[number], out=y)
+            if number < len(self._matrices) - 1:
                 if self._normalize:
                     self._standardize(number)
                 self._activation.apply(y)
-            x = y
-        return x[..., 0]
+        return y
 
-    def backward(self, at_values: Array, learned: int) -> Array:
-        """Writes the gradient with respect to the parameters of the first `learned` rows.
+    @property
+    def features(self) -> Array:
+        """The inputs of the last layer of the first perceptron at the last `forward`."""
+        return self._inputs[-1][0, :-1]
+
+    def backward(self, d: Array) -> None:
+        """Writes the gradient with respect to the parameters.
 
         Args:
-            at_values: the loss' gradient at the result of `forward`, (2, rows).
-
-        Returns:
-            That at the other rows of `inputs`, (rows − learned, observation + columns).
+            d: the loss' gradient at the results of the last n steps, (k, outputs, n). It does not
+                depend on those before.
         """
-        d: Array = at_values[..., None]
+        n = d.shape[2]
         for number in range(len(self._weights) - 1, -1, -1):
-            weight = self._weights[number]
-            if number < len(self._weights) - 1:
-                self._activation.descend(d, self._results[number])
-                if self._normalize:
-                    self._through_norm(d, number)
-            x = self._x[None] if number == 0 else self._results[number - 1]
-            part = d[:, :learned]
-            np.matmul(part.transpose(0, 2, 1), x[:, :learned], out=self._weight_gradients[number])
-            np.matmul(self._ones[:, :learned], part, out=self._bias_gradients[number][:, None])
-            if number == 0:
-                below: Array = np.matmul(d[:, learned:], weight).sum(0)
-                return below
-            at_x = self._gradients[number - 1]
-            product = np.multiply if weight.shape[1] == 1 else np.matmul
-            product(d, weight, out=at_x)
-            d = at_x
-        raise AssertionError("there is a layer")
+            x = self._inputs[number][..., -n:]
+            np.matmul(d, x[:, :-1].transpose(0, 2, 1), out=self._weight_gradients[number])
+            np.matmul(d, x[0, -1], out=self._bias_gradients[number])
+            if number:
+                d = self._below(d, number)
+
+    def at_inputs(self, d: Array, first: int) -> Array:
+        """The gradient at the `inputs` from row `first` on, (inputs − first, steps), in the place
+        of `backward`. The argument is as there, for all steps."""
+        for number in range(len(self._weights) - 1, 0, -1):
+            d = self._below(d, number)
+        below: Array = np.matmul(self._weights[0][..., first:].transpose(0, 2, 1), d).sum(0)
+        return below
+
+    def _below(self, d: Array, number: int) -> Array:
+        """The gradient at the layer before, in front of its σ. It spends that layer's results."""
+        n, weight = d.shape[2], self._weights[number].transpose(0, 2, 1)
+        result = self._gradients[number - 1][..., :n]
+        # One output makes an outer product, which is faster as a plain one.
+        product = np.multiply if weight.shape[2] == 1 else np.matmul
+        product(weight, d, out=result)
+        self._activation.descend(result, self._results[number - 1][..., -n:])
+        if self._normalize:
+            self._through_norm(result, number - 1)
+        return result
 
     def _standardize(self, number: int) -> None:
         """z ← (z − mean z)/deviation, over a layer's units."""
         y, kept = self._results[number], self._standardized[number]
         share = self._shares[number]
-        y -= np.matmul(y, share)
+        y -= np.matmul(share, y)
         np.multiply(y, y, out=kept)
-        inverse = np.matmul(kept, share)
+        inverse = np.matmul(share, kept)
         inverse += _EPSILON
         np.sqrt(inverse, out=inverse)
         np.divide(np.float32(1.0), inverse, out=self._inverses[number])
@@ -172,24 +204,29 @@ class TwinCritics:
 
     def _through_norm(self, d: Array, number: int) -> None:
         """d ← (d − mean d − ẑ·mean(d·ẑ))/deviation."""
-        kept, share = self._standardized[number], self._shares[number]
+        n, share = d.shape[2], self._shares[number]
+        kept = self._standardized[number][..., -n:]
         product = d * kept
-        kept *= np.matmul(product, share)
-        d -= np.matmul(d, share)
+        kept *= np.matmul(share, product)
+        d -= np.matmul(share, d)
         d -= kept
-        d *= self._inverses[number]
+        d *= self._inverses[number][..., -n:]
 
-    def _make_room(self, rows: int) -> None:
-        self._rows = rows
-        widths = [weight.shape[1] for weight in self._weights]
-        self._x = np.empty((rows, self._weights[0].shape[2]), np.float32)
-        self._results = [np.empty((2, rows, width), np.float32) for width in widths]
-        self._gradients = [np.empty_like(result) for result in self._results[:-1]]
-        self._ones = np.ones((1, rows), np.float32)
+    def _make_room(self, steps: int) -> None:
+        self._steps = steps
+        k, last, _ = self._weights[-1].shape
+        widths = [weight.shape[2] for weight in self._weights]
+        self._inputs = [
+            np.ones((k if number else 1, width + 1, steps), np.float32)
+            for number, width in enumerate(widths)
+        ]
+        self._results = [x[:, :-1] for x in self._inputs[1:]]
+        self._gradients = [np.empty_like(result) for result in self._results]
+        self._results.append(np.empty((k, last, steps), np.float32))
         if self._normalize:
-            self._standardized = [np.empty_like(result) for result in self._results[:-1]]
-            self._inverses = [np.empty((2, rows, 1), np.float32) for _ in widths[:-1]]
-            self._shares = [np.full((width, 1), 1.0 / width, np.float32) for width in widths[:-1]]
+            self._standardized = [np.empty_like(each) for each in self._gradients]
+            self._inverses = [np.empty((k, 1, steps), np.float32) for _ in self._gradients]
+            self._shares = [np.full((1, width), 1.0 / width, np.float32) for width in widths[1:]]
 
 
 class SoftActorCritic(Perceptron):
@@ -210,22 +247,28 @@ class SoftActorCritic(Perceptron):
         gradient: Array | None = None,
     ) -> None:
         activation = experiment.network.activation
-        policy = [entry for entry in entries if entry[0].startswith("policy")]
+        policy = [entry for entry in entries if entry[0].startswith(_ACTS)]
         size = Signature.of(policy).size
         super().__init__(policy, activation, vector, None if gradient is None else gradient[:size])
         signature = Signature.of(entries)
         self.parts = unflatten(vector[: signature.size], signature)
-        self.critics: TwinCritics | None = None
+        self.critics: Perceptrons | None = None
         if len(policy) == len(entries):
             return
         slopes = None if gradient is None else unflatten(gradient, signature)
-        names = [name for name in self.parts if name.startswith("critics")]
-        self.critics = TwinCritics(
-            [self.parts[name] for name in names],
-            activation,
-            experiment.algorithm.layer_norm,
-            None if slopes is None else [slopes[name] for name in names],
-        )
+
+        def stack(name: str, normalize: bool) -> Perceptrons:
+            """The layers of this name, of each twin or of one."""
+            names = [each for each in self.parts if each.startswith(name)]
+            own, theirs = (
+                [array[each] if name == "critics" else array[each][None] for each in names]
+                for array in (self.parts, slopes or self.parts)
+            )
+            return Perceptrons(own, activation, normalize, theirs if slopes else None)
+
+        self._actor = stack("policy", False)
+        self._at_deviation = None if slopes is None else slopes.get("log_deviation")
+        self.critics = stack("critics", experiment.algorithm.layer_norm)
         self.log_alpha = self.parts["temperature.log_alpha"]
         self._at_log_alpha = None if slopes is None else slopes["temperature.log_alpha"]
 
@@ -245,7 +288,10 @@ class SoftActorCritic(Perceptron):
         layout(observation_space, action_space, settings)  # refuses what is no vector
         width, numbers = (observation_space.shape or ())[0], columns(action_space)
         entries: list[tuple[str, tuple[int, ...]]] = []
-        stacks = {"policy": (width, *settings.hidden, 2 * numbers)}
+        if settings.sde_steps:
+            entries.append(("log_deviation", (settings.hidden[-1], numbers)))
+        outputs = numbers if settings.sde_steps else 2 * numbers
+        stacks = {"policy": (width, *settings.hidden, outputs)}
         if not acts_only:
             stacks["critics"] = (width + numbers, *settings.hidden, 1)
         for stack, sizes in stacks.items():
@@ -260,55 +306,21 @@ class SoftActorCritic(Perceptron):
         """Draws the initial numbers as `network.initialization` says; α is 1."""
         initialize_soft(self.parts, experiment, rng)
 
-    def forward(self, observations: Array) -> tuple[Array, Array]:
+    def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         """As `Perceptron.forward`."""
-        outputs = self._policy.forward(observations)
+        outputs = self._act(observations)
         if self.critics is None:
             return outputs, np.full(len(outputs), np.nan, np.float32)
         x = self.critics.inputs(len(outputs))
         width = observations.shape[1]
-        x[:, :width] = observations
-        np.tanh(outputs[:, : outputs.shape[1] // 2], out=x[:, width:])
-        return outputs, self.critics.forward().min(0)
+        x[:width] = observations.T
+        np.tanh(outputs[:, : outputs.shape[1] // 2].T, out=x[width:])
+        return outputs, self.critics.forward()[:, 0].min(0)
 
     __call__ = forward
 
-    def policy(self, observations: Array) -> Array:
-        """The outputs alone, (B, 2·columns). The next call overwrites them."""
-        return self._policy.forward(observations)
-
-    def target(
-        self,
-        following: Array,
-        rewards: Array,
-        discounts: Array,
-        noise: Array,
-        behind: SoftActorCritic,
-    ) -> Array:
-        """y = r + γ(min Q⁻(s′, a′) − α·log π(a′|s′)), float32 (B,), with a′ of the policy.
-
-        Haarnoja et al. 2018, eq. 3 and 7, with the smaller of two target critics (§4.2).
-
-        Args:
-            following: s′, (B, observation).
-            rewards, discounts: r, and γ or 0 after a termination, (B,).
-            noise: standard normal, (B, columns).
-            behind: the network over θ⁻.
-        """
-        assert behind.critics is not None
-        new = drawn(self.policy(following), noise)
-        x = behind.critics.inputs(len(following))
-        width = following.shape[1]
-        x[:, :width] = following
-        x[:, width:] = new.actions
-        soft: Array = behind.critics.forward().min(0)
-        soft -= math.exp(float(self.log_alpha)) * new.log_pi
-        soft *= discounts
-        soft += rewards
-        return soft
-
     def learn(
-        self, observations: Array, actions: Array, targets: Array, noise: Array, entropy: float
+        self, steps: Transitions, noise: Array, entropy: float, behind: SoftActorCritic
     ) -> dict[str, Array]:
         """Writes the whole gradient of
 
@@ -316,58 +328,84 @@ class SoftActorCritic(Perceptron):
             + mean of α·log π(a_π|s) − min Q(s, a_π)       (the policy alone)
             − mean of log α·(log π(a_π|s) + H̄)             (log α alone)
 
-        with a_π = tanh(m + σε): Haarnoja et al. 2018, eq. 5, 9 and 18, the last with log α in the
+        with y = r + γ(min Q⁻(s′, a′) − α·log π(a′|s′)) and a_π, a′ = tanh(m + σε): Haarnoja et al.
+        2018, eq. 3, 5, 7, 9 and 18, with the smaller of two target critics (§4.2) and log α in the
         place of α.
 
         Args:
-            observations, actions: s (B, observation) and a (B, columns).
-            targets: y (B,).
-            noise: ε (B, columns), standard normal.
+            steps: s, a, r, s′, and γ or 0 after a termination, of B steps.
+            noise: ε of a′ and of a_π, (2, B, columns), standard normal.
             entropy: H̄, the policy's target.
+            behind: the network over θ⁻.
 
         Returns:
-            Q₁ and Q₂ of a (2, B), those of a_π (2, B), and log π(a_π|s) (B,).
+            `targets` y (B,), `known` Q₁ and Q₂ of a (2, B), `own` those of a_π (2, B), and `log_pi`
+            log π(a_π|s) (B,).
         """
         assert self.critics is not None
-        count, width = observations.shape
-        new = drawn(self.policy(observations), noise)
-        x = self.critics.inputs(2 * count)
-        x[:count, :width] = observations
-        x[count:, :width] = observations
-        x[:count, width:] = actions
-        x[count:, width:] = new.actions
-        values = self.critics.forward().copy()
-        known, own = values[:, :count], values[:, count:]
+        _, count, columns = noise.shape
+        width = steps.observations.shape[1]
+        alpha = math.exp(float(self.log_alpha))
+        seen = self._actor.inputs(2 * count)
+        seen[:, :count], seen[:, count:] = steps.following.T, steps.observations.T
+        outputs = self._actor.forward()[0]
+        if self._log_deviation is not None:
+            variances = np.exp(2.0 * self._log_deviation[0])
+            squares = np.square(self._actor.features)
+            variance = variances.T @ squares
+            variance += np.float32(LEAST_VARIANCE)
+            outputs = np.concatenate((outputs, np.float32(0.5) * np.log(variance)))
+        new = drawn(outputs, noise.reshape(2 * count, columns).T)
+
+        x = self.critics.inputs(count)
+        x[:width], x[width:] = seen[:, :count], new.actions[:, :count]
+        targets: Array = self.critics.forward(behind.critics)[:, 0].min(0)
+        targets -= np.float32(alpha) * new.log_pi[:count]
+        targets *= steps.discounts
+        targets += steps.rewards
+
+        x[:width], x[width:] = seen[:, count:], steps.actions.T
+        known = self.critics.forward()[:, 0].copy()
         share = np.float32(1.0 / count)
-        slopes = np.empty_like(values)
-        np.subtract(known, targets, out=slopes[:, :count])
-        slopes[:, :count] *= share
-        first = own[0] <= own[1]
-        slopes[0, count:] = first * -share
-        slopes[1, count:] = ~first * -share
-        at_actions = self.critics.backward(slopes, count)[:, width:]
-        alpha = np.float32(math.exp(float(self.log_alpha)) * float(share))
+        slopes = known - targets
+        slopes *= share
+        self.critics.backward(slopes[:, None])
+
+        actions, log_pi = new.actions[:, count:], new.log_pi[count:]
+        x[width:] = actions
+        own = self.critics.forward()[:, 0].copy()
+        np.less_equal(own[0], own[1], out=slopes[0])
+        np.subtract(np.float32(1.0), slopes[0], out=slopes[1])
+        slopes *= -share
+        at_actions = self.critics.at_inputs(slopes[:, None], width)
         # With u = m + σε: ∂log π/∂u = 2a through tanh alone, and ∂log π/∂log σ = −1 beside it.
-        at_u = 1.0 - new.actions * new.actions
+        at_outputs = np.empty((1, 2 * columns, count), np.float32)
+        at_u, at_log_deviation = at_outputs[0, :columns], at_outputs[0, columns:]
+        alpha_share = np.float32(alpha) * share
+        np.multiply(actions, actions, out=at_u)
+        np.subtract(np.float32(1.0), at_u, out=at_u)
         at_u *= at_actions
-        at_u += (np.float32(2.0) * alpha) * new.actions
-        at_outputs = np.empty((count, 2 * noise.shape[1]), np.float32)
-        at_outputs[:, : noise.shape[1]] = at_u
-        at_u *= new.spread
-        at_u -= alpha
-        at_u *= new.within
-        at_outputs[:, noise.shape[1] :] = at_u
-        self._policy.backward(at_outputs, False)
+        at_u += (np.float32(2.0) * alpha_share) * actions
+        np.multiply(at_u, new.spread[:, count:], out=at_log_deviation)
+        at_log_deviation -= alpha_share
+        at_log_deviation *= new.within[:, count:]
+        if self._log_deviation is not None:
+            at_log_deviation /= variance[:, count:]
+            assert self._at_deviation is not None
+            np.matmul(squares[:, count:], at_log_deviation.T, out=self._at_deviation)
+            self._at_deviation *= variances
+            at_outputs = at_outputs[:, :columns]
+        self._actor.backward(at_outputs)
         assert self._at_log_alpha is not None
-        self._at_log_alpha[...] = -(float(new.log_pi.mean()) + entropy)
-        return {"known": known, "own": own, "log_pi": new.log_pi}
+        self._at_log_alpha[...] = -(float(log_pi.sum()) / count + entropy)
+        return {"targets": targets, "known": known, "own": own, "log_pi": log_pi}
 
 
 def initialize_soft(
     parts: dict[str, Array], experiment: Experiment, rng: np.random.Generator
 ) -> None:
     """Draws the initial numbers of a network of `SoftActorCritic.layout`, which are written to."""
-    policy = [(name, part) for name, part in parts.items() if name.startswith("policy")]
+    policy = [(name, part) for name, part in parts.items() if name.startswith(_ACTS)]
     if "temperature.log_alpha" not in parts:
         value = [("value.weight", np.empty((1, 1), np.float32))]
         initialize([*policy, *value], experiment.network, rng)
@@ -383,5 +421,6 @@ def initialize_soft(
     (_, weight), (_, bias) = policy[-2:]
     if experiment.network.initialization != "orthogonal":  # whose gain is as small
         weight *= 0.01
-    bias[: len(bias) // 2] = 0.0
-    bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION
+    bias[:] = 0.0
+    if "log_deviation" not in parts:
+        bias[len(bias) // 2 :] = INITIAL_LOG_DEVIATION

@@ -10,7 +10,7 @@ Laws of this file:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isfinite, nan, prod, sqrt
@@ -186,6 +186,19 @@ def _blend(parent: Vector, child: Vector, kept: Vector, taken: Vector) -> None:
     # (1−α)p + αc and not p + α(c−p): the second overflows for finite p and c of opposite sign.
     np.multiply(parent, kept, parent)
     np.add(parent, np.multiply(child, taken), parent)
+
+
+def checksum(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    """BLAKE2b (128 bits, hex) of all metadata but `"checksum"`, then of all tensors, sorted by
+    name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(metadata.keys() - {"checksum"}):
+        digest.update(f"{key}={metadata[key]}\n".encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name}:{array.dtype.str}{list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

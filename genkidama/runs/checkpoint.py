@@ -16,7 +16,6 @@ Laws of this file:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -34,6 +33,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, unflatten
+from genkidama.protocol.vector import checksum as _checksum
 from genkidama.runtime.files import disk_errors, make_folder, write_atomically
 from genkidama.server.rules.blend import RuleState
 from genkidama.server.trial import STATE_PREFIX, Snapshot
@@ -116,18 +116,6 @@ def save(
 def _not_finite(tensors: RuleState) -> str:
     """The first of these arrays that holds NaN or infinity; empty if none does."""
     return next((name for name, array in tensors.items() if not is_finite(array.reshape(-1))), "")
-
-
-def _checksum(tensors: RuleState, metadata: dict[str, str]) -> str:
-    """BLAKE2b (128 bits, hex) of all metadata but itself, then of all tensors, sorted by name."""
-    digest = hashlib.blake2b(digest_size=16)
-    for key in sorted(metadata.keys() - {_CHECKSUM}):
-        digest.update(f"{key}={metadata[key]}\n".encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f"{name}:{array.dtype.str}{list(array.shape)}\n".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def load(path: str | Path) -> Checkpoint:

@@ -58,8 +58,9 @@ def steps_of(
 ) -> Iterator[tuple[Any, Any, float]]:
     """One episode, as it is evaluated. The seed's last number is the episode's.
 
-    Yields before each step the observation, the next action, as the environment takes it, and the
-    undiscounted return so far; at the end None in place of the action.
+    Yields before each step the observation, behind the state of a memory if there is one, the next
+    action, as the environment takes it, and the undiscounted return so far; at the end None in
+    place of the action.
     """
     sequence = np.random.SeedSequence(seed)
     outputs = model.network.acting()
@@ -67,12 +68,15 @@ def steps_of(
     head = model.head
     choose = head.mode if greedy else head.sampler(np.random.default_rng(sequence), 0.0)
     observation = (starts or StartStates()).begin(environment, seed[-1], sequence)
+    observation = model.recalled(observation)
     total, over = 0.0, False
     while not over:
         seen = observation if normalize is None else normalize(observation)
         action = head.to_environment(choose(outputs(seen)))
+        state = model.network.state if model.memory else None
         yield observation, action, total
         observation, reward, terminated, truncated, _ = environment.step(action)
+        observation = model.recalled(observation, state)
         total += as_number(reward)
         over = terminated or truncated
     yield observation, None, total

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import INVALID
 from genkidama.learning.forms import as_tensors, load_tensors
 from genkidama.runs.codegen import ActingNetwork, acting_network, prefixed, to_c, to_js
@@ -83,11 +83,17 @@ def export(policy: Policy, form: str, path: str | Path) -> Export:
         path: the file.
 
     Raises:
-        ConfigurationError: its network or head has no such form, or torch is missing for ONNX.
+        ConfigurationError: its network or head has no such form, as one with a memory, or torch is
+            missing for ONNX.
         EnvironmentFailure: the file computes something else than NumPy, another package is missing,
             or it cannot be written; an older one stays as it was.
     """
     path = Path(path)
+    if memory := policy.model.memory:
+        raise ConfigurationError(
+            f"network.memory = {memory}: a policy with a memory has no form in C, JavaScript or "
+            "ONNX; play it in Python, as policy.predict(observation, state)"
+        )
     made = FORMS[form](policy, path)
     if made.run is None:
         checked = f"not compared with NumPy: there is no {made.checker} here"

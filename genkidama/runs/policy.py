@@ -23,6 +23,7 @@ from genkidama.learning.forms import as_tensors
 from genkidama.learning.heads import Categorical, Gaussian, MultiCategorical
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.observations import FlatBox
+from genkidama.learning.recurrence import behind
 from genkidama.learning.spaces import spaces_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import SPACES, Checkpoint
@@ -127,11 +128,11 @@ class Policy:
     def predict(
         self,
         observation: Any,
-        state: None = None,
+        state: Array | None = None,
         episode_start: Any = None,
         deterministic: bool = False,
         action_mask: Any = None,
-    ) -> tuple[Any, None]:
+    ) -> tuple[Any, Array | None]:
         """The action for one observation, or those for many, as Stable-Baselines3 has it.
 
         Observations are normalized here if the experiment says so.
@@ -139,19 +140,22 @@ class Policy:
         Args:
             observation: of the shape of `observation_space`, or (n, that shape). Also one in parts
                 (Dict, Tuple) as the environment itself gives it.
-            state, episode_start: unused; a policy here remembers nothing.
+            state: what the call before has returned, (H,) or (n, H), of a policy with a memory
+                (`network.memory`); None at the beginning. One without ignores it.
+            episode_start: whether the observation, or which of them (n,), begins an episode: the
+                state before it is then forgotten.
             deterministic: takes the most probable action instead of a sampled one.
             action_mask: of that one observation, if it is not in it.
 
         Returns:
             The action as the environment takes it, or an array of n of them, or a list where they
-            are in parts; and None, which stands in the place of a recurrent state.
+            are in parts; and the new state, or None without a memory.
 
         Raises:
-            ValueError: the observation has another shape.
+            ValueError: the observation or the state has another shape.
         """
-        shape = self.model.observation_shape
         space = self.observation_space
+        shape = space.shape or ()
         if isinstance(space, MaskedBox) and (
             action_mask is not None or isinstance(observation, dict)
         ):
@@ -164,27 +168,56 @@ class Policy:
                 f"an observation of shape {given.shape}: expected {shape}, or n of them as "
                 f"(n, {', '.join(map(str, shape))})"
             )
+        alone = given.ndim == len(shape)
+        if self.model.memory:
+            given = self._recalled(given[None] if alone else given, state, episode_start)
+            given = given[0] if alone else given
         if self._normalize is not None:
             given = self._normalize(given)
         head = self.model.head
         choose = head.mode if deterministic else self._sample
-        if given.ndim == len(shape):
-            return head.to_environment(choose(self._one(given))), None
-        actions = [head.to_environment(choose(row)) for row in self._many(given)]
-        return actions if self.action_space.shape is None else np.asarray(actions), None
+        if alone:
+            found: Any = head.to_environment(choose(self._one(given)))
+        else:
+            actions = [head.to_environment(choose(row)) for row in self._many(given)]
+            found = actions if self.action_space.shape is None else np.asarray(actions)
+        if not self.model.memory:
+            return found, None
+        after = np.array(self.model.network.state)  # the next call may overwrite it
+        return found, after[0] if alone else after
 
-    def explain(self, observation: Any) -> Explanation:
+    def explain(self, observation: Any, state: Array | None = None) -> Explanation:
         """Explains one observation: probabilities, or means ± spread, or Q values; and V(s).
 
+        Args:
+            observation: of the shape of `observation_space`.
+            state: of a policy with a memory, as for `predict`: that before this observation.
+
         Raises:
-            ValueError: the observation has another shape.
+            ValueError: the observation or the state has another shape.
         """
-        given = np.asarray(observation)
-        if given.shape != self.model.observation_shape:
-            raise ValueError(
-                f"an observation of shape {given.shape}: expected {self.model.observation_shape}"
-            )
+        given, shape = np.asarray(observation), self.observation_space.shape
+        if given.shape != shape:
+            raise ValueError(f"an observation of shape {given.shape}: expected {shape}")
+        if self.model.memory:
+            given = self._recalled(given[None], state)[0]
         return explain(self.model, given)
+
+    def _recalled(self, observations: Array, state: Any, starts: Any = None) -> Array:
+        """Observations (n, …) behind the states of the memory."""
+        shape = len(observations), self.model.memory
+        states = np.zeros(shape, np.float32)
+        if state is not None:
+            given = np.asarray(state, np.float32)
+            if given.shape not in (shape, shape[1:] if len(observations) == 1 else shape):
+                raise ValueError(
+                    f"a state of shape {given.shape}: expected {shape[1:]} for one observation, or "
+                    f"{shape} for {len(observations)}"
+                )
+            states[:] = given
+        if starts is not None:
+            states[np.broadcast_to(np.asarray(starts, np.bool_).reshape(-1), len(states))] = 0.0
+        return behind(states, observations)
 
     def to_c(self, path: str | Path) -> Path:
         """Writes the policy as one header, C99 and C++, for a robot's firmware.

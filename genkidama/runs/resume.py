@@ -51,6 +51,8 @@ def prepare_directory(
     """
     path = Path("runs" if out is None else out)
     allow = modules(experiment.to_dict())
+    if experiment.algorithm.demonstrations:
+        experiment = _with_readable(experiment)
     try:
         if resume is not None:
             if out is not None and Path(out) != Path(resume):
@@ -77,6 +79,22 @@ def prepare_directory(
             f"--out {path}: cannot be written: {error.strerror}; choose another directory"
         ) from None
     return Run(path, modules(experiment.to_dict()))  # a notebook's class has a module now
+
+
+def _with_readable(experiment: Experiment) -> Experiment:
+    """The experiment, with paths of demonstrations that hold in any folder of this machine.
+
+    Raises:
+        ConfigurationError: one is not there.
+    """
+    paths = [Path(path).absolute() for path in experiment.algorithm.demonstrations]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigurationError(
+                f"algorithm.demonstrations: {path}: no such file; "
+                f"`genkidama play --record {path}` makes one"
+            )
+    return experiment.with_settings({"algorithm.demonstrations": list(map(str, paths))})
 
 
 def _lock(path: Path) -> None:

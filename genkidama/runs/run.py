@@ -26,6 +26,7 @@ import msgspec
 
 from genkidama._version import pip_install
 from genkidama.config import plugin
+from genkidama.config.examples import ZOO, trained
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import sharded_checkpoint
@@ -367,11 +368,13 @@ class SelectedWeights:
 
 
 def weights_of(target: Run | str | Path, *, best: bool = True) -> SelectedWeights:
-    """The weights of a run, its directory, a search's, or a checkpoint file.
+    """The weights of a run, its directory, a search's, a checkpoint file, or `"zoo:NAME"`.
 
     Of a run it takes the best by mean training return, if one is known and wanted; otherwise the
-    newest. Of a search, the run is its best trial.
+    newest. Of a search, the run is its best trial. Of the zoo nothing is written, so it is no run.
     """
+    if str(target).startswith(ZOO):
+        return SelectedWeights(None, Run.open(trained(str(target))).load())
     if not isinstance(target, Run) and not Path(target).is_dir():
         return SelectedWeights(None, sharded_checkpoint.load(Path(target)))
     run = best_trial_of(target if isinstance(target, Run) else Run.open(target))

@@ -13,6 +13,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from genkidama.config.examples import ZOO, trained
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.config.plugin import every
@@ -31,8 +32,8 @@ def found_weights(name: str | Path) -> Path:
     """The run directory or checkpoint file that is meant, fetched if it lies elsewhere.
 
     Args:
-        name: a run's directory, a checkpoint file, or a name that a plug-in knows, as a repository
-            of the Hugging Face Hub, `"NAME/REPO"`.
+        name: a run's directory, a checkpoint file, `"zoo:NAME"`, or a name that a plug-in knows,
+            as a repository of the Hugging Face Hub, `"NAME/REPO"`.
 
     Raises:
         ConfigurationError: there is no such thing.
@@ -41,6 +42,8 @@ def found_weights(name: str | Path) -> Path:
     path = Path(name)
     if path.exists():
         return path
+    if str(name).startswith(ZOO):
+        return trained(str(name))
     for _, fetch in every("weights"):
         if (fetched := fetch(str(name))) is not None:
             return Path(fetched)

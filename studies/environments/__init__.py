@@ -1,0 +1,1 @@
+"""Twenty-three environments, with what `genkidama init` writes and with other programs."""

@@ -1,204 +1,242 @@
-"""The same seconds in a dozen environments, with our files and with Stable-Baselines3's PPO.
+"""The same seconds in 23 environments: what `genkidama init` writes, Stable-Baselines3, and SBX.
 
-Question: what return does a newcomer get in which environment, after how long, and what would he
-have got from Stable-Baselines3?
+Question: what return does a newcomer get in which environment after how long, and what would he
+have got from other programs in the same time, and with the same steps?
 
-Method: `genkidama train` with the file of the table, or with what `genkidama init` writes for the
-environment, stopped after the seconds of the table; the weights that it chooses at its end play 100
-sampled episodes. Then Stable-Baselines3's PPO trains for as many seconds with the settings of its
-zoo, or its defaults where the zoo has none (MinAtar, FrozenLake), and plays 100 sampled episodes
-with its last weights, as its own `learn` leaves them. Each has the whole machine, one after the
-other. Start-up does not count.
+Method: five programs of training. `genkidama`: the file of `genkidama init --environment ID`, and
+the command that it prints. `sb3-zoo`: Stable-Baselines3's PPO with the settings of its zoo, or its
+defaults where that has none. `sb3-ours`: Stable-Baselines3 with the settings of our file, as far as
+it has them. `sbx-zoo`: SBX, the same in JAX, with the zoo's, in ten environments. Each trains for
+the seconds of the environment and has the whole machine, one after the other; start-up does not
+count. Then the last weights of each play 100 sampled episodes (fewer where they are slow), and
+`random` plays as many. Along each run the mean return of the last 100 training episodes is noted,
+with seconds and steps. Steps are the environment's own.
 
-Every run is a line in the results, and is not repeated once it is there. Stop and go on at will.
-It takes `make peers`.
+At equal wall clock the returns of the last weights are compared, at equal steps the training means
+where the shorter run ends. A win or loss is a difference of the seeds' medians whose 95 % interval
+leaves 0 out; all else is a tie.
 
+Every run is a line in the results, and is not repeated once it is there. Stop it in any way, and go
+on with the same command. It takes `make peers`, and the machine for itself.
+
+    python -m studies.environments plan          how long it takes
     python -m studies.environments run [--seeds 1 2 3]
-    python -m studies.environments report        the table, in docs/results/environments.md
+    python -m studies.environments run --smoke   5 s of each, into build/environments
+    python -m studies.environments report        the tables, in docs/results/environments.md
+    python -m studies.environments publish       the best weights, to examples/zoo
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from typing import Any
 
+from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
+from genkidama.runtime.machine import end_with_parent
 from studies import store
+from studies.environments import gallery, tables
+from studies.environments.peer_settings import our_plan, zoo_plan
+from studies.environments.tasks import OF, PROGRAMS, RANDOM, SEEDS, Condition, Task, plan
 from studies.store import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results/environments.md"
-EPISODES = 100
+ZOO, ZOO_PAGE = ROOT / "examples/zoo", ROOT / "docs/notes/zoo.md"
+WORK = ROOT / "build/environments"
+PYTHON = ROOT / "benchmarks/.venv/bin/python"
+PEER = Path(__file__).parent / "peers/train.py"
+#: Of a smoke: seconds, and episodes.
+SMOKE = 5.0, 1
 
 
-@dataclass(frozen=True)
-class Task:
-    """An environment, and how long it is trained in."""
+class Runs:
+    """The ways to the row of a run.
 
-    environment: str
-    seconds: float
-    #: Below `examples/`; empty for the file of `genkidama init`.
-    file: str = ""
-    #: What differs from that file: `--set`.
-    changes: tuple[str, ...] = ()
+    Args:
+        python: has Genkidama's dependencies, those of its peers, and the environments.
+        work: weights of ours are kept there, for `publish`.
+        smoke: trains and judges briefly.
+    """
 
+    def __init__(self, python: Path, work: Path, smoke: bool = False) -> None:
+        self.python, self.work, self.smoke = python, work, smoke
 
-def _minatar(name: str, game: str) -> Task:
-    changes = () if game == "breakout" else (f'environment.options.game="{game}"',)
-    return Task(f"MinAtar/{name}-v1", 90.0, "minatar/breakout.toml", changes)
-
-
-TASKS = (
-    Task("CartPole-v1", 10.0, "cartpole/cartpole.toml"),
-    Task("Acrobot-v1", 20.0),
-    Task("FrozenLake-v1", 20.0),
-    Task("MountainCarContinuous-v0", 20.0),
-    Task("Pendulum-v1", 15.0, "pendulum/pendulum.toml"),
-    Task("LunarLander-v3", 30.0, "lunarlander/lunarlander.toml"),
-    Task("LunarLanderContinuous-v3", 60.0, "lunarlander/continuous.toml"),
-    Task("BipedalWalker-v3", 120.0),
-    _minatar("Breakout", "breakout"),
-    _minatar("SpaceInvaders", "space_invaders"),
-    _minatar("Asterix", "asterix"),
-    _minatar("Freeway", "freeway"),
-)
-OF = {task.environment: task for task in TASKS}
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One run of the plan."""
-
-    environment: str
-    contender: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.environment}, {self.contender}, seed {self.seed}"
-
-
-def _called(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise EnvironmentFailure(f"{' '.join(command)}: {done.stderr[-1000:]}")
-    return done.stdout
-
-
-def ours(task: Task, seed: int, folder: Path) -> Row:
-    """The mean return of a run by the command line."""
-    genkidama = [sys.executable, "-m", "genkidama"]
-    file = str(ROOT / "examples" / task.file)
-    if not task.file:
-        file = "mine.toml"
-        _called([*genkidama, "init", file, "--environment", task.environment], folder)
-    changes = [f"stop.seconds={task.seconds:g}", *task.changes]
-    train = ["train", file, "--out", "run", "--seed", str(seed), "--episodes", str(EPISODES)]
-    _called([*genkidama, *train, *(word for one in changes for word in ("--set", one))], folder)
-    run = folder / "run"
-    found = json.loads((run / "evaluation.json").read_text())
-    return {"mean": found["mean"], "std": found["std"]}
-
-
-def sb3(task: Task, seed: int, folder: Path) -> Row:
-    """The mean return of Stable-Baselines3's PPO after the same seconds."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        raise EnvironmentFailure("the peers are not installed: make peers")
-    options = ["--seed", str(seed), "--seconds", f"{task.seconds:g}", "--episodes", str(EPISODES)]
-    script = str(Path(__file__).parent / "peers/sb3.py")
-    printed = _called([str(python), script, task.environment, *options], folder)
-    row: Row = json.loads(printed.splitlines()[-1])
-    return row
-
-
-CONTENDERS = {"genkidama": ours, "sb3": sb3}
-
-
-def measure(condition: Condition) -> Row:
-    """The row of a run."""
-    with tempfile.TemporaryDirectory() as folder:
-        learn = CONTENDERS[condition.contender]
-        found = learn(OF[condition.environment], condition.seed, Path(folder))
-    return {**vars(condition), "date": time.strftime("%F %T"), **found}
-
-
-def table(rows: list[Row]) -> str:
-    """The table of the page: medians over the seeds that both have."""
-    lines = [
-        "| environment | our file | seconds | return | Stable-Baselines3's | seeds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for task in TASKS:
-        means = {
-            name: {
-                row["seed"]: row["mean"]
-                for row in rows
-                if (row["environment"], row["contender"]) == (task.environment, name)
-            }
-            for name in CONTENDERS
+    def measure(self, condition: Condition) -> Row:
+        """The row of a run."""
+        task = OF[condition.environment]
+        if self.smoke:
+            task = dataclasses.replace(task, seconds=SMOKE[0], episodes=SMOKE[1])
+        learn: dict[str, Callable[[Task, int, Path], Row]] = {
+            "genkidama": self._ours,
+            "sb3-zoo": self._zoo("sb3"),
+            "sb3-ours": self._with_ours,
+            "sbx-zoo": self._zoo("sbx"),
+            RANDOM: self._zoo("random"),
         }
-        seeds = sorted(set.intersection(*(set(each) for each in means.values())))
-        if not seeds:
-            continue
-        name = f"`{task.file}`" if task.file else "`genkidama init`"
-        name += "".join(f", `{change}`" for change in task.changes)
-        first, second = (median(each[seed] for seed in seeds) for each in means.values())
-        lines.append(
-            f"| `{task.environment}` | {name} | {task.seconds:g} | {first:.1f} | {second:.1f} "
-            f"| {len(seeds)} |"
-        )
-    return "\n".join(lines) + "\n"
+        with tempfile.TemporaryDirectory() as folder:
+            found = learn[condition.contender](task, condition.seed, Path(folder))
+        return {**vars(condition), "planned": task.seconds, **found}
+
+    def _ours(self, task: Task, seed: int, folder: Path) -> Row:
+        """A run by the command line."""
+        command = self._initialize(task, folder)
+        changes = ["--set", f"stop.seconds={task.seconds:g}", "--seed", str(seed)]
+        self._genkidama([*command, "--out", "run", *changes, "--episodes", "0"], task, folder)
+        run = folder / "run"
+        judging = ["--newest", "--episodes", str(task.episodes), "--seed", str(seed + 1000)]
+        self._genkidama(["evaluate", "run", *judging], task, folder)
+        found = json.loads((run / "evaluation.json").read_text())
+        points = gallery.curve(run)
+        gallery.keep(run, gallery.place(self.work, task.environment, seed))
+        last = points[-1] if points else (0.0, 0, 0.0)
+        return {
+            "mean": found["mean"],
+            "std": found["std"],
+            "seconds": last[0],
+            "steps": last[1],
+            "curve": gallery.thinned(points),
+        }
+
+    def _zoo(self, program: str) -> Callable[[Task, int, Path], Row]:
+        def learn(task: Task, seed: int, folder: Path) -> Row:
+            return self._peer(program, zoo_plan(task.environment), task, seed, folder)
+
+        return learn
+
+    def _with_ours(self, task: Task, seed: int, folder: Path) -> Row:
+        self._initialize(task, folder)
+        settings = our_plan(Experiment.load(folder / "mine.toml"))
+        return self._peer("sb3", settings, task, seed, folder)
+
+    def _initialize(self, task: Task, folder: Path) -> list[str]:
+        """Writes mine.toml, and returns the words of the command that trains it."""
+        words = ["init", "mine.toml", "--environment", task.environment]
+        said = self._genkidama(words, task, folder)
+        return training_command(said)
+
+    def _genkidama(self, words: list[str], task: Task, folder: Path) -> str:
+        return self._called(["-m", "genkidama", *words], task, folder)
+
+    def _peer(
+        self, program: str, settings: dict[str, Any], task: Task, seed: int, folder: Path
+    ) -> Row:
+        file = folder / "plan.json"
+        file.write_text(json.dumps(settings))
+        options = ["--seconds", f"{task.seconds:g}", "--seed", str(seed)]
+        options += ["--episodes", str(task.episodes)]
+        printed = self._called([str(PEER), program, str(file), *options], task, folder)
+        row: Row = json.loads(printed.splitlines()[-1])
+        return row
+
+    def _called(self, words: list[str], task: Task, folder: Path) -> str:
+        """What a command of the environment with the peers prints."""
+        limit = 3.0 * task.seconds + 20.0 * task.judging + 300.0
+        try:
+            done = subprocess.run(
+                [str(self.python), *words],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=limit,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                preexec_fn=end_with_parent,
+            )
+        except subprocess.TimeoutExpired:
+            raise EnvironmentFailure(f"{shlex.join(words)}: not done after {limit:.0f} s") from None
+        if done.returncode:
+            raise EnvironmentFailure(f"{shlex.join(words)}: {done.stderr[-1000:]}")
+        return done.stdout
 
 
-def filled(page: str, rows: list[Row]) -> str:
-    """The page with the table of these rows between its marks."""
+def training_command(said: str) -> list[str]:
+    """The words behind `genkidama` of the command that `genkidama init` prints.
+
+    Raises:
+        EnvironmentFailure: it prints none.
+    """
+    found = re.search(r"genkidama (train .*)", said)
+    if found is None:
+        raise EnvironmentFailure(f"genkidama init names no command: {said!r}")
+    return shlex.split(found[1])
+
+
+def filled(page: str, table: str) -> str:
+    """The page with this between its marks."""
     begin, end = "<!-- table -->\n", "<!-- end -->"
     before, _, rest = page.partition(begin)
-    return before + begin + table(rows) + end + rest.partition(end)[2]
+    return before + begin + table + end + rest.partition(end)[2]
+
+
+def timetable(left: Sequence[Condition]) -> str:
+    """The sum of what these runs take."""
+    return f"about {sum(one.seconds for one in left) / 3600.0:.1f} h left"
+
+
+def _parsed() -> argparse.Namespace:
+    parser = store.parser("environments", __doc__)
+    parser.add_argument("what", choices=("plan", "run", "report", "publish"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--environments", nargs="+", choices=OF, default=list(OF))
+    programs = (RANDOM, *PROGRAMS)
+    parser.add_argument("--programs", nargs="+", choices=programs, default=programs)
+    parser.add_argument("--python", type=Path, default=PYTHON, help="that of `make peers`")
+    parser.add_argument("--smoke", action="store_true", help="5 s of each, below --work")
+    store.add_places(parser, PAGE.with_suffix(".jsonl"), WORK)
+    options = parser.parse_args()
+    if options.smoke:
+        options.work = options.work / "smoke"
+        options.results = options.work / "smoke.jsonl"
+        options.seeds = options.seeds[:1]
+    return options
 
 
 def main() -> int:
-    parser = store.parser("environments", __doc__)
-    parser.add_argument("what", choices=("run", "report"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--environments", nargs="+", choices=OF, default=list(OF))
-    parser.add_argument("--results", type=Path, default=PAGE.with_suffix(".jsonl"))
-    options = parser.parse_args()
+    options = _parsed()
     rows = store.read(options.results)
+    wanted = plan(options.environments, options.seeds, options.programs)
+    done = {(row["environment"], row["contender"], row["seed"]) for row in rows}
+    missing = [one for one in wanted if (one.environment, one.contender, one.seed) not in done]
+    if options.what == "plan":
+        print(tables.timetable(wanted, missing), end="")
+        return 0
+    if options.what == "publish":
+        for line in gallery.publish(rows, options.work, ZOO):
+            print(line)
+        ZOO_PAGE.write_text(filled(ZOO_PAGE.read_text(), gallery.table(ZOO)))
+        return 0
     well = True
     if options.what == "run":
-        done = {(row["environment"], row["contender"], row["seed"]) for row in rows}
-        wanted = [
-            Condition(environment, contender, seed)
-            for seed in options.seeds
-            for environment in options.environments
-            for contender in CONTENDERS
-        ]
-
-        def announce(left: Sequence[Condition]) -> str:
-            minutes = sum(OF[one.environment].seconds + 15.0 for one in left) / 60.0
-            return f"about {minutes:.0f} min left"
-
-        well = store.run(
-            wanted,
-            [one for one in wanted if tuple(vars(one).values()) not in done],
-            rows,
-            options.results,
-            measure=measure,
-            announce=announce,
-            outcome=lambda row: f"{row['mean']:.1f} ± {row['std']:.1f}",
-        )
-    print(table(rows), end="")
-    PAGE.write_text(filled(PAGE.read_text(), rows))
+        if not options.python.exists():
+            raise EnvironmentFailure(f"{options.python}: is not there; make peers")
+        with store.only_one(options.work):
+            well = store.run(
+                wanted,
+                missing,
+                rows,
+                options.results,
+                measure=Runs(options.python, options.work, options.smoke).measure,
+                announce=timetable,
+                outcome=lambda row: f"{row['mean']:.1f} ± {row['std']:.1f}",
+            )
+    print(tables.document(rows), end="")
+    if options.results == PAGE.with_suffix(".jsonl"):
+        PAGE.write_text(filled(PAGE.read_text(), tables.document(rows)))
     return 0 if well else EnvironmentFailure.exit_code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except EnvironmentFailure as error:
+        sys.exit(f"error: {error}")

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from genkidama.child.collector import Prepared, make_slots
+from genkidama.child.collector import Prepared, first_observations, make_slots
 from genkidama.child.core import core_parts
 from genkidama.child.core_forkserver import _rehearse, build, layout_of, warm_up
 from genkidama.child.shared_memory import core_arrays
@@ -56,6 +57,24 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> Non
     _rehearse(*rehearsal, Prepared(slots))
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
     assert (layout.replay_shape[1] > 16) == (url == "local")
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "waits"), [("tests.environments:Corridor", False), ("CartPole-v1", True)]
+)
+def test_what_begins_at_once_does_not_begin_before_its_core(
+    name: str, waits: bool, lanes: int
+) -> None:
+    """Environments that will rest would keep what a reset leaves in memory."""
+    settings = small(environment={"id": name, "lanes": lanes}, algorithm={"batch_size": 12})
+    slots = make_slots(settings)
+    first = first_observations(settings, slots, 4)
+    if waits:
+        assert first is None
+    else:
+        assert np.shape(first) == ((lanes,) if lanes > 1 else ()) + slots.observation_space.shape
+    slots.close()
 
 
 def test_a_machine_without_an_engines_client_is_told_what_to_install(

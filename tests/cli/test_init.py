@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -38,22 +39,36 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_init_writes_an_experiment_that_can_be_trained(
     way: str, rule: str, exchange: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["init", "--environment", "CartPole-v1", "--way", way]) == 0
-    written, _, ways = capsys.readouterr().out.partition("\n")
+    assert main(["init", "--environment", "Acrobot-v1", "--way", way]) == 0
+    building, written, chosen = capsys.readouterr().out.split("\n", 2)
+    assert building.startswith("Acrobot-v1: building one, and playing random actions")
     assert written == "experiment.toml: written; train it: genkidama train experiment.toml"
-    assert f"  {way} (this file): " in ways and " ".join(ways.split()).count(": take it") == 3
+    assert chosen.startswith("First choice: PPO: a step takes ")
+    assert f"  {way} (this file): " in chosen and " ".join(chosen.split()).count(": take it") == 3
     text = Path("experiment.toml").read_text()
     assert "#   genkidama train experiment.toml" in text
+    assert re.search(r"(?m)^# time +a step takes [\d.]+ .s, a reset", text)
+    assert "# Second choice, at the end: DQN: " in text
     experiment = Experiment.load("experiment.toml")
-    assert experiment.environment.id == "CartPole-v1"
+    assert experiment.environment.id == "Acrobot-v1"
     assert (experiment.parent.rule, experiment.child.exchange) == (rule, exchange)
     assert len(experiment.adapts) == (4 if way == "average" else 0)
-    # Each line that is commented out is a setting, too.
-    told = [line.removeprefix("# ") if " = " in line else line for line in text.split("\n")]
-    Path("all.toml").write_text("\n".join(told))
-    everything = Experiment.load("all.toml")
-    assert (everything.stop.seconds, everything.environment.options) == (600, {"continuous": True})
-    assert max(map(len, text.splitlines())) <= 100
+    assert (experiment.stop.mean_return, experiment.stop.seconds) == (-100.0, 600.0)
+
+
+def test_init_writes_the_example_of_an_environment_that_has_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["init", "mine.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "It is the example 'lunarlander', whose settings were tuned" in said
+    assert "Others for it (--example): lunarlander/a3c, lunarlander/averaging," in said
+    told = Path("mine.toml").read_text()
+    assert "\n#   genkidama train mine.toml\n" in told
+    example = (ROOT / "examples/lunarlander/lunarlander.toml").read_text()
+    assert told == example.replace("train lunarlander", "train mine.toml")
+    assert main(["init", "other.toml", "--way", "average"]) == 0
+    assert Experiment.load("other.toml").child.exchange == "chunk"
 
 
 @pytest.mark.parametrize("environment", ["pictures:Small", "pictures:Large", "pictures:Flat"])
@@ -80,7 +95,7 @@ import gymnasium
 import numpy as np
 
 
-class Small(gymnasium.Env):
+class Small(gymnasium.Env):  # it cannot be played
     observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -103,7 +118,9 @@ def test_init_writes_for_images_without_torch_what_works_without(
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.setattr("genkidama.cli.init.find_spec", lambda name: name != "torch" or None)
     assert main(["init", "mine.toml", "--environment", f"pictures:{name}"]) == 0
-    assert "torch is not installed. This file learns without" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "First choice: PPO on a perceptron: torch is not installed" in said
+    assert "With torch, init writes a file with convolutions" in said
     experiment = Experiment.load("mine.toml")
     made = make_environment(experiment.environment)
     assert made.observation_space.shape == (numbers,)
@@ -120,7 +137,44 @@ def test_init_takes_as_many_lanes_as_an_object_has(way: str) -> None:
         == 0
     )
     race = Experiment.load("race.toml")
-    assert (race.environment.lanes, race.algorithm.batch_size) == (6, 1008)
+    assert (race.environment.lanes, race.algorithm.batch_size) == (6, 768)
+
+
+def test_init_moves_no_robot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("robots.py").write_text(ROBOT)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["init", "mine.toml", "--environment", "robots:Arm", "--period", "0.05"]) == 0
+    assert "robots:Arm: building one and not playing it …" in capsys.readouterr().out
+    assert not Path("moved").exists()
+    experiment = Experiment.load("mine.toml")
+    assert (experiment.environment.period, experiment.child.cores) == (0.05, 1)
+    assert (experiment.algorithm.name, experiment.parent.rule) == ("sac", "experience")
+    assert main(["init", "other.toml", "--environment", "robots:Arm"]) == 0
+    assert Path("moved").exists()
+    assert Experiment.load("other.toml").environment.period == 0.0
+    assert main(["init", "bad.toml", "--environment", "robots:Arm", "--period", "-1"]) == 2
+
+
+ROBOT = """
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        Path(__file__).with_name("moved").touch()
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+"""
 
 
 def test_init_refuses_an_environment_that_does_not_exist(

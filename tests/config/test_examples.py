@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.config.examples import about, example, examples, experiment_file
+from genkidama.config.examples import about, example, examples, experiment_file, trained, zoo
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from tests.helpers import ROOT
@@ -37,6 +37,14 @@ def test_another_name_is_the_users_mistake(name: str, words: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         example(name)
     assert str(raised.value).startswith(words)
+
+
+def test_a_trained_policy_has_a_name_too() -> None:
+    assert {"zoo:cartpole", "zoo:lunarlander"} <= set(zoo())
+    assert trained("zoo:cartpole") == ROOT / "examples/zoo/cartpole"
+    assert not any("zoo" in name for name in examples())
+    with pytest.raises(ConfigurationError, match=r"^'zoo:': no trained policy .* zoo:cartpole, "):
+        trained("zoo:")
 
 
 def test_a_file_goes_before_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,8 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
     "replay.port": st.integers(0, 65535),
     "network.sde_steps": st.just(0),
+    "network.memory": st.just(0),
+    "network.sequence_length": naturals,
     "network.log_deviation": st.floats(-20.0, 20.0) | st.just("auto"),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,
@@ -205,6 +207,8 @@ SAC_ONLY = {
     "algorithm.target_rate": st.floats(0.001, 1.0),
     "algorithm.layer_norm": st.booleans(),
     "algorithm.target_entropy": finite | st.just("auto"),
+    "algorithm.demonstrations": st.just([]),
+    "algorithm.demonstration_share": fractions,
 }
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
@@ -787,8 +791,8 @@ def test_a_child_has_the_settings_of_the_entries_with_its_name() -> None:
             {"name": "gpu-*", "settings": {"algorithm.gamma": 0.9}},
             "[[children]] 'gpu-*': settings.algorithm.gamma = 0.9: is the same for all children; "
             "a child may have its own environment.options, environment.lanes, environment.period, "
-            "environment.safe, environment.offline_seconds, child.backend, child.hang_seconds, "
-            "ga3c",
+            "environment.safe, environment.offline_seconds, algorithm.demonstrations, "
+            "child.backend, child.hang_seconds, ga3c",
         ),
         (
             {"name": "gpu-*", "settings": {"environment": {"lanes": 0}}},
@@ -963,6 +967,36 @@ def test_what_nothing_could_be_learned_with_is_refused(
     with pytest.raises(ConfigurationError) as caught:
         Experiment.from_dict(settings, source="x.toml")
     assert str(caught.value) == f"x.toml: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"algorithm": {"name": "sac"}}, "algorithm.name = 'sac': take one of 'a3c', 'ppo', 'vtr"),
+        ({"algorithm": {"name": "dqn"}, **KEPT}, "algorithm.name = 'dqn'"),
+        ({"algorithm": {"name": "mine:Learner"}}, "algorithm.name = 'mine:Learner'"),
+        ({"network": {"name": "mine:Net"}}, "network.name = 'mine:Net'"),
+        ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
+        ({"parent": {"rule": "experience", "browsers": True}}, "parent.browsers = True"),
+        (
+            {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://x:1"}},
+            "replay.url = 'redis://x:1'",
+        ),
+        (
+            {"children": [{"name": "gpu", "settings": {"child.backend": "ga3c"}}]},
+            "child.backend = 'ga3c'",
+        ),
+    ],
+)
+def test_what_has_no_memory_says_so(settings: dict[str, Any], cause: str) -> None:
+    network = {"memory": 64, **settings.get("network", {})}
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({**settings, "network": network})
+    said = str(caught.value)
+    assert f"network.memory = 64: is impossible with {cause}" in said
+    assert said.endswith(", or network.memory to 0")
+    without = {**settings, "network": {**network, "memory": 0}}
+    assert Experiment.from_dict(without).network.memory == 0
 
 
 def test_a_wrong_value_fails_where_it_is_written() -> None:

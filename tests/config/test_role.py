@@ -44,7 +44,8 @@ def test_a_role_by_values(tmp_path: Path) -> None:
             "[settings.network]\nhidden = [8]",
             "settings.network.hidden = [8]: is the same for all children; a child may have "
             "its own environment.options, environment.lanes, environment.period, environment.safe, "
-            "environment.offline_seconds, child.backend, child.hang_seconds, ga3c",
+            "environment.offline_seconds, algorithm.demonstrations, child.backend, "
+            "child.hang_seconds, ga3c",
         ),
         (
             "beta = 0.5",

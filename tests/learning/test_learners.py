@@ -484,16 +484,19 @@ def test_a3c(form: type[Model], reduction: str) -> None:
 
 
 @FORMS
-def test_ppo(form: type[Model]) -> None:
+def test_ppo(form: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
     ours = model(
         "ppo", form=form, gamma=0.9, gae_lambda=1.0, value_coefficient=0.7, epochs=1,
         minibatch_size=N, normalize_advantages=False, clip=0.2,
     )  # fmt: skip
     data = rollout(ours, N)
-    draws = np.random.default_rng(5)
-    data.log_mu = np.log(draws.uniform(0.3, 0.8, N)).astype(np.float32)
+    # The policy before the batch, as if others had moved the weights since.
+    old = np.log(np.random.default_rng(5).uniform(0.3, 0.8, N)).astype(np.float32)
+    given = iter(old)
+    monkeypatch.setattr(ours, "log_probability", lambda *_: old)
 
-    def policy(log_pi: float, log_mu: float, advantage: float) -> float:
+    def policy(log_pi: float, _: float | None, advantage: float) -> float:
+        log_mu = float(next(given))
         ratio = math.exp(log_pi - log_mu)
         clipped.append(abs(ratio - 1.0) > 0.2)
         divergence.append(ratio - 1.0 - (log_pi - log_mu))

@@ -140,10 +140,15 @@ def rollout(n: int) -> Rollout:
 
 
 @pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("older", ["", "acted", "slides"])
 def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
-    normalize: bool,
+    normalize: bool, older: str
 ) -> None:
-    """The whole of PPO once more, in the open, while the weights move under it after every loss."""
+    """The whole of PPO once more, in the open, while the weights move under it after every loss.
+
+    If an older policy μ has acted, a step counts min(1, π_old/μ), or μ stands for π_old if the
+    rollout slides.
+    """
     n, epochs, minibatch = 12, 3, 5
     model, ppo = learner(
         epochs=epochs, minibatch_size=minibatch, normalize_advantages=normalize, clip=0.05
@@ -155,6 +160,16 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
     returns = advantage + values[:n]
     if normalize:  # over the whole batch, once
         advantage = (advantage - advantage.mean()) / advantage.std(ddof=1)
+    if older:
+        mu = np.random.default_rng(9).uniform(0.2, 0.9, n).astype(np.float32)
+        data.log_mu = np.log(mu)
+        weights = [min(1.0, math.exp(old) / one) for old, one in zip(old_log_pi, mu, strict=True)]
+        assert min(weights) < 0.9 and max(weights) == 1.0
+        data.slides = older == "slides"
+        if data.slides:
+            old_log_pi = data.log_mu
+        else:
+            advantage = advantage * weights
 
     order, expected = model.generator(7), []
     parts = [

@@ -260,7 +260,10 @@ def test_an_episode_may_end_while_the_policy_is_late(truncates: bool) -> None:
         ({"environment": {"lanes": 2}}, "environment.lanes = 2: set it to 1"),
         ({"environment": {"safe_seconds": 0.02}}, "safe_seconds = 0.02: an observation is"),
         ({"environment": {"safe_seconds": 0.1}}, "safe_action is taken, which is not there"),
-        ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
+        (
+            {"child": {"backend": "ga3c"}},
+            "child.backend = 'ga3c' has several agents: set it to 'hogwild'",
+        ),
         ({"child": {"cores": "auto"}}, "child.cores = 'auto': set it to 1"),
     ],
 )

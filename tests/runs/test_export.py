@@ -15,7 +15,7 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import codegen, export
 from genkidama.runs.policy import Policy
 from tests.helpers import small, untrained
@@ -34,6 +34,14 @@ class Camera(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(0, 255, (3, 12, 12), np.uint8)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+
+@pytest.mark.parametrize("form", [*CHECKERS, "onnx"])
+def test_a_memory_has_no_other_form(tmp_path: Path, form: str) -> None:
+    policy = Policy(untrained(tmp_path / "run", small(network={"memory": 4})).load())
+    with pytest.raises(ConfigurationError, match=r"network.memory = 4: .* has no form in C, Java"):
+        export.export(policy, form, path := tmp_path / "policy")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("form", CHECKERS)

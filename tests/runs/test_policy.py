@@ -17,17 +17,19 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.evaluation_worker import play
-from genkidama.runs.policy import Policy
+from genkidama.runs.evaluation_worker import play, steps_of
+from genkidama.runs.policy import Policy, explain
 from tests.environments import Doors
 from tests.helpers import untrained
 
 
 def policy_of(folder: Path, name: str, dqn: bool = False, **settings: Any) -> Policy:
-    dueling = settings.pop("dueling", False)
+    dueling, memory = settings.pop("dueling", False), settings.pop("memory", 0)
     experiment = Experiment(
         environment=Environment(id=name, **settings),
-        network=Network(hidden=(16,), initialization="normal", initial_deviation=0.5),
+        network=Network(
+            hidden=(16,), initialization="normal", initial_deviation=0.5, memory=memory
+        ),
         algorithm=Algorithm(name="dqn", dueling=dueling) if dqn else Algorithm(name="a3c"),
         replay=ReplaySettings(steps=1000 if dqn else 0),
     )
@@ -50,6 +52,37 @@ def test_it_plays_as_an_evaluation_does(tmp_path: Path, name: str) -> None:
         total += float(reward)
         over = terminated or truncated
     assert total == expected
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_with_a_memory_it_goes_on_from_the_state_that_it_gave(tmp_path: Path, name: str) -> None:
+    policy = policy_of(tmp_path, name, memory=7, normalize_observations=True)
+    environment = policy.make_environment()
+    state = None
+    episode = steps_of(policy.model, environment, (3, 0), greedy=True)
+    wholes = []
+    for _ in range(9):
+        row, action, _ = next(episode)
+        seen = row[7:].reshape(policy.observation_space.shape)
+        for _ in range(2):  # to ask twice changes nothing
+            said = policy.explain(seen, state)
+        chosen, after = policy.predict(seen, state, deterministic=True)
+        assert np.allclose(chosen, action) and after is not None and after.shape == (7,)
+        assert said.value == pytest.approx(explain(policy.model, row).value, rel=1e-4, abs=1e-6)
+        wholes.append((seen, np.zeros(7) if state is None else state, chosen, after))
+        state = after
+    assert len({tuple(after.round(5)) for *_, after in wholes}) == 9
+    seen, states, chosen, after = (np.array(column) for column in zip(*wholes, strict=True))
+    found, together = policy.predict(seen, states, deterministic=True)
+    assert np.allclose(found, chosen, atol=1e-5) and np.allclose(together, after, atol=1e-5)
+    starts = np.arange(9) % 2 == 0
+    _, begun = policy.predict(seen, states, episode_start=starts, deterministic=True)
+    _, fresh = policy.predict(seen, deterministic=True)
+    assert np.allclose(begun[starts], fresh[starts]) and np.allclose(begun[~starts], after[~starts])
+    assert np.allclose(policy.predict(seen[4], states[4], True)[1], fresh[4], atol=1e-6)
+    with pytest.raises(ValueError, match=r"a state of shape \(6,\): expected \(7,\) for one"):
+        policy.predict(seen[0], np.zeros(6))
+    environment.close()
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])

@@ -27,6 +27,7 @@ from genkidama.learning.perceptron import (
     layout,
     policy_outputs,
 )
+from genkidama.learning.recurrence import packed
 
 Array = npt.NDArray[Any]
 
@@ -112,25 +113,71 @@ class Network(nn.Module):
         return outputs
 
 
-class _BuiltIn(Network):
+class BuiltIn(Network):
     """A network whose log-deviations of Box actions are parameters of their own, or, with
-    `network.sde_steps`, follow from its last hidden layer as `exploration` says."""
+    `network.sde_steps`, follow from its last hidden layer as `exploration` says.
+
+    With `network.memory` a GRU is behind the hidden layers, and an observation stands behind its
+    state, as `genkidama.learning.recurrence` has it.
+    """
 
     #: (columns,), or (features, columns) with gSDE; None without Box actions.
     log_deviation: nn.Parameter | None
 
+    #: None without a memory.
+    memory: nn.GRU | None
+
+    #: Its states after the rows that came last, (m, H).
+    _states: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_parameter("log_deviation", None)
+        self.memory = None
 
-    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def state(self) -> Array:
+        """With a memory: its states after the rows that were acted on last, (m, H)."""
+        if self.by_hand is not None:
+            return self.by_hand.state
+        state: Array = self._states.numpy()
+        return state
+
+    def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
         """The policy's last layer, the values and the policy's last hidden layer."""
         raise NotImplementedError
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Network.forward`; where the space is uint8, observations may be so, too."""
-        outputs, values, features = self.parts(observations)
+    def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:
+        """As `Network.forward`; where the space is uint8, observations may be so, too.
+
+        With a memory, `starts` is bool (B,), true where a sequence begins; without it each row is
+        one.
+        """
+        outputs, values, features = self.parts(observations, *starts)
         return self._with_deviation(outputs, features), values
+
+    def _recalled(
+        self,
+        hidden: Callable[[Tensor], Tensor],
+        rows: Tensor,
+        starts: Array | None = None,
+    ) -> Tensor:
+        """The last hidden layer, given the layers before the memory."""
+        if self.memory is None:
+            return hidden(rows)
+        size = self.memory.hidden_size
+        states, features = rows[:, :size], hidden(rows[:, size:])
+        if starts is None:
+            found: Tensor = self.memory(features[None], states[None].contiguous())[0][0]
+        else:
+            order, places, counts = packed(starts)
+            index = torch.from_numpy(order).to(rows.device)
+            sequences = nn.utils.rnn.PackedSequence(features[index], torch.tensor(counts))
+            begin = states[index[: counts[0]]][None]
+            after, _ = self.memory(sequences, begin)
+            found = after.data[torch.from_numpy(places).to(rows.device)]
+        self._states = found.detach()
+        return found
 
     def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
         if exploration is None or self.by_hand is not None:
@@ -158,7 +205,7 @@ class _BuiltIn(Network):
         return torch.cat((outputs, 0.5 * variance.log()), 1)
 
 
-class ActorCritic(_BuiltIn):
+class ActorCritic(BuiltIn):
     """Perceptrons for policy and value, separate or with shared hidden layers.
 
     For Box actions the logarithms of the standard deviations are parameters of their own that do
@@ -173,14 +220,16 @@ class ActorCritic(_BuiltIn):
     ) -> None:
         super().__init__()
         parts = dict(layout(observation_space, action_space, settings))
-        self._shared = settings.shared
+        self._shared = settings.shared or settings.memory > 0
         outputs, _ = policy_outputs(action_space)
         inputs = next(shape[1] for name, shape in parts.items() if name.endswith("weight"))
         widths = (inputs, *settings.hidden)
-        if settings.shared:
+        if settings.shared or settings.memory:
+            last = settings.memory or widths[-1]
             self.body = _perceptron(widths, settings)
-            self.policy = nn.Sequential(nn.Linear(widths[-1], outputs))
-            self.value = nn.Sequential(nn.Linear(widths[-1], 1))
+            self.memory = nn.GRU(widths[-1], last) if settings.memory else None
+            self.policy = nn.Sequential(nn.Linear(last, outputs))
+            self.value = nn.Sequential(nn.Linear(last, 1))
         else:
             self.policy = _perceptron(widths, settings, outputs)
             self.value = _perceptron(widths, settings, 1)
@@ -188,9 +237,9 @@ class ActorCritic(_BuiltIn):
             self.log_deviation = nn.Parameter(torch.zeros(parts["log_deviation"]))
         _initialize(self, settings)
 
-    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
         vectors = observations.flatten(1)
-        features = hidden = self.body(vectors) if self._shared else vectors
+        features = hidden = self._recalled(self.body, vectors, *starts) if self._shared else vectors
         *layers, last = self.policy
         for layer in layers:
             features = layer(features)
@@ -204,7 +253,7 @@ LARGE = ((16, 8, 4), (32, 4, 2))
 SMALL = ((16, 3, 1),)
 
 
-class Convolutional(_BuiltIn):
+class Convolutional(BuiltIn):
     """Convolutions and dense layers for images, channels first or last (`network.channels`).
 
     Images may have no axis of channels, or be several, one behind the other: their channels are
@@ -262,15 +311,25 @@ class Convolutional(_BuiltIn):
             *_perceptron((channels * height * width, *settings.hidden), settings),
         ]
         self.body = nn.Sequential(*layers)
+        last = settings.memory or settings.hidden[-1]
+        self.memory = nn.GRU(settings.hidden[-1], last) if settings.memory else None
         outputs, deviations = policy_outputs(action_space)
-        self.policy = nn.Linear(settings.hidden[-1], outputs)
-        self.value = nn.Linear(settings.hidden[-1], 1)
+        self._shape = shape
+        self.policy = nn.Linear(last, outputs)
+        self.value = nn.Linear(last, 1)
         if deviations:
-            shape = deviation_shape(settings, settings.hidden[-1], deviations)
+            shape = deviation_shape(settings, last, deviations)
             self.log_deviation = nn.Parameter(torch.zeros(shape))
         _initialize(self, settings)
 
-    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self._recalled(self._features, observations, *starts)
+        return self.policy(hidden), self.value(hidden).squeeze(1), hidden
+
+    def _features(self, observations: Tensor) -> Tensor:
+        """The last hidden layer before a memory."""
+        if self.memory is not None:
+            observations = observations.reshape(-1, *self._shape)
         if self._channels_last:
             observations = observations.movedim(-1, -3)
         if observations.ndim != 4:  # no channels, or several images
@@ -281,8 +340,8 @@ class Convolutional(_BuiltIn):
         images = (
             torch.mul(observations, 1.0 / 128.0).sub_(1.0) if self.takes_bytes else observations
         )
-        hidden = self.body(images)
-        return self.policy(hidden), self.value(hidden).squeeze(1), hidden
+        features: Tensor = self.body(images)
+        return features
 
 
 #: Values of `network.name`, beside import strings.
@@ -298,8 +357,9 @@ def masked(kind: type[Network], shape: tuple[int, ...], size: int) -> type[Netwo
     """
 
     class Masked(kind):  # type: ignore[misc,valid-type]
-        def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-            outputs, values = super().forward(observations[:, :-size].reshape(-1, *shape))
+        def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:
+            seen = observations[:, :-size].reshape(-1, *shape)
+            outputs, values = super().forward(seen, *starts)
             valid = observations[:, -size:] > 0
             return outputs.where(valid, outputs.new_tensor(float(INVALID))), values
 

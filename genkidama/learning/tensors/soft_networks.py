@@ -25,7 +25,7 @@ from genkidama.learning.soft_actor_critic import (
     SoftActorCritic,
     initialize_soft,
 )
-from genkidama.learning.tensors.networks import ACTIVATIONS, ActorCritic, Network
+from genkidama.learning.tensors.networks import ACTIVATIONS, ActorCritic, Array, BuiltIn, Network
 
 
 def log_slope(u: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class _Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.zeros(()))
 
 
-class SoftNetwork(Network):
+class SoftNetwork(BuiltIn):
     """The network of SAC around a network of the kind that the experiment names.
 
     Args:
@@ -137,8 +137,11 @@ class SoftNetwork(Network):
         if plain:
             shapes = SoftActorCritic.layout(observation_space, action_space, experiment, True)
             layers: list[nn.Module] = []
-            for _, shape in shapes[::2]:
-                layers += [nn.Linear(shape[1], shape[0]), ACTIVATIONS[settings.activation]()]
+            for name, shape in shapes:
+                if name == "log_deviation":
+                    self.log_deviation = nn.Parameter(torch.zeros(shape))
+                elif name.endswith("weight"):
+                    layers += [nn.Linear(shape[1], shape[0]), ACTIVATIONS[settings.activation]()]
             self.policy: nn.Module = nn.Sequential(*layers[:-1])
         else:
             self.policy = kind(observation_space, _box(2 * self._columns), settings)
@@ -166,13 +169,19 @@ class SoftNetwork(Network):
 
     def act(self, observations: Tensor) -> Tensor:
         """The policy's outputs (B, 2·columns)."""
-        outputs = self.policy(observations)
-        if isinstance(outputs, tuple):  # of another network: its means
-            outputs = outputs[0][:, : 2 * self._columns]
-        result: Tensor = outputs
-        return result
+        if isinstance(self.policy, Network):
+            outputs: Tensor = self.policy(observations)[0][:, : 2 * self._columns]  # its means
+            return outputs
+        outputs, _, features = self.parts(observations)
+        return self._with_deviation(outputs, features)
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
+        """As `BuiltIn.parts`, of perceptrons; nothing in the place of values."""
+        assert isinstance(self.policy, nn.Sequential)
+        features = self.policy[:-1](observations)
+        return self.policy[-1](features), observations.new_empty(0), features
+
+    def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:
         """As `Network.forward`; values as those of `SoftActorCritic`."""
         outputs = self.act(observations)
         if self._acts_only:

@@ -81,7 +81,9 @@ class TensorModel(Model):
             raise ConfigurationError(f"{setting}: expected a subclass of genkidama.Network")
         self._kind = kind
         if self.mask:
-            kind = masked(kind, observation_space.shape or (), self.mask)
+            seen = observation_space.shape or ()
+            shape = (self.observation_size - self.mask,) if self.memory else seen
+            kind = masked(kind, shape, self.mask)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
             try:

@@ -27,11 +27,12 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
+from genkidama.learning.demonstrations import DemonstrationReplay, beside
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
-from genkidama.learning.rollout import Rollout
+from genkidama.learning.rollout import Replay, Rollout
 from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
@@ -251,6 +252,10 @@ class ReplayLearner(RowLearner):
         self._rng = model.generator(experiment.seed)
         self._buffer = np.empty_like(self._target)
         self._replay: StepReplay
+        paths, rng = experiment.algorithm.demonstrations, np.random.default_rng(experiment.seed)
+        #: Steps beside the replay, which stay.
+        self._demonstrations = DemonstrationReplay(paths, model, rng) if paths else None
+        self._drawn: Replay
         given = experiment.algorithm.updates_per_step
         most = _MOST_NORMALIZED if experiment.algorithm.layer_norm else _MOST_UPDATES
         #: Updates for each step, those that are due, and steps and updates of this process.
@@ -278,6 +283,7 @@ class ReplayLearner(RowLearner):
         model.numbers[model.trainable :] = memory.weights[self._policy :]
         rng = np.random.default_rng((self.experiment.seed, int(memory.added[0])))
         self._replay = StepReplay(memory, self.columns, model, self._scaled, rng)
+        self._drawn = beside(self._replay, self._demonstrations, self.experiment.algorithm)
 
     def publish(self, memory: LearnerMemory) -> None:
         self._kept[:] = self._vector
@@ -337,7 +343,7 @@ class ReplayLearner(RowLearner):
             none,
             nothing,
             progress=progress,
-            replay=self._replay,
+            replay=self._drawn,
             target=self.model.native(self._target),
             due=self._next,
             diagnostics=self._diagnostics,

@@ -65,6 +65,8 @@ def policy_document(
     }
     if experiment.network.name != "actor-critic" or not any(map(_is_policy, parts)):
         return {**found, "problem": "its network is not the one that the page computes"}
+    if experiment.network.memory:
+        return {**found, "problem": "its network has a memory, which the page does not compute"}
     if size > LARGEST:
         return {**found, "problem": f"its weights have {size:,} bytes, and {LARGEST:,} are sent"}
     numbers = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in parts.values())

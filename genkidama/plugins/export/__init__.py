@@ -21,7 +21,7 @@ EXPORT = Verb(
     (
         path(
             "target",
-            "a run directory, a search's (its best trial is taken), or a checkpoint file",
+            "a run directory, a search's (its best trial is taken), a checkpoint file, or zoo:NAME",
             metavar="DIR_OR_CHECKPOINT",
         ),
         option("--as", "the form", choices=FORMS, required=True, dest="form"),

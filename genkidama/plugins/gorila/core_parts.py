@@ -24,6 +24,7 @@ from genkidama.child.core import CorePart, SingleCore
 from genkidama.child.shared_memory import BatchSink, RolloutSink, SharedArray, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
+from genkidama.learning.demonstrations import DemonstrationReplay, beside, check_fits, load
 from genkidama.learning.forms import learner_class
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout
@@ -52,9 +53,17 @@ class ReplayPart(CorePart):
         self.sink, self._replay = make_replay(
             core.memory, core.model, core.draws, core.index, writer, core.pipe.check
         )
+        algorithm = core.model.experiment.algorithm
+        shown = None
+        if algorithm.demonstrations and core.model.experiment.role != "act":
+            shown = DemonstrationReplay(algorithm.demonstrations, core.model, core.draws)
+        self._drawn = beside(self._replay, shown, algorithm)
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
+        # Demonstrations that do not fit are refused before any core is started.
+        for path in experiment.algorithm.demonstrations:
+            check_fits(load(path), model)
         if experiment.shares_replay:
             return {}
         replay, batch = experiment.replay, experiment.algorithm.batch_size
@@ -98,7 +107,7 @@ class ReplayPart(CorePart):
         return LearnerOnly(context) if context.model.experiment.role == "learn" else None
 
     def prepare(self, rollout: Rollout) -> None:
-        rollout.replay = self._replay
+        rollout.replay = self._drawn
 
 
 def make_replay(

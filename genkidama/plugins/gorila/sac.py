@@ -89,7 +89,7 @@ class SquashedGaussian(Gaussian):
     def sampler(
         self, rng: np.random.Generator, epsilon: float, exploration: Exploration | None = None
     ) -> Callable[[Array], Array]:
-        draw = self.together(rng, epsilon, 1)
+        draw = self.together(rng, epsilon, 1, exploration)
         return lambda outputs: draw(outputs[None])[0][0]
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
@@ -109,7 +109,7 @@ class SquashedGaussian(Gaussian):
         rng: np.random.Generator,
         epsilon: float,
         lanes: int,
-        exploration: Exploration | None = None,  # its network has none
+        exploration: Exploration | None = None,
     ) -> Callable[[Array], tuple[Array, list[Any]]]:
         """As `samples_of_lanes` says."""
         rows: list[Array] = []
@@ -117,10 +117,14 @@ class SquashedGaussian(Gaussian):
 
         def sample(outputs: Array) -> tuple[Array, list[Any]]:
             nonlocal rows
-            if not rows:
-                rows = list(rng.standard_normal((_BLOCK, lanes, columns), np.float32))
-            log_deviation = outputs[:, columns:].clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-            actions = np.tanh(outputs[:, :columns] + np.exp(log_deviation) * rows.pop())
+            if exploration is not None:
+                noise = exploration.noise[:lanes]
+            else:
+                if not rows:
+                    rows = list(rng.standard_normal((_BLOCK, lanes, columns), np.float32))
+                log_deviation = outputs[:, columns:].clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
+                noise = np.exp(log_deviation) * rows.pop()
+            actions = np.tanh(outputs[:, :columns] + noise)
             if epsilon:
                 random = np.flatnonzero(rng.random(lanes) < epsilon)
                 actions[random] = rng.uniform(-1.0, 1.0, (len(random), columns))
@@ -201,15 +205,10 @@ class SAC:
         for steps in self._samples(rollout):
             count = len(steps.rewards)
             noise = rng.standard_normal((2, count, columns), np.float32)
-            targets = network.target(
-                steps.following, steps.rewards, steps.discounts, noise[0], behind
-            )
-            found = network.learn(
-                steps.observations, steps.actions, targets, noise[1], self._entropy
-            )
+            found = network.learn(steps, noise, self._entropy, behind)
             if self._due(rollout, count):
-                self._note(rollout, targets, **found)
-            yield partial(_critic_loss, found["known"], targets)
+                self._note(rollout, **found)
+            yield partial(_critic_loss, found["known"], found["targets"])
 
     def _samples(self, rollout: Rollout) -> Iterator[Transitions]:
         """The samples of the updates after a batch; none while the replay has too few steps."""

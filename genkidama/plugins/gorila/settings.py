@@ -52,6 +52,8 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             f"{source}: replay.priority_exponent = {replay.priority_exponent}: with "
             "replay.steps = 0 nothing is kept that could be drawn; set that, too"
         )
+    if algorithm.demonstrations and algorithm.name not in ("dqn", "sac"):
+        _check_demonstrations(experiment, source)
     if algorithm.name in ("dqn", "vtrace", "sac"):
         _check_off_policy(experiment, source)
     if replay.steps and replay.steps < algorithm.batch_size:
@@ -83,6 +85,18 @@ def _check_off_policy(experiment: Experiment, source: str) -> None:
         raise ConfigurationError(
             f"{source}: algorithm.target_updates = 0: with target_versions = 0 too, θ⁻ would never "
             "follow θ; set one of them"
+        )
+
+
+def _check_demonstrations(experiment: Experiment, source: str) -> None:
+    """Checks that an algorithm of the user's own has a replay beside which they can be."""
+    if not experiment.replay.steps or experiment.sends_experience:
+        key, value = "replay.steps", experiment.replay.steps
+        if experiment.sends_experience:
+            key, value = "parent.rule", "experience"
+        raise ConfigurationError(
+            f"{source}: algorithm.demonstrations: are drawn beside the replay of a child, but "
+            f"{key} = {value!r}; set replay.steps and another parent.rule, or take them out"
         )
 
 

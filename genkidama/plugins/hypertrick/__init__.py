@@ -12,6 +12,7 @@ from typing import Any
 
 from genkidama.cli.options import (
     ALLOW,
+    DEMONSTRATIONS,
     OUT,
     SEED,
     WEIGHTS_FROM,
@@ -76,6 +77,7 @@ SEARCH = Verb(
         SEED,
         OUT,
         WEIGHTS_FROM,
+        DEMONSTRATIONS,
         path("--resume", "continue this search"),
         ALLOW,
         setting("search.trials=100"),

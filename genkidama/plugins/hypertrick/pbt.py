@@ -22,12 +22,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from genkidama.plugins.hypertrick.rule import ROUNDING, Decision, Mode, SearchRule, Verdict
-
-if TYPE_CHECKING:
-    from genkidama.plugins.hypertrick.settings import Dimension
+from genkidama.plugins.hypertrick.space import Dimension
 
 
 class PopulationBasedTraining(SearchRule):

@@ -31,7 +31,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict
-from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings
+from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.plugins.hypertrick.space import Dimension
 
 #: The names of the methods in a report.
 TITLES = {

@@ -37,7 +37,8 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.pbt import explore
 from genkidama.plugins.hypertrick.records import PhaseRecord, State, state_after
 from genkidama.plugins.hypertrick.rule import Mode, SearchRule, Verdict
-from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
+from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.plugins.hypertrick.space import parse_space
 from genkidama.protocol.vector import Vector
 from genkidama.server.averaging import Averaging
 from genkidama.server.events import (

@@ -43,7 +43,8 @@ from genkidama.plugins.hypertrick.records import (
 )
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
+from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.plugins.hypertrick.space import Dimension, parse_space
 from genkidama.runs.run import STUDY
 from genkidama.runtime.import_strings import is_import_string, load_object
 

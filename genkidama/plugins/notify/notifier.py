@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,6 +19,7 @@ from genkidama.config.formatting import duration
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.notify import VARIABLE
+from genkidama.plugins.notify.posting import Notice, Poster, service_at
 from genkidama.runs.status import line
 from genkidama.runtime.log import get_logger
 from genkidama.server.events import (
@@ -34,9 +34,6 @@ from genkidama.server.events import (
     Warned,
 )
 
-if TYPE_CHECKING:
-    from genkidama.plugins.notify.posting import Poster
-
 #: Seconds between two notices of a best mean return, or of a warning of the same kind.
 BEST_SECONDS, WARNING_SECONDS = 600.0, 600.0
 
@@ -49,16 +46,6 @@ SILENT_SECONDS = 300.0
 #: Seconds in which the last notice may be posted when the run is over, and when the parent is
 #: stopped before that: whoever stops it does not wait for long.
 _OVER_SECONDS, _STOPPED_SECONDS = 5.0, 1.5
-
-
-class Notice(NamedTuple):
-    """Something to be told."""
-
-    #: `begun`, `best`, `solved`, `ended`, `silent`, `back`, `throttled` or `warning`.
-    kind: str
-    run: str
-    title: str
-    text: str
 
 
 class Notices:
@@ -158,9 +145,6 @@ def observer(parent: Parent) -> Observer | None:
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses or not parent.part.is_first:
         return None
-    # urllib.parse is imported only where it is needed.
-    from genkidama.plugins.notify.posting import Poster, service_at
-
     log = get_logger()
     posters = []
     for service in map(service_at, addresses):

@@ -13,7 +13,7 @@ import base64
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -22,14 +22,22 @@ from genkidama._version import __version__
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.pacing import Once
 
-if TYPE_CHECKING:
-    from genkidama.plugins.notify.notifier import Notice
-
 #: Seconds that one POST may take, and seconds until it is tried again.
 _TIMEOUT, _AGAIN = 10.0, 30.0
 
 #: So many notices wait for a service that does not answer; further ones are dropped.
 _MOST = 32
+
+
+class Notice(NamedTuple):
+    """Something to be told."""
+
+    #: `begun`, `best`, `solved`, `ended`, `silent`, `back`, `throttled` or `warning`.
+    kind: str
+    run: str
+    title: str
+    text: str
+
 
 #: By kind of notice: ntfy's tag, which it shows as an emoji, and its priority from 1 to 5.
 _NTFY = {

@@ -7,6 +7,7 @@ from typing import Any
 from genkidama._version import pip_install
 from genkidama.cli.options import ALLOW, DETERMINISTIC, WEIGHTS, Verb, number, option, path
 from genkidama.config.plugin import Plugin
+from genkidama.errors import ConfigurationError
 
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render:PLAY"},
@@ -19,11 +20,23 @@ PLAY = Verb(
     (
         path(
             "target",
-            "a run directory, a search's (its best trial plays), or a checkpoint file",
-            metavar="DIR_OR_CHECKPOINT",
+            "a run directory, a search's (its best trial plays), a checkpoint file, or zoo:NAME; "
+            "with --controller an experiment, too",
+            metavar="DIR_OR_CHECKPOINT|zoo:NAME|FILE.toml",
         ),
         path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
-        path("--record", "play yourself, and write starts for evaluate --starts", metavar="FILE"),
+        path(
+            "--record",
+            "write the steps for train --demonstrations; a file *.json: play yourself, and write "
+            "starts for evaluate --starts",
+            metavar="FILE",
+        ),
+        option(
+            "--controller",
+            "who plays instead of the policy: 'keyboard', 'gamepad', or a function of yours from "
+            "an observation to an action, 'module:function'",
+            metavar="WHO",
+        ),
         number("--episodes", "number of episodes (default: 1)", default=1),
         number("--seed", "seed of the episodes (default: 0)", default=0),
         *WEIGHTS,
@@ -34,16 +47,28 @@ PLAY = Verb(
         number("--every", "show one step of every N (default: 1)", default=1),
         ALLOW,
         option(
+            "--set",
+            "one setting of an experiment, as environment.options.speed=2; repeatable",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+        ),
+        option(
             "--environment", "play in this environment instead of the experiment's", metavar="ID"
         ),
     ),
     (
         ("genkidama play runs/first", "a window, where there is a screen"),
+        ("genkidama play zoo:lunarlander", "a trained policy of the package (zoo: lists them)"),
         (
             "genkidama play runs/first --video landing.mp4 --episodes 3",
             f"a film ({pip_install('video')})",
         ),
         ("genkidama play runs/first --video small.gif --every 3", "a small one"),
+        (
+            "genkidama play mine.toml --controller keyboard --record mine.steps",
+            "your own steps, to learn from (docs/notes/demonstrations.md)",
+        ),
     ),
     run="genkidama.plugins.render:run_play",
 )
@@ -51,10 +76,20 @@ PLAY = Verb(
 
 def run_play(options: Any) -> int:
     """Shows a policy that plays."""
-    from genkidama.plugins.render import playback
+    from genkidama.config.decoding import parse_settings
+    from genkidama.plugins.render import playback, recording
     from genkidama.runtime import descendants
 
     given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
+    starts = options.record is not None and options.record.suffix == ".json"
+    play: Any = recording.record
+    if options.controller is None and (starts or options.record is None):
+        play = playback.play
+        if options.set:
+            raise ConfigurationError("--set: changes an experiment, and a policy plays its own")
+        del given["controller"], given["set"]
+    else:
+        given["changes"] = parse_settings(given.pop("set"))
     with descendants.ended():
-        playback.play(options.target, **given, say=lambda line: print(line, flush=True))
+        play(options.target, **given, say=lambda line: print(line, flush=True))
     return 0

@@ -108,6 +108,8 @@ class Panel:
         if isinstance(space, gymnasium.spaces.Box):  # drawn between ±3 without bounds
             self._low = np.where(np.isfinite(space.low), space.low, -3.0).reshape(-1)
             self._high = np.where(np.isfinite(space.high), space.high, 3.0).reshape(-1)
+        #: Lines in the place of the actions that a policy weighs, where there is none.
+        self.lines: Sequence[str] = ()
         height, self._left = _sized(picture).shape[:2]
         #: (width, height), both even: films ask for that.
         self.size = (_even(self._left + WIDTH), _even(max(height, _HEIGHT)))
@@ -134,6 +136,8 @@ class Panel:
             self._text(right, 64 + 24 * row, 20, _TEXT, right=True)
         if moment.explanation.kind != "unknown" and not self._in_parts:
             self._actions(moment.explanation, moment.action)
+        for row, line in enumerate(self.lines):
+            self._text(line, _BARS + 20 * row, 16, _TEXT)
         drawn: Picture = self._pygame.surfarray.array3d(self._surface).swapaxes(0, 1)
         return drawn
 

@@ -20,7 +20,7 @@ from genkidama.config.decoding import check_least
 from genkidama.config.formatting import plural
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.starts import check_seed
 from genkidama.plugins.render.film import (
@@ -132,7 +132,7 @@ def play(
         stack.enter_context(hidden)
         with kept():
             played = stack.enter_context(closing(make_pictured(settings, environment)))
-        _check_fits(policy, played)
+        check_fits(policy, played)
         name = played.spec.id if played.spec is not None else environment or settings.id
         say(f"{name}: {weights} ({weights.path})")
         names = action_names(played)
@@ -150,7 +150,7 @@ def play(
             for moment in chain([first], steps):
                 if moment.action is None:
                     returns.append(moment.total)
-                    say(_ended(moment))
+                    say(ended(moment))
                 if not screen.show(moment):
                     break
         if path is not None:
@@ -162,7 +162,8 @@ def play(
     return returns
 
 
-def _check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
+def check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
+    """Raises a `ConfigurationError` if a policy cannot play in an environment."""
     for what in ("observation_space", "action_space"):
         theirs = _kind(getattr(environment, what))
         ours = _kind(getattr(policy, what))
@@ -181,7 +182,8 @@ def _kind(space: gymnasium.Space[Any]) -> str:
     return f"{type(space).__name__} of {size}"
 
 
-def _ended(moment: Moment) -> str:
+def ended(moment: Moment) -> str:
+    """A line about an episode, whose last moment this is."""
     steps = plural(moment.step, "step")
     return f"episode {moment.episode + 1}: return {moment.total:.1f} in {steps}"
 
@@ -211,7 +213,7 @@ class Person(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**given)
 
     def step(self, _: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._action = action_of(self.held, self._names, int(self._space.n), self._action)
+        self._action = key_action(self.held, self._names, int(self._space.n), self._action)
         self._actions.append(int(self._space.start) + self._action)
         result = self.env.step(self._actions[-1])
         if result[2] or result[3]:
@@ -220,7 +222,7 @@ class Person(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
 
-def action_of(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:
+def key_action(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:
     """The action, from 0 on, of the keys that are held down; `before` if they mean none."""
     for action in range(min(number, 10)):
         if str(action) in held:
@@ -279,13 +281,20 @@ def moments(
     for episode in range(episodes):
         steps = steps_of(policy.model, environment, (seed, episode), deterministic)
         for step in count():
-            with _in_one_line(policy):
+            with in_one_line(policy.experiment.environment.id):
                 observation, action, total = next(steps)
             if action is not None and step % every:
                 continue
             if action is not None:
                 explanation = explain(policy.model, observation)
-            yield Moment(episode, step, _picture(environment, policy), explanation, action, total)
+            yield Moment(
+                episode,
+                step,
+                picture_of(environment, policy.experiment.environment),
+                explanation,
+                action,
+                total,
+            )
             if action is None:
                 break
 
@@ -338,23 +347,25 @@ def _plain(settings: Environment) -> Environment:
 
 
 @contextmanager
-def _in_one_line(policy: Policy) -> Iterator[None]:
-    """Turns any exception of an environment into one line."""
+def in_one_line(name: str) -> Iterator[None]:
+    """Turns any exception of the environment of this id into one line."""
     try:
         yield
+    except GenkidamaError:
+        raise
     except Exception as error:
-        name = policy.experiment.environment.id
         raise EnvironmentFailure(f"{name} fails while it plays: {describe_error(error)}") from error
 
 
-def _picture(environment: gymnasium.Env[Any, Any], policy: Policy) -> Array:
+def picture_of(environment: gymnasium.Env[Any, Any], settings: Environment) -> Array:
+    """The picture that an environment draws now: uint8, (height, width, 3)."""
     try:
         picture = np.asarray(environment.render())
     except Exception as error:  # an environment may raise anything
-        raise _draws_nothing(policy.experiment.environment, describe_error(error)) from error
+        raise _draws_nothing(settings, describe_error(error)) from error
     if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
         raise _draws_nothing(
-            policy.experiment.environment,
+            settings,
             f"render() gives {picture.dtype} of shape {picture.shape}, expected uint8 (h, w, 3)",
         )
     return picture

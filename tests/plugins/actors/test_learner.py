@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -23,6 +24,8 @@ from hypothesis import given, settings
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Optimizer
+from genkidama.errors import ConfigurationError
+from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.model import Model
 from genkidama.learning.tensors import accelerator
 from genkidama.plugins.actors import learner as module
@@ -557,3 +560,80 @@ def test_statistics_reach_the_children() -> None:
     moments = children.moments("observations")
     assert moments is not None
     assert moments.mean_and_deviation()[0][0] == pytest.approx(np.mean(np.arange(10) % 5))
+
+
+def demonstrated(path: Path, **algorithm: Any) -> Experiment:
+    """`sampling` beside the steps of a file, which all see 1000."""
+    writer = DemonstrationWriter(path, {"id": "Turning"}, Turning(), "a test")
+    writer.add([[1000.0, 0.0]] * 31, [[2.0]] * 30, [1.0] * 30, False, True)
+    writer.close()
+    return sampling(demonstrations=[str(path)], **algorithm)
+
+
+def drawn_by(learner: RowLearner) -> np.ndarray:
+    """The first number of each observation of a minibatch."""
+    assert isinstance(learner, ReplayLearner)
+    found: np.ndarray = learner._drawn.sample(8).observations[:, 0]
+    return found
+
+
+def test_a_share_of_each_minibatch_is_of_the_demonstrations(tmp_path: Path) -> None:
+    chosen = demonstrated(tmp_path / "walk.steps", demonstration_share=0.25)
+    learner = row_learner(chosen, Turning())
+    memory = replay_memory(learner)
+    learner.load(memory)
+    assert learn(learner, many(19)) == 0, "start_steps are those of the children"
+    assert learn(learner, many(200)) > 0
+    seen = drawn_by(learner)
+    assert (seen == 1000.0).sum() == 2 and len(learner._replay) == 100
+    assert learner._drawn.sample(8).rewards[seen == 1000.0] == pytest.approx([0.01, 0.01])
+    learner.publish(memory)
+    again = row_learner(chosen, Turning())
+    again.load(memory)
+    assert (drawn_by(again) == 1000.0).sum() == 2, "also of a successor's"
+    assert np.array_equal(again.model.numbers, learner.model.numbers)
+
+
+def test_demonstrations_change_what_is_learned(tmp_path: Path) -> None:
+    plain, shown = sampling(), demonstrated(tmp_path / "walk.steps")
+    ends = []
+    for chosen in (plain, shown):
+        learner = row_learner(chosen, Turning())
+        learner.load(replay_memory(learner))
+        learn(learner, many(40))
+        ends.append(learner.model.numbers.copy())
+    assert not np.array_equal(*ends)
+
+
+def test_demonstrations_that_do_not_fit_are_refused_before_anything_is_learned(
+    tmp_path: Path,
+) -> None:
+    chosen = demonstrated(tmp_path / "walk.steps")
+    with pytest.raises(ConfigurationError, match=r"walk.steps: was recorded in Turning with act"):
+        row_learner(
+            chosen,
+            SimpleNamespace(
+                observation_space=Turning.observation_space,
+                action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32),
+            ),
+        )
+
+
+def test_sequences_of_a_memory_begin_with_the_states_in_the_rows() -> None:
+    network = {"hidden": [4], "memory": 3, "sequence_length": 2, "initialization": "uniform"}
+    learning = RowLearner(experiment(network=network), Spaces())
+    columns = learning.columns
+    assert columns.observation == 5
+    steps = [(0, GOES_ON), (1, GOES_ON), (2, GOES_ON), (3, TRUNCATED), (4, GOES_ON)]
+    rows = block([steps, [(5, TERMINATED), (6, GOES_ON)]], columns)
+    rows[:, :5] = np.random.default_rng(0).uniform(-1.0, 1.0, (len(rows), 5))
+    rollout = rollout_of(rows, columns, learning.model, 0.0)
+    assert np.array_equal(rollout.observations, rows[:7, :5])
+    assert np.array_equal(rollout.cut_observations, rows[7:, :5])
+    (starts,) = learning.model.sequences(rollout)
+    # Of the first four steps each two are a sequence; the cuts are by themselves.
+    assert np.flatnonzero(starts).tolist() == [0, 2, 4, 5, 6, 7, 8, 9]
+    before = learning.weights.copy()
+    assert len(list(learning.learn(rows, 0.0))) > 0
+    moved = learning.model.signature.slices["memory.weight_hh_l0"]
+    assert (learning.weights[moved] != before[moved]).any()

@@ -273,6 +273,13 @@ EXPERIMENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def test_a_memory_is_not_played_in_a_page() -> None:
+    experiment = Experiment().with_settings({"environment.id": "CartPole-v1", "network.memory": 4})
+    model = Model(experiment, make_environment(experiment.environment))
+    document = policy_document(experiment, model.signature, model.numbers, 7)
+    assert "has a memory" in document["problem"] and "numbers" not in document
+
+
 @pytest.mark.parametrize(("name", "changes"), EXPERIMENTS)
 def test_the_network_gives_what_numpys_gives(
     node: Node, name: str, changes: dict[str, Any]

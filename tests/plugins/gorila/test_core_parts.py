@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,12 @@ from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import ReplayRows, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Algorithm
+from genkidama.config.sections import Algorithm, Environment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.plugins.gorila.core_parts import LearnerOnly, TargetNetwork, make_replay
+from genkidama.plugins.gorila.core_parts import LearnerOnly, ReplayPart, TargetNetwork, make_replay
 from tests.child.memory import shared_memory
 from tests.helpers import small
 
@@ -157,6 +160,69 @@ def test_a_core_remembers_and_draws_as_the_experiment_says(exponent: float) -> N
     replay.prioritize(drawn.places, np.ones(50))
     memory.close()
     environment.close()
+
+
+def demonstrated(path: Path) -> tuple[Any, Model]:
+    """A core whose steps pay 1, with demonstrations that pay 50."""
+    settings = small(
+        algorithm={
+            "name": "dqn",
+            "start_steps": 4,
+            "minibatch_size": 10,
+            "gamma": 0.5,
+            "demonstrations": [str(path)],
+            "demonstration_share": 0.3,
+        },
+        replay={"steps": 64},
+    )
+    environment = make_environment(settings.environment)
+    if not path.exists():
+        writer = DemonstrationWriter(path, {"id": "CartPole-v1"}, environment, "a test")
+        writer.add([[0.0] * 4] * 21, [1] * 20, [50.0] * 20, True, False)
+        writer.close()
+    model = Model(settings, environment)
+    memory = SharedMemory(layout_of(settings, model))
+    pipe = SimpleNamespace(check=lambda: None)
+    draws = np.random.default_rng(0)
+    core = SimpleNamespace(memory=memory, model=model, draws=draws, index=0, seed=(0,), pipe=pipe)
+    return core, model
+
+
+def test_a_share_of_each_minibatch_is_of_the_demonstrations(tmp_path: Path) -> None:
+    core, _ = demonstrated(tmp_path / "cart.steps")
+    part = ReplayPart(core)
+    assert part.sink is not None
+    for _ in range(20):  # the ring is full, and goes round
+        rows = part.sink.begin(False)
+        rows.rewards[:] = 1.0
+        rows.terminated[:] = 0.0
+        rows.truncated[:] = 0.0
+        count = len(rows.rewards)
+        part.sink.end(count, [count - 1], [np.zeros(4, np.float32)], np.nan)
+    rollout: Any = SimpleNamespace()
+    part.prepare(rollout)
+    drawn = rollout.replay.sample(30, steps=2)
+    theirs = drawn.rewards >= 50.0
+    assert theirs.reshape(3, 10).sum(1).tolist() == [3, 3, 3]
+    assert set(drawn.rewards[theirs].tolist()) <= {50.0, 75.0}
+    assert set(drawn.rewards[~theirs].tolist()) <= {1.0, 1.5}
+    assert drawn.actions.dtype == np.int64 and (drawn.actions[theirs] == 1).all()
+    core.memory.close()
+
+
+def test_demonstrations_that_do_not_fit_are_refused_before_a_core_is_started(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "cart.steps"
+    core, model = demonstrated(path)
+    core.memory.close()
+    with pytest.raises(ConfigurationError, match=r"cart\.steps: was recorded in CartPole-v1 with"):
+        ReplayPart.arrays(
+            model.experiment, Model(small(), make_environment(Environment(id="Acrobot-v1")))
+        )
+    path.unlink()
+    with pytest.raises(ConfigurationError, match="no such file of demonstrations"):
+        layout_of(model.experiment, model)
 
 
 def test_images_take_a_byte_a_pixel_where_they_are_remembered() -> None:

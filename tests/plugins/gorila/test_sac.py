@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
+from genkidama.learning.exploration import LEAST_VARIANCE
+from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions
@@ -150,8 +152,18 @@ class Oracle:
     def least(self, s: Array, a: Array) -> float:
         return min(self.q(0, s, a), self.q(1, s, a))
 
-    def act(self, s: Array, noise: Array) -> tuple[Array, float]:
+    def features(self, s: Array) -> Array:
+        *hidden, (weight, _) = layers_of(self._parts, "policy")
+        same = np.eye(weight.shape[1]), np.zeros(weight.shape[1])
+        return perceptron([*hidden, same], s, self._activation, False)
+
+    def act(self, s: Array, noise: Array, z: Array | None = None) -> tuple[Array, float]:
+        """Its arguments: the features for gSDE's variances, through which no gradient goes."""
         out = perceptron(layers_of(self._parts, "policy"), s, self._activation, False)
+        if "log_deviation" in self._parts:
+            z = self.features(s) if z is None else z
+            each = (z[:, None] * np.exp(self._parts["log_deviation"])) ** 2
+            out = np.concatenate((out, 0.5 * np.log(each.sum(0) + LEAST_VARIANCE)))
         mean, log_deviation = out[: len(noise)], out[len(noise) :].clip(-20.0, 2.0)
         deviation = np.exp(log_deviation)
         u = mean + deviation * noise
@@ -170,7 +182,7 @@ def losses_of(
     m, entropy = len(steps.rewards), -2.0
     for s, a, y, e in zip(steps.observations, steps.actions, targets, noise, strict=True):
         critics += sum(0.5 * (there.q(twin, s, a) - y) ** 2 for twin in range(2)) / m
-        action, log_pi = there.act(s, e)
+        action, log_pi = there.act(s, e, given_.features(s))
         policy += (given_.alpha * log_pi - given_.least(s, action)) / m
         _, fixed_log_pi = given_.act(s, e)
         temperature -= math.log(there.alpha) * (fixed_log_pi + entropy) / m
@@ -178,25 +190,25 @@ def losses_of(
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_gradient_is_that_of_the_definition(activation: str, layer_norm: bool) -> None:
-    network = {"activation": activation, "hidden": [4, 3]}
+@pytest.mark.parametrize(("layer_norm", "sde_steps"), [(False, 0), (True, 0), (False, 3)])
+def test_the_gradient_is_that_of_the_definition(
+    activation: str, layer_norm: bool, sde_steps: int
+) -> None:
+    network = {"activation": activation, "hidden": [4, 3], "sde_steps": sde_steps}
     model = model_of(spread=0.4, network=network, layer_norm=layer_norm)
     rng = np.random.default_rng(8)
     steps, noise = steps_of(rng, 4), rng.normal(size=(2, 4, 2)).astype(np.float32)
     behind = rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
 
-    targets = model.network.target(
-        steps.following, steps.rewards, steps.discounts, noise[0], model.twin(behind)
-    )
+    model.gradient.fill(np.nan)
+    found = model.network.learn(steps, noise, -2.0, model.twin(behind))
+    targets = found["targets"]
     now, old = Oracle(model, model.numbers.astype(float)), Oracle(model, behind.astype(float))
     for t, s in enumerate(steps.following):
         action, log_pi = now.act(s.astype(float), noise[0, t])
         soft = old.least(s, action) - now.alpha * log_pi
         assert targets[t] == pytest.approx(steps.rewards[t] + steps.discounts[t] * soft, rel=1e-3)
 
-    model.gradient.fill(np.nan)
-    model.network.learn(steps.observations, steps.actions, targets, noise[1], -2.0)
     at = model.numbers.astype(float)
     step = 1e-5
     for number in range(model.trainable):
@@ -213,13 +225,14 @@ def test_the_gradient_is_that_of_the_definition(activation: str, layer_norm: boo
 @given(
     st.sampled_from(["tanh", "relu"]),
     st.booleans(),
+    st.sampled_from([0, 3]),
     st.lists(st.integers(2, 9), min_size=1, max_size=3),
     st.integers(0, 2**32 - 1),
 )
 def test_both_forms_take_the_same_gradients(
-    activation: str, layer_norm: bool, hidden: list[int], seed: int
+    activation: str, layer_norm: bool, sde_steps: int, hidden: list[int], seed: int
 ) -> None:
-    network = {"activation": activation, "hidden": hidden}
+    network = {"activation": activation, "hidden": hidden, "sde_steps": sde_steps}
     model = model_of(network=network, layer_norm=layer_norm, updates_per_step=0.5, minibatch_size=6)
     there = TensorModel(model.experiment, SPACES, vector=model.numbers)
     assert there.signature == model.signature
@@ -245,9 +258,10 @@ def test_both_forms_take_the_same_gradients(
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-4)
 
 
-def test_both_forms_begin_alike() -> None:
-    ours = Model(experiment(), SPACES)
-    theirs = TensorModel(experiment(), SPACES)
+@pytest.mark.parametrize("sde_steps", [0, 3])
+def test_both_forms_begin_alike(sde_steps: int) -> None:
+    given_ = experiment(network={"sde_steps": sde_steps})
+    ours, theirs = Model(given_, SPACES), TensorModel(given_, SPACES)
     np.testing.assert_array_equal(ours.numbers, theirs.numbers)
     seen = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
     for mine, other in zip(ours.evaluate(seen), theirs.evaluate(seen), strict=True):
@@ -300,8 +314,10 @@ def test_another_network_learns_by_the_same_loss(network: dict[str, Any]) -> Non
     assert together[-1] == pytest.approx(-(float(log_pi) - 2.0), rel=1e-4)
 
 
-def test_what_only_acts_has_the_policy_alone() -> None:
-    sends = Experiment.from_dict(experiment().to_dict() | {"parent": {"rule": "experience"}})
+@pytest.mark.parametrize("sde_steps", [0, 3])
+def test_what_only_acts_has_the_policy_alone(sde_steps: int) -> None:
+    given_ = experiment(network={"sde_steps": sde_steps})
+    sends = Experiment.from_dict(given_.to_dict() | {"parent": {"rule": "experience"}})
     whole, alone = Model(sends, SPACES, learns=True), Model(sends, SPACES)
     assert whole.acts_only is False and alone.acts_only is True
     count = alone.signature.size
@@ -349,10 +365,10 @@ def test_the_density_of_actions_adds_up_to_1(mean: float, log_deviation: float) 
 def test_log_pi_of_a_drawn_action_is_that_of_the_head_and_of_torch() -> None:
     rng = np.random.default_rng(6)
     outputs = (0.5 * rng.normal(size=(50, 4)) - 0.5).astype(np.float32)  # not where a is ±1
-    found = drawn(outputs, rng.normal(size=(50, 2)).astype(np.float32))
-    head = SquashedGaussian(BOX)
-    by_head = head.slopes(outputs, found.actions).log_pi
-    by_torch = head.log_probability(torch.from_numpy(outputs), torch.from_numpy(found.actions))
+    found = drawn(outputs.T, rng.normal(size=(2, 50)).astype(np.float32))
+    head, actions = SquashedGaussian(BOX), found.actions.T
+    by_head = head.slopes(outputs, actions).log_pi
+    by_torch = head.log_probability(torch.from_numpy(outputs), torch.from_numpy(actions))
     np.testing.assert_allclose(by_head, found.log_pi, rtol=1e-2, atol=1e-2)
     np.testing.assert_allclose(by_torch.numpy(), by_head, rtol=1e-3, atol=1e-3)
 
@@ -379,6 +395,44 @@ def test_actions_reach_the_bounds_and_no_farther() -> None:
     extreme = head.sampler(np.random.default_rng(1), 0.0)(np.float32([90.0, -90.0, 2.0, 2.0]))
     assert BOX.contains(head.to_environment(extreme))
     assert head.mode(np.float32([90.0, -90.0, 0.0, 0.0])).tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("activation", ["relu", "elu"])
+def test_state_dependent_noise_is_squashed_too(lanes: int, activation: str) -> None:
+    """a = tanh(m + θᵀz), with the same θ for `sde_steps` steps, of a density that log π is of."""
+    network = {"sde_steps": 3, "activation": activation}
+    sends = experiment(network=network).to_dict() | {"parent": {"rule": "experience"}}
+    model = Model(Experiment.from_dict(sends), SPACES)
+    assert model.acts_only
+    model.numbers[:] = np.random.default_rng(3).normal(0.0, 0.5, model.signature.size)
+    exploration = model.exploration(np.random.default_rng(2), lanes)
+    assert exploration is not None
+    seen = np.random.default_rng(1).normal(size=(lanes, 3)).astype(np.float32)
+    plain = model.evaluate(seen)[0]
+    draw = samples_of_lanes(model.head, np.random.default_rng(4), 0.0, lanes, exploration)
+    one = model.head.sampler(np.random.default_rng(4), 0.0, exploration)  # type: ignore[call-arg]
+    act = model.network.acting(exploration)
+    together = model.network.acting_together(exploration)
+    found = []
+    for _ in range(3000):
+        actions = one(act(seen[0]))[None] if lanes == 1 else draw(together(seen))[0]
+        found.append(actions.copy())
+        assert all(BOX.contains(model.head.to_environment(action)) for action in actions)
+    u = np.arctanh(np.clip(found, -1.0 + 1e-7, 1.0 - 1e-7))
+    for first in range(0, 3000, 3):
+        assert (np.ptp(u[first : first + 3], 0) < 1e-2).all()
+    np.testing.assert_allclose(np.median(u, 0), plain[:, :2], atol=0.15)
+    np.testing.assert_allclose(
+        np.median(np.abs(u - plain[:, :2]), 0), 0.6745 * np.exp(plain[:, 2:]), 0.15, 1e-3
+    )
+
+
+def test_images_have_no_state_dependent_noise() -> None:
+    camera: Any = SimpleNamespace(observation_space=Box(0, 255, (8, 8, 1), np.uint8))
+    camera.action_space = BOX
+    with pytest.raises(ConfigurationError, match=r"the network 'actor-critic', but .*'convol"):
+        Model(experiment(network={"sde_steps": 3}), camera)
 
 
 def test_epsilon_is_the_share_of_uniform_actions() -> None:

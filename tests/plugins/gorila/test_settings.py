@@ -41,6 +41,20 @@ SHARED = {"replay.steps": 1000, "replay.url": "embedded"}
             "expected 'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'",
         ),
         (
+            {"algorithm.demonstrations": ["a.steps"]},
+            "mine: algorithm.demonstrations = ['a.steps']: only algorithm.name = 'dqn' or 'sac' "
+            "has this setting",
+        ),
+        (
+            {"algorithm.name": "mine:Learner", "algorithm.demonstrations": ["a.steps"]},
+            "mine: algorithm.demonstrations: are drawn beside the replay of a child, but "
+            "replay.steps = 0; set replay.steps and another parent.rule, or take them out",
+        ),
+        (
+            {"algorithm.name": "sac", "algorithm.demonstration_share": 1.5},
+            "mine: algorithm.demonstration_share = 1.5: expected float <= 1.0",
+        ),
+        (
             {**SHARED, "child.backend": "ga3c"},
             "mine: replay.steps = 1000: the backend ga3c has no replay tensor; set it to 0, or "
             "child.backend to 'hogwild'",

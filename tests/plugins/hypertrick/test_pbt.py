@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from genkidama.plugins.hypertrick.pbt import PopulationBasedTraining, explore
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from genkidama.plugins.hypertrick.settings import Dimension, parse_space
+from genkidama.plugins.hypertrick.space import Dimension, parse_space
 
 SPACE = parse_space(
     {

@@ -15,7 +15,8 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.hyperband import Halving, SynchronousHalving
 from genkidama.plugins.hypertrick.pbt import PopulationBasedTraining
 from genkidama.plugins.hypertrick.rule import HyperTrick
-from genkidama.plugins.hypertrick.settings import Dimension, SearchSettings, parse_space
+from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.plugins.hypertrick.space import Dimension, parse_space
 
 SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}}
 LEAST: dict[str, Any] = {"phase_steps": 10, "space": SPACE}

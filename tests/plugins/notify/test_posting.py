@@ -13,8 +13,7 @@ import pytest
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.notify import VARIABLE, posting
-from genkidama.plugins.notify.notifier import Notice
-from genkidama.plugins.notify.posting import Poster, service_at
+from genkidama.plugins.notify.posting import Notice, Poster, service_at
 from tests.helpers import command, constant, eventually, history, running, small, until
 
 BEST = Notice("best", "shelf", "shelf: best so far 3", "näher")

@@ -22,7 +22,7 @@ from genkidama.learning.starts import starts_of
 from genkidama.plugins.render.film import PlaybackScreen
 from genkidama.plugins.render.playback import (
     action_names,
-    action_of,
+    key_action,
     make_pictured,
     moments,
     pace,
@@ -209,7 +209,7 @@ LANDER = ("none", "left engine", "main engine", "right engine")
     ],
 )
 def test_keys_mean_actions(held: set[str], names: tuple[str, ...], action: int) -> None:
-    assert action_of(held, names, 4, before=1) == action
+    assert key_action(held, names, 4, before=1) == action
 
 
 def test_a_persons_episodes_become_starts_of_an_evaluation(

@@ -1,0 +1,156 @@
+"""Tasks that need a memory: what a GRU learns of them, beside a perceptron and RecurrentPPO.
+
+Claims, each with `examples/memory/` on two cores: `cartpole`, CartPole without velocities, has a
+mean return of at least 450 after 60 s, and below 100 without a memory. `tmaze`, a T-maze with a
+corridor of 20 steps, has at least 0.9, and at most 0.2 without one, where each turn is a guess.
+`acting`: with a GRU of 64 units cores make at least 0.5 of the steps of a perceptron's in the same
+CPU time.
+
+A run is judged by 100 sampled episodes with the weights that `train` chooses. Each run is a line in
+the results file, and is not repeated once it is there. Nothing else should run meanwhile.
+
+    python -m benchmarks.memory_tasks cartpole [--seeds 1 2 3 4 5] [--results FILE] [--alone]
+    python -m benchmarks.memory_tasks acting [--lanes 1 8 16]
+    python -m benchmarks.memory_tasks report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# Before anything that loads a BLAS.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+from genkidama.config.experiment import Experiment
+from genkidama.runs.run import Run
+from studies import store
+from studies.store import Row
+from tests.child.cores import records, single
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples/memory"
+
+TASKS = ("cartpole", "tmaze")
+
+#: Units of the GRU by who learns.
+MEMORY = {"genkidama": 64, "perceptron": 0}
+
+SECONDS = 60.0
+
+
+def ours(task: str, memory: int, seed: int) -> Row:
+    """One run of an example through `genkidama train`."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "genkidama", "train", f"{task}.toml", "--out", str(out)]
+        command += ["--seed", str(seed), "--episodes", "100"]
+        command += ["--set", f"network.memory={memory}", "--set", f"stop.seconds={SECONDS}"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(
+            command, check=True, stderr=subprocess.DEVNULL, cwd=EXAMPLES, env=environment
+        )
+        run = Run.open(out, allow=["positions", "tmaze"])
+        judged = json.loads((out / "evaluation.json").read_text())
+        seconds = run.snapshot.seconds
+        return {"mean": judged["mean"], "steps": run.snapshot.steps, "seconds": seconds}
+
+
+def peer(task: str, seed: int) -> Row:
+    """One run of RecurrentPPO."""
+    python = ROOT / "benchmarks/.venv/bin/python"
+    if not python.exists():
+        return {"missing": "benchmarks/.venv: make peers"}
+    script = ROOT / "benchmarks/peers/sb3_memory.py"
+    command = [str(python), str(script), "--task", task, "--seed", str(seed)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    row: Row = json.loads(text.splitlines()[-1])
+    return row
+
+
+def acting(lanes: int, rounds: int = 15) -> Row:
+    """Steps of a core in a second of CPU time, in turns; medians."""
+
+    def experiment(memory: int) -> Experiment:
+        network = {"hidden": [64], "memory": memory}
+        algorithm = {"name": "ppo", "batch_size": 1024}
+        environment = {"id": "CartPole-v1", "lanes": lanes}
+        given = {"environment": environment, "network": network, "algorithm": algorithm}
+        return Experiment.from_dict(given | {"child": {"exchange": "free"}})
+
+    rates: dict[str, list[float]] = {name: [] for name in MEMORY}
+    with (
+        single(experiment(MEMORY["genkidama"])) as (remembers, _, its),
+        single(experiment(MEMORY["perceptron"])) as (forgets, _, others),
+    ):
+        for _ in range(rounds):
+            turns = (("genkidama", remembers, its), ("perceptron", forgets, others))
+            for name, core, line in turns:
+                began = time.process_time()
+                steps = core.collector.collect().steps
+                rates[name].append(steps / (time.process_time() - began))
+                records(line)
+    found: Row = {f"{name}_steps": median(numbers) for name, numbers in rates.items()}
+    pairs = zip(rates["genkidama"], rates["perceptron"], strict=True)
+    return found | {"ratio": median(mine / theirs for mine, theirs in pairs)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=[*TASKS, "acting", "report"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--alone", action="store_true", help="without the peer")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "build/memory_tasks.jsonl", help="JSON lines"
+    )
+    options = parser.parse_args()
+    done = store.read(options.results)
+
+    def once(key: Row, measure: Any) -> None:
+        if any(key.items() <= row.items() for row in done):
+            return
+        row = {**key, **measure()}
+        done.append(row)
+        store.append(options.results, row)
+        print(json.dumps(row), flush=True)
+
+    if options.what == "acting":
+        for lanes in options.lanes:
+            once({"what": "acting", "lanes": lanes}, lambda lanes=lanes: acting(lanes))
+    elif options.what != "report":
+        for seed in options.seeds:
+            for name, memory in MEMORY.items():
+                key = {"what": options.what, "by": name, "seed": seed}
+                once(key, lambda memory=memory, seed=seed: ours(options.what, memory, seed))
+            if not options.alone:
+                key = {"what": options.what, "by": "sb3-contrib", "seed": seed}
+                once(key, lambda seed=seed: peer(options.what, seed))
+    report(done)
+
+
+def report(rows: list[Row]) -> None:
+    """Prints medians, and the least and the most."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if "missing" not in row:
+            who = str(row.get("by", f"{row.get('lanes')} lanes"))
+            groups.setdefault((row["what"], who), []).append(row)
+    for (what, who), found in sorted(groups.items()):
+        for key in ("mean", "steps", "seconds", "ratio"):
+            numbers = [row[key] for row in found if key in row]
+            if numbers:
+                spread = f"{min(numbers):,.2f} to {max(numbers):,.2f}, n = {len(numbers)}"
+                print(f"{what} {who}: {key} {median(numbers):,.2f} ({spread})")
+
+
+if __name__ == "__main__":
+    main()

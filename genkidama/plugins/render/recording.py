@@ -1,0 +1,537 @@
+"""`play --record` and `--controller`: the steps of a policy, a person or a program, in a file."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.config.allowlist import check_imports
+from genkidama.config.decoding import check_least
+from genkidama.config.examples import examples
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import plural
+from genkidama.config.sections import Environment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.actions import action_of, first
+from genkidama.learning.demonstrations import DemonstrationWriter
+from genkidama.learning.environments import as_number, make_environment, played
+from genkidama.learning.starts import StartStates, check_seed
+from genkidama.plugins.render.film import (
+    Film,
+    Moment,
+    Panel,
+    PlaybackScreen,
+    check_film,
+    check_screen,
+    without_screen,
+)
+from genkidama.plugins.render.playback import (
+    action_names,
+    check_fits,
+    ended,
+    in_one_line,
+    key_action,
+    make_pictured,
+    pace,
+    picture_of,
+)
+from genkidama.runs.evaluation_worker import steps_of
+from genkidama.runs.policy import Explanation, Policy, explain
+from genkidama.runs.run import weights_of
+from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
+from genkidama.runtime.signals import deferred, kept
+
+Array = npt.NDArray[Any]
+
+#: A step of an episode: the observation, the next action and the return so far; None at the end.
+Step = tuple[Any, Any, float]
+
+#: Steps of a block, and numbers of its observations, at most: whatever kills a recording, no more
+#: is lost.
+_BLOCK_STEPS, _BLOCK_NUMBERS = 1000, 1 << 22
+
+#: The keys of the numbers of a continuous action, two for each, down and up.
+_PAIRS = (("left", "right"), ("down", "up"), ("a", "d"), ("s", "w"), ("j", "l"), ("k", "i"))
+
+#: With a shift key, the keys mean this part of the way.
+_FINE = 0.3
+
+#: An event of Linux's joysticks: milliseconds, value, kind, number (linux/joystick.h).
+_EVENT = struct.Struct("=IhBB")
+_BUTTON, _AXIS = 1, 2
+_INITIAL = 0x80
+_FULL = 32767.0
+
+#: From this deflection on a stick means a direction.
+_TILTED = 0.5
+
+_UNKNOWN = Explanation("unknown", np.zeros(0, np.float32), None, float("nan"))
+
+
+class Player(Protocol):
+    """Somebody who is asked for each action, as the environment takes it."""
+
+    #: Lines that say how to play; none of a program.
+    keys: Sequence[str]
+
+    def begin(self) -> None:
+        """Another episode begins."""
+
+    def act(self, observation: Any) -> Any:
+        """The next action."""
+
+
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes the steps that are made in an environment."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any], writer: DemonstrationWriter) -> None:
+        super().__init__(environment)
+        self._writer = writer
+        size = int(np.prod(environment.observation_space.shape or ()))
+        self._most = max(1, min(_BLOCK_STEPS, _BLOCK_NUMBERS // max(1, size)))
+        self._observations: list[Any] = []
+        self._actions: list[Any] = []
+        self._rewards: list[float] = []
+        #: What was recorded.
+        self.episodes = self.steps = 0
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self.cut()
+        observation, info = self.env.reset(**given)
+        self._observations = [np.array(observation)]  # the next one may overwrite it
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        taken = np.array(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._observations.append(np.array(observation))
+        self._actions.append(taken)
+        self._rewards.append(as_number(reward))
+        over = bool(terminated or truncated)
+        if over or len(self._actions) == self._most:
+            self._write(bool(terminated), bool(truncated))
+        if over:
+            self.episodes += 1
+            self._writer.flush()
+        return observation, reward, terminated, truncated, info
+
+    def cut(self) -> None:
+        """Writes the steps of an episode that does not go on."""
+        if self._rewards:
+            self._write(False, True)
+
+    def _write(self, terminated: bool, truncated: bool) -> None:
+        count = len(self._rewards)  # noted last: Ctrl-C may come between two notes
+        with deferred():
+            self._writer.add(
+                self._observations[: count + 1],
+                self._actions[:count],
+                self._rewards,
+                terminated,
+                truncated,
+            )
+            self.steps += count
+            del self._observations[:count], self._actions[:count], self._rewards[:count]
+
+
+class Function:
+    """A controller of the user's own.
+
+    Args:
+        name: an import string of a function from an observation to an action, or of a class whose
+            instances are called so. A method `reset()` is called before each episode.
+        space: of the actions.
+    """
+
+    keys: Sequence[str] = ()
+
+    def __init__(self, name: str, space: gymnasium.Space[Any]) -> None:
+        self._name, self._space = name, space
+        found = load_object(name, "--controller")
+        with _in_one_line(name):
+            self._act = found() if isinstance(found, type) else found
+        if not callable(self._act):
+            raise ConfigurationError(
+                f"--controller {name}: is a {type(found).__name__}; name a function from an "
+                "observation to an action"
+            )
+
+    def begin(self) -> None:
+        if (reset := getattr(self._act, "reset", None)) is not None:
+            with _in_one_line(self._name):
+                reset()
+
+    def act(self, observation: Any) -> Any:
+        with _in_one_line(self._name):
+            given = self._act(observation)
+        action = action_of(self._space, given)
+        if action is None:
+            raise ConfigurationError(
+                f"--controller {self._name}: gives {given!r}, which is none of {self._space}"
+            )
+        return action
+
+
+@contextmanager
+def _in_one_line(name: str) -> Iterator[None]:
+    """Turns any exception of a controller into one line."""
+    try:
+        yield
+    except Exception as error:
+        raise EnvironmentFailure(f"--controller {name} fails: {describe_error(error)}") from error
+
+
+class Keyboard:
+    """A person at the keys, as long as the window has them.
+
+    A key of a number of an action is its lowest or highest value, and none its middle.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any], names: Sequence[str]) -> None:
+        self._space, self._names = space, names
+        self._last = 0
+        #: pygame's names of the keys that are held down.
+        self.held: AbstractSet[str] = frozenset()
+        self.keys: Sequence[str] = _keys_of(space, names, "keyboard")
+
+    def begin(self) -> None:
+        self._last = 0
+
+    def act(self, observation: Any) -> Any:
+        return self.chosen(self.held, self._tilt())
+
+    def _tilt(self) -> Array:
+        """The deflection of each number, from −1 to 1."""
+        if not isinstance(self._space, gymnasium.spaces.Box):
+            return np.zeros(0)
+        size = int(np.prod(self._space.shape))
+        tilt = np.zeros(size)
+        for number, (down, up) in enumerate(_PAIRS[:size]):
+            tilt[number] = (up in self.held) - (down in self.held)
+        return tilt * (_FINE if {"left shift", "right shift"} & self.held else 1.0)
+
+    def chosen(self, held: AbstractSet[str], tilt: Array) -> Any:
+        """The action of these keys or, of a continuous one, of these deflections."""
+        space = self._space
+        if isinstance(space, gymnasium.spaces.Box):
+            low = np.where(np.isfinite(space.low), space.low, -1.0).reshape(-1)
+            high = np.where(np.isfinite(space.high), space.high, 1.0).reshape(-1)
+            rest = np.where((low < 0.0) & (high > 0.0), 0.0, (low + high) / 2.0)
+            action = rest + np.where(tilt < 0.0, rest - low, high - rest) * tilt
+            return action.astype(space.dtype).reshape(space.shape)
+        assert isinstance(space, gymnasium.spaces.Discrete)
+        self._last = key_action(held, self._names, int(space.n), self._last)
+        return int(space.start) + self._last
+
+
+class Gamepad(Keyboard):
+    """A person at a game pad or joystick, as Linux gives it at /dev/input/js*."""
+
+    def __init__(self, space: gymnasium.Space[Any], names: Sequence[str], path: Path) -> None:
+        super().__init__(space, names)
+        self.keys = _keys_of(space, names, "gamepad")
+        try:
+            self._device = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"--controller gamepad: {path}: {error.strerror}; connect one, name another by "
+                "gamepad:/dev/input/js1, or take --controller keyboard or module:function"
+            ) from None
+        self._axes: dict[int, float] = {}
+        self._buttons: set[int] = set()
+        self._left = b""
+
+    def act(self, observation: Any) -> Any:
+        self._read()
+        held = {str(number) for number in self._buttons}
+        x, y = self._axes.get(0, 0.0), self._axes.get(1, 0.0)
+        tilted = {"left": x < -_TILTED, "right": x > _TILTED}
+        tilted |= {"up": y < -_TILTED, "down": y > _TILTED}
+        held |= {name for name, is_so in tilted.items() if is_so}
+        size = int(np.prod(self._space.shape or ()))
+        # Up is negative there.
+        tilt = [self._axes.get(axis, 0.0) * (-1.0 if axis % 2 else 1.0) for axis in range(size)]
+        return self.chosen(held, np.array(tilt))
+
+    def _read(self) -> None:
+        """Takes all events that have come."""
+        try:
+            while found := os.read(self._device, 64 * _EVENT.size):
+                self._left += found
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"--controller gamepad: {error.strerror}; connect it again"
+            ) from None
+        whole = len(self._left) - len(self._left) % _EVENT.size
+        for _, value, kind, number in _EVENT.iter_unpack(self._left[:whole]):
+            if kind & ~_INITIAL == _AXIS:
+                self._axes[number] = max(-1.0, value / _FULL)
+            elif kind & ~_INITIAL == _BUTTON:
+                (self._buttons.add if value else self._buttons.discard)(number)
+        self._left = self._left[whole:]
+
+    def close(self) -> None:
+        """Closes the device."""
+        os.close(self._device)
+
+
+def _keys_of(space: gymnasium.Space[Any], names: Sequence[str], by: str) -> list[str]:
+    """Lines that say how to play in a space.
+
+    Raises:
+        ConfigurationError: nobody can.
+    """
+    if isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f":
+        size = int(np.prod(space.shape))
+        if by == "gamepad":
+            return [f"axis {number}: number {number} of the action" for number in range(size)]
+        if size <= len(_PAIRS):
+            lines = [f"{down}, {up}: number {n}" for n, (down, up) in enumerate(_PAIRS[:size])]
+            return [*lines, "with shift: gently"]
+    if isinstance(space, gymnasium.spaces.Discrete):
+        words = "button" if by == "gamepad" else "key"
+        lines = [
+            f"{words} {number}: {names[number] if number < len(names) else f'action {number}'}"
+            for number in range(min(int(space.n), 10))
+        ]
+        return [*lines, "or arrows, Return for fire" if by == "keyboard" else "or the first stick"]
+    raise ConfigurationError(
+        f"--controller {by}: has no keys for {space}; name a function of yours, "
+        "--controller module:function"
+    )
+
+
+def player_of(name: str, environment: gymnasium.Env[Any, Any]) -> Function | Keyboard:
+    """The player that `--controller` names.
+
+    Raises:
+        ConfigurationError: there is none of this name, or it cannot play in this environment.
+        EnvironmentFailure: there is no game pad.
+    """
+    space = environment.action_space
+    kind, _, device = name.partition(":")
+    if name == "keyboard":
+        return Keyboard(space, action_names(environment))
+    if kind == "gamepad":
+        return Gamepad(space, action_names(environment), Path(device or "/dev/input/js0"))
+    if is_import_string(name):
+        return Function(name, space)
+    raise ConfigurationError(
+        f"--controller {name}: expected 'keyboard', 'gamepad', 'gamepad:/dev/input/jsN' or an "
+        "import string 'module:function'"
+    )
+
+
+def controlled(
+    player: Player, environment: gymnasium.Env[Any, Any], seed: tuple[int, int]
+) -> Iterator[Step]:
+    """One episode of a player, as `steps_of` gives that of a policy. The player is asked when the
+    step has been shown."""
+    observation = StartStates().begin(environment, seed[-1], np.random.SeedSequence(seed))
+    player.begin()
+    total, over = 0.0, False
+    while not over:
+        yield observation, first(environment.action_space), total
+        action = player.act(observation)
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total += as_number(reward)
+        over = bool(terminated or truncated)
+    yield observation, None, total
+
+
+def record(
+    target: str | Path,
+    *,
+    record: str | Path | None = None,
+    controller: str | None = None,
+    episodes: int = 1,
+    seed: int = 0,
+    best: bool = True,
+    deterministic: bool = False,
+    video: str | Path | None = None,
+    fps: float | None = None,
+    every: int = 1,
+    environment: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    allow: Iterable[str] = (),
+    changes: dict[str, Any] | None = None,
+) -> list[float]:
+    """Plays, and writes the steps to a file for `algorithm.demonstrations`.
+
+    A person plays in a window; a policy and a function play without one, as fast as the environment
+    lets them, or in a film.
+
+    Args:
+        target: as `genkidama.play`, or an experiment's TOML file, which has no policy.
+        record: the file, which gets more steps if it is there; none is written if absent.
+        controller: `"keyboard"`, `"gamepad"`, `"gamepad:/dev/input/js1"`, or an import string of a
+            function from an observation to an action; the policy if absent.
+        episodes, seed, best, deterministic, video, fps, every, environment, say, allow: as
+            `genkidama.play`.
+        changes: settings of an experiment that is played, by their dotted names.
+
+    Returns:
+        The undiscounted return of each whole episode.
+
+    Raises:
+        ConfigurationError: nobody plays, or the file has steps of another environment.
+        EnvironmentFailure: as `genkidama.play`.
+    """
+    check_least(episodes=episodes, every=every)
+    check_seed(seed)
+    if fps is not None and not 0.0 < fps <= 1000.0:
+        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
+    experiment, policy, source = _player(target, controller, best, allow, changes or {})
+    settings = experiment.environment
+    person = controller == "keyboard" or (controller or "").partition(":")[0] == "gamepad"
+    film = None if video is None else check_film(Path(video))
+    shows = film is not None or person
+    if person and film is None:
+        try:
+            check_screen()
+        except EnvironmentFailure:
+            if controller == "keyboard":
+                raise EnvironmentFailure(
+                    "--controller keyboard: needs a window, and this machine has no screen "
+                    "(DISPLAY and WAYLAND_DISPLAY are not set); take --controller gamepad or "
+                    "--controller module:function"
+                ) from None
+            shows = False
+    returns: list[float] = []
+    with ExitStack() as stack:
+        stack.enter_context(without_screen() if film is not None else nullcontext())
+        with kept():
+            made, drawn = _made(settings, environment, shows, film is not None)
+        stack.enter_context(closing(made))
+        if policy is not None:
+            check_fits(policy, made)
+        player = None if controller is None else player_of(controller, made)
+        if isinstance(player, Gamepad):
+            stack.callback(player.close)
+        name = made.spec.id if made.spec is not None else environment or settings.id
+        say(f"{name}: {source}")
+        playing: gymnasium.Env[Any, Any] = made
+        if record is not None:
+            given = msgspec.to_builtins(settings) | {"id": environment or settings.id}
+            writer = DemonstrationWriter(Path(record), given, made, source)
+            stack.callback(writer.close)
+            if writer.blocks:
+                say(f"{record}: has {plural(writer.blocks, 'block')} of steps, and gets more")
+            playing = recorder = Recorder(made, writer)
+            stack.callback(_tell, recorder, record, say)
+            stack.callback(recorder.cut)
+        lines = () if player is None else player.keys
+        for line in lines:
+            say(f"  {line}")
+
+        def moments() -> Iterator[Moment]:
+            for episode in range(episodes):
+                if player is not None:
+                    steps = controlled(player, playing, (seed, episode))
+                else:
+                    assert policy is not None
+                    steps = steps_of(policy.model, playing, (seed, episode), deterministic)
+                explanation = _UNKNOWN
+                for step in count():
+                    with in_one_line(settings.id):
+                        observation, action, total = next(steps)
+                    if policy is not None and action is not None and drawn:
+                        explanation = explain(policy.model, observation)
+                    if action is None or step % every == 0:
+                        seen = picture_of(made, settings) if drawn else _BLANK
+                        yield Moment(episode, step, seen, explanation, action, total)
+                    if action is None:
+                        break
+
+        shown = moments()
+        screen: Film | PlaybackScreen | None = None
+        for moment in shown:
+            if screen is None and shows:
+                panel = Panel(name, source, moment.picture, action_names(made), made.action_space)
+                panel.lines = (*lines, "Space: pause", "Escape: end") if person else ()
+                own = 1.0 / settings.period if settings.period else pace(made)
+                speed = own / every if fps is None else fps
+                if film is not None:
+                    screen = Film(film, panel, speed)
+                else:
+                    # A clock of the environment's own decides when a step is.
+                    screen = PlaybackScreen(
+                        panel, name, max(100.0, 2.0 * own) if settings.period else speed
+                    )
+                    if isinstance(player, Keyboard) and not isinstance(player, Gamepad):
+                        player.held = screen.held
+                stack.enter_context(closing(screen))
+            if moment.action is None:
+                returns.append(moment.total)
+                say(ended(moment))
+            if screen is not None and not screen.show(moment):
+                break
+    return returns
+
+
+#: Stands in for the picture of what a person sees without one, as a robot.
+_BLANK = np.zeros((400, 400, 3), np.uint8)
+
+
+def _tell(recorder: Recorder, path: str | Path, say: Callable[[str], None]) -> None:
+    if recorder.steps:
+        words = f"{plural(recorder.steps, 'step')} of {plural(recorder.episodes, 'whole episode')}"
+        say(f"{path}: {words}; for genkidama train … --demonstrations {path}")
+
+
+def _player(
+    target: str | Path,
+    controller: str | None,
+    best: bool,
+    allow: Iterable[str],
+    changes: dict[str, Any],
+) -> tuple[Experiment, Policy | None, str]:
+    """The experiment that is played, the policy that plays if any, and who plays in words."""
+    path = Path(target)
+    if path.suffix == ".toml" or (not path.exists() and str(target) in examples()):
+        if controller is None:
+            raise ConfigurationError(
+                f"{path}: is an experiment, without weights; say who plays: --controller "
+                "keyboard, gamepad or module:function"
+            )
+        return Experiment.load(path).with_settings(changes), None, controller
+    if changes:
+        raise ConfigurationError(
+            f"--set {next(iter(changes))}: changes an experiment, but {path} is a run; name a "
+            "FILE.toml"
+        )
+    weights = weights_of(target, best=best)
+    known = [*allow, *(() if weights.run is None else weights.run.allow)]
+    if controller is None:
+        policy = Policy(weights.checkpoint, allow=known)
+        return policy.experiment, policy, str(weights)
+    experiment = weights.checkpoint.experiment
+    check_imports(experiment.to_dict(), known, str(weights.path))
+    return experiment, None, controller
+
+
+def _made(
+    settings: Environment, name: str | None, shows: bool, film: bool
+) -> tuple[gymnasium.Env[Any, Any], bool]:
+    """The environment, and whether it draws pictures. A person may play without: of a robot they
+    see more than a picture."""
+    if shows:
+        try:
+            return make_pictured(settings, name), True
+        except ConfigurationError:
+            if film:
+                raise
+    return make_environment(played(settings, name)), False
