@@ -118,7 +118,7 @@ fuzz: $(INSTALLED_DEV) ## Fuzz all that reads what others send or keep, SECONDS 
 	$(BIN)/python -m tests.fuzzing $(TARGETS) --seconds $(SECONDS)
 
 # Day SEED with the machines' logs, or SEEDS days from day FROM on.
-simulate: $(INSTALLED_DEV) ## Play days of a parent and its children in virtual time (docs/reliability.md).
+simulate: $(INSTALLED_DEV) ## Play days of a parent and its children in virtual time (docs/notes/reliability.md).
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--from $(or $(FROM),0) --seeds $(or $(SEEDS),200))
 
 simulate-planted: $(INSTALLED_DEV) ## Plant bugs, and play days until each is noticed.
@@ -150,7 +150,7 @@ format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff check --fix .
 
 # In annotations, which nothing evaluates, no test can see another operator than |.
-mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: which mutants no test sees (hours; docs/reliability.md).
+mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: which mutants no test sees (hours; docs/notes/reliability.md).
 	@rm -rf build/mutants build/mutants.sqlite && git checkout-index --all --prefix=build/mutants/
 	@printf '%s\n' '[cosmic-ray]' 'module-path = [$(foreach path,$(MUTATED),"$(path)",)]' 'timeout = 600.0' \
 		'test-command = "$(CURDIR)/$(PYTEST) -q -x -p no:cacheprovider $(MUTATED_TESTS)"' \
@@ -167,7 +167,7 @@ mutants: $(INSTALLED_DEV) $(INSTALLED_MUTATION) ## Mutate the pure folders: whic
 		all, killed = sqlite3.connect("build/mutants.sqlite").execute(ask).fetchone(); \
 		print(f"{killed} of {all} mutants killed, {killed / max(all, 1):.1%}; build/mutants.txt has the others")'
 
-faults: $(INSTALLED_DEV) ## Kill, cut, fill and stop real runs, and write the table (root, half an hour; docs/reliability.md).
+faults: $(INSTALLED_DEV) ## Kill, cut, fill and stop real runs, and write the table (root, half an hour; docs/notes/reliability.md).
 	$(BIN)/python -m studies.faults run; status=$$?; $(BIN)/python -m studies.faults table && exit $$status
 
 audit: $(INSTALLED_TOOLS) ## Look up the pinned packages among the known vulnerabilities.
@@ -191,7 +191,7 @@ hashes: $(INSTALLED_TOOLS) ## Write build/requirements-ROLE.txt: the pins with t
 	done
 
 # Of what is committed: a wheel of a working tree might hold what nobody else has.
-release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a release, checked (docs/releasing.md).
+release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a release, checked (docs/notes/releasing.md).
 	@test -z "$$(git status --porcelain)" || { echo "there are changes; commit them first: git status" >&2; exit 1; }
 	rm -rf dist build/release
 	$(PYTHON) deploy/release.py source build/release $(REPOSITORY)

@@ -1,4 +1,4 @@
-"""The steps of a release that nobody should do by hand (docs/releasing.md).
+"""The steps of a release that nobody should do by hand (docs/notes/releasing.md).
 
     python3 deploy/release.py tag 0.2.0                # versions, changelog, commit, tag, notes
     python3 deploy/release.py notes 0.2.0              # the changelog's section of a version
@@ -61,7 +61,7 @@ def urls(address: str, reference: str) -> str:
     pages = {
         "Repository": address,
         "Issues": f"{address}/issues",
-        "Documentation": f"{address}/blob/{reference}/docs/tutorial/first-run.md",
+        "Documentation": f"{address}/blob/{reference}/docs/first-run.md",
         "Changelog": f"{address}/blob/{reference}/CHANGELOG.md",
     }
     return "".join(["\n[project.urls]\n", *(f'{name} = "{url}"\n' for name, url in pages.items())])

@@ -1,4 +1,4 @@
-"""docs/backends.md, rules.md and learners.md: their code, taken from the pages and put to work."""
+"""Backends, rules and learners in docs/notes/: the pages' code, put to work."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def from_page(page: str, words: str) -> Experiment:
     return Experiment.from_dict(tomllib.loads(code_block(page, "toml", words)))
 
 
-EVOLUTION = from_page("docs/backends.md", "[child]")
+EVOLUTION = from_page("docs/notes/backends.md", "[child]")
 
 #: By module, its code on a page and a word of it.
 MODULES = {
-    "evolution": ("docs/backends.md", "class EvolutionStrategy"),
-    "stale": ("docs/rules.md", "class Stale"),
-    "recall": ("docs/learners.md", "class Recall"),
-    "greedy": ("docs/learners.md", "class EpsilonGreedy"),
+    "evolution": ("docs/notes/backends.md", "class EvolutionStrategy"),
+    "stale": ("docs/notes/rules.md", "class Stale"),
+    "recall": ("docs/notes/learners.md", "class Recall"),
+    "greedy": ("docs/notes/learners.md", "class EpsilonGreedy"),
 }
 
 # The page's own recipe for its contract: a fixture, and the tests that ask for it run here.
-exec(code_block("docs/backends.md", "python", "TestContract"))
+exec(code_block("docs/notes/backends.md", "python", "TestContract"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -164,8 +164,8 @@ def test_nothing_is_left_behind_when_the_child_is_killed(folder: Path) -> None:
         child.vanish(10.0)
 
 
-RULES = (ROOT / "docs/rules.md").read_text()
-STALE = from_page("docs/rules.md", "[parent]")
+RULES = (ROOT / "docs/notes/rules.md").read_text()
+STALE = from_page("docs/notes/rules.md", "[parent]")
 
 
 def rule() -> Rule:
@@ -208,7 +208,7 @@ def test_a_wrong_option_is_told_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-RECALL = from_page("docs/learners.md", "[replay]")
+RECALL = from_page("docs/notes/learners.md", "[replay]")
 
 
 async def test_it_learns_from_what_both_cores_remember() -> None:

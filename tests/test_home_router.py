@@ -1,4 +1,4 @@
-"""docs/home-router.md: a child meets a parent through a forwarded port, and comes back."""
+"""docs/notes/home-router.md: a child meets a parent through a forwarded port, and comes back."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from tests.helpers import ROOT, constant, history, starting, until
 Manifest = dict[str, Any]
 
 PLAIN, TLS = ROOT / "deploy/kubernetes", ROOT / "deploy/kubernetes/tls"
-DOCUMENT = ROOT / "docs/kubernetes.md"
+DOCUMENT = ROOT / "docs/notes/kubernetes.md"
 TOKEN = "0123456789abcdef" * 2
 #: The oldest and the newest version whose schemas are installed.
 VERSIONS = [kubernetes_validate.utils.all_versions()[0], kubernetes_validate.latest_version()]

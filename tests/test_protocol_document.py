@@ -1,4 +1,4 @@
-"""docs/protocol.md is held to the parent: what it claims is what a real one does."""
+"""docs/reference/protocol.md is held to the parent: what it claims is what a real one does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers import ROOT, running, small
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import experiment
 
-TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

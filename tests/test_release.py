@@ -144,7 +144,7 @@ def test_a_release_has_whole_addresses_if_the_repository_is_known(repository: Pa
     project = tomllib.loads((repository / "build/whole/pyproject.toml").read_text())["project"]
     assert project["urls"]["Repository"] == address
     links = re.findall(r"\]\(([^)]+)\)", (repository / "build/whole/README.md").read_text("utf-8"))
-    assert len(links) > 40 and all(link.startswith("https://") for link in links)
+    assert len(links) > 25 and all(link.startswith("https://") for link in links)
     for link in links:
         kind, tag, path = link.removeprefix(f"{address}/").split("/", 2)
         assert (ROOT / path.partition("#")[0]).exists() and tag == "v9.9.9"

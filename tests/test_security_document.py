@@ -1,4 +1,4 @@
-"""docs/security.md is held to the code: a parent and a child can use what its commands make."""
+"""Security's notes are held to the code: a parent and a child can use what their commands make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.certificates import needs_openssl
 from tests.helpers import ROOT, Serving, command, constant, running
 from tests.texts import code_blocks
 
-MAKING, STARTING = code_blocks("docs/security.md", "bash")
+MAKING, STARTING = code_blocks("docs/notes/certificates.md", "bash")
 
 #: The tests that hold each sentence of the list of what is possible at worst, by its beginning.
 HELD = {
@@ -83,7 +83,7 @@ HELD = {
 
 
 def test_each_sentence_of_what_is_possible_at_worst_has_its_test() -> None:
-    text = (ROOT / "docs/security.md").read_text()
+    text = (ROOT / "docs/notes/threats.md").read_text()
     section = text.partition("**At worst**")[2].partition("\n#")[0]
     items = " ".join(section.split()).replace("*", "").split(" - ")[1:]
     sentences = [sentence for item in items for sentence in re.split(r"(?<=[.)]) (?=[A-Z])", item)]

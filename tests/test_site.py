@@ -85,7 +85,7 @@ def test_a_setting_says_what_it_allows_and_what_its_number_counts() -> None:
 
 
 def test_the_glossary_has_each_word_once_and_no_text_calls_an_exchange_an_update() -> None:
-    page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
     words = re.findall(r"^### (.+)$", page, re.MULTILINE)
     assert len(words) == len(set(words))
     assert {"Exchange", "Update", "Version", "Step", "Lag", "Measure", "Figure"} < {*words}
@@ -136,12 +136,14 @@ def test_a_file_of_the_repository_is_shown_on_a_page(site: dict[str, str]) -> No
 def test_a_link_that_leads_nowhere_is_told_and_code_is_left_alone() -> None:
     dead: list[str] = []
     text = "[a](no.md)\n```\n[b](no.md)\n```\n[c](https://x.example/y) [d](#e)\n"
-    assert repository.linked(text, "docs/rules.md", "rules.md", dead.append) == (text, set())
-    assert dead == ["docs/rules.md: the link 'no.md' leads nowhere"]
+    assert repository.linked(text, "docs/notes/rules.md", "rules.md", dead.append) == (text, set())
+    assert dead == ["docs/notes/rules.md: the link 'no.md' leads nowhere"]
 
 
 @given(
-    st.sampled_from(["docs/rules.md", "docs/results/shards.md", "README.md", "parent/README.md"])
+    st.sampled_from(
+        ["docs/notes/rules.md", "docs/results/shards.md", "README.md", "parent/README.md"]
+    )
 )
 def test_a_link_and_where_it_is_agree(source: str) -> None:
     for target in ("docs/security.md", "docs/decisions", "CHANGELOG.md", "parent/parent.toml"):
@@ -154,19 +156,33 @@ def test_a_link_and_where_it_is_agree(source: str) -> None:
 
 
 def test_the_glossary_has_the_words_that_need_one(site: dict[str, str]) -> None:
-    words = set(re.findall(r"^### (.+)$", site["glossary.md"], re.MULTILINE))
+    words = set(re.findall(r"^### (.+)$", site["reference/glossary.md"], re.MULTILINE))
     needed = (
         "Update,Version,Exchange,Staleness,Lag,α,β,γ,λ,t_max,W₀,Hogwild,Rollout,Lane,Trial,Phase"
     )
     assert words >= {*needed.split(","), "N_P, N_T, N_A"}
 
 
+def test_the_path_is_short_and_the_index_has_every_page() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"\]\(([^)#]+\.md)\)", index))
+    path = {page.name for page in docs.glob("*.md")} - {"README.md"}
+    assert len(path) <= 9  # and the reference
+    others = {
+        f"{folder}/{page.name}"
+        for folder in ("notes", "reference")
+        for page in (docs / folder).glob("*.md")
+    }
+    assert not (path | others) - listed
+
+
 @pytest.mark.parametrize(
     ("typed", "page"),
     [
-        ("custom environment", "tutorial/environment.md"),
-        ("alpha", "glossary.md"),
-        ("several machines", "tutorial/machines.md"),
+        ("custom environment", "environment.md"),
+        ("alpha", "reference/glossary.md"),
+        ("several machines", "machines.md"),
     ],
 )
 def test_a_page_has_the_words_that_are_searched_for(
@@ -221,7 +237,7 @@ def test_the_site_has_a_menu_of_versions_and_an_inventory_of_the_python_interfac
     )
     assert built.returncode == 0, built.stderr
     for page, here, there in (
-        (site / "tutorial/machines.html", "current", "../v0.0.9/index.html"),
+        (site / "machines.html", "current", "v0.0.9/index.html"),
         (site / "v0.0.9/index.html", "v0.0.9", "../index.html"),
     ):
         (menu,) = re.findall(

@@ -1,4 +1,4 @@
-"""docs/tutorial/: the code of each page, taken from there and put to work."""
+"""The first pages of docs/: the code of each, taken from there and put to work."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ import genkidama
 from genkidama.cli.cluster import train
 from genkidama.cli.parser import make_parser
 from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.runtime.import_strings import load_object
-from tests.child import test_orchestrator
 from tests.helpers import ROOT, command, starting, until
 from tests.learning.test_device import free_address
-from tests.texts import code_blocks
+from tests.texts import code_block, code_blocks
 
-PAGES = ROOT / "docs/tutorial"
+ALGORITHMS = (ROOT / "docs/algorithms.md").read_text(encoding="utf-8")
+EXTENDING = "docs/notes/extending.md"
 
-#: The module of each page that has one.
-MODULES = {"environment": "dial", "network": "residual", "learner": "modest", "backend": "climber"}
+#: The page of each module, words of its code and of its experiment.
+MODULES = {
+    "dial": ("docs/environment.md", "class Dial", "dial:Dial"),
+    "residual": (EXTENDING, "class Residual", "residual:Residual"),
+    "modest": (EXTENDING, "class Modest", "modest:Modest"),
+}
 
-#: The least mean of an evaluation after each page's run; chance is −15 with the dial, and 22.
-LEARNED = {"environment": -4.5, "network": 100.0, "learner": 80.0, "backend": 30.0}
+#: The least mean of an evaluation after each run; chance is −15 with the dial, and 22.
+LEARNED = {"dial": -4.5, "residual": 100.0, "modest": 80.0}
 
 
-def block(page: str, language: str) -> str:
-    """The page's first block of code in a language."""
-    return code_blocks(f"docs/tutorial/{page}.md", language)[0]
-
-
-def experiment(page: str) -> Experiment:
-    """The page's experiment, with a name as its file gives it."""
-    settings = tomllib.loads(block(page, "toml")) | {"name": MODULES[page]}
+def experiment(module: str) -> Experiment:
+    """The module's experiment, with a name as its file gives it."""
+    page, _, words = MODULES[module]
+    settings = tomllib.loads(code_block(page, "toml", words)) | {"name": module}
     return Experiment.from_dict(settings)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the module of each page, from which everybody can import it."""
+    """A folder with the modules of the pages, from which everybody can import them."""
     folder = tmp_path_factory.mktemp("mine")
-    for page, module in MODULES.items():
-        (folder / f"{module}.py").write_text(block(page, "python"), encoding="utf-8")
+    for module, (page, words, _) in MODULES.items():
+        (folder / f"{module}.py").write_text(code_block(page, "python", words), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
@@ -65,13 +66,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_the_environment_keeps_gymnasiums_promises() -> None:
-    environment = make_environment(experiment("environment").environment)
+    environment = make_environment(experiment("dial").environment)
     assert isinstance(environment.action_space, gymnasium.spaces.Discrete)
     check_env(environment.unwrapped, skip_render_check=True)
 
 
 def test_the_network_takes_its_options_and_has_gradients() -> None:
-    subject = experiment("network")
+    subject = experiment("residual")
     model = Model(subject, make_environment(subject.environment))
     assert dict(model.signature.entries)["inner.weight"] == (48, 48)
     outputs, values = model.network(torch.zeros(5, 4))
@@ -81,7 +82,7 @@ def test_the_network_takes_its_options_and_has_gradients() -> None:
 
 
 def test_the_learner_adds_its_penalty_to_the_loss_of_a3c() -> None:
-    subject = experiment("learner")
+    subject = experiment("modest")
     model = Model(subject, make_environment(subject.environment))
     rng = torch.Generator().manual_seed(0)
     rollout = steps(20)
@@ -102,11 +103,11 @@ def steps(count: int) -> Rollout:
     return Rollout(seen[:-1], torch.zeros(count, 1), rewards, ends, cuts, seen[-1:])
 
 
-def test_every_command_of_the_tutorial_is_one() -> None:
+def test_every_command_of_the_path_is_one() -> None:
     parser = make_parser()
     typed = [
-        line.split("    #")[0].strip()
-        for page in sorted(PAGES.glob("*.md"))
+        re.split(r" {2,}#", line)[0].strip()
+        for page in [*sorted(ROOT.glob("docs/*.md")), ROOT / EXTENDING]
         for line in page.read_text(encoding="utf-8").splitlines()
         if re.match(r"(    )?genkidama \w", line)
     ]
@@ -115,40 +116,47 @@ def test_every_command_of_the_tutorial_is_one() -> None:
         parser.parse_args(re.sub(r"['`]", "", line).split()[1:])
 
 
+@pytest.mark.parametrize("line", re.findall(r'(?m)^\| `"(\w+)"` \|(.+)\|$', ALGORITHMS))
+def test_the_table_of_what_goes_together_is_true(line: tuple[str, str]) -> None:
+    name, cells = line
+    ways: list[dict[str, Any]] = [
+        {"parent.rule": "gradient", "child.exchange": "update"},
+        {"parent.rule": "experience"},
+        {"child.backend": "ga3c", "child.exchange": "free"},
+    ]
+    told = [cell.strip() == "yes" for cell in cells.split("|")]
+    changes: dict[str, Any] = {"algorithm.name": name}
+    if name in ("dqn", "vtrace"):
+        changes["replay.steps"] = 1000
+    for way, fits in zip(ways, told, strict=True):
+        if fits:
+            Experiment().with_settings(changes | way)
+        else:
+            with pytest.raises(ConfigurationError):
+                Experiment().with_settings(changes | way)
+
+
 @pytest.mark.slow
-class TestTheClimber(test_orchestrator.TestContract):
-    """The promises of every backend, kept by the tutorial's."""
-
-    @pytest.fixture(params=["episode", "free"])
-    def plugged(self, request: pytest.FixtureRequest) -> Experiment:
-        changes = {"child.exchange": request.param, "child.exchange_seconds": 0.05}
-        return experiment("backend").with_settings(changes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", MODULES)
+@pytest.mark.parametrize("module", MODULES)
 def test_what_a_page_trains_learns_to_its_end(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    children = 2 if page == "backend" else 1
-    run = train(
-        experiment(page), children=children, cores=1, episodes=20, out=f"runs/{MODULES[page]}"
-    )
+    run = train(experiment(module), children=1, cores=1, episodes=20, out=f"runs/{module}")
     (end,) = (line["reason"] for line in run.history() if line["event"] == "stop")
     assert end.startswith("mean return ")  # the page's number, not its seconds
-    assert genkidama.evaluate(run, episodes=50).mean >= LEARNED[page]
+    assert genkidama.evaluate(run, episodes=50).mean >= LEARNED[module]
     assert not [path for path in (run.path / "logs").iterdir() if "Traceback" in path.read_text()]
-    if page == "environment":
+    if module == "dial":
         names: dict[str, Any] = {}
-        exec(compile(block("results", "python"), "docs/tutorial/results.md", "exec"), names)
+        exec(compile(code_block("docs/evaluation.md", "python"), "evaluation.md", "exec"), names)
         assert names["over"] and names["returns"][-1] >= -4.0
 
 
 @pytest.mark.slow
 def test_one_machine_holds_the_weights_and_another_plays(tmp_path: Path) -> None:
     """The two commands of `machines.md`, up to a mean of 200, and the third."""
-    typed = code_blocks("docs/tutorial/machines.md", "bash")
+    typed = code_blocks("docs/machines.md", "bash")
     assert typed[1].startswith("genkidama join 'wss://")
     more = f" --listen {free_address()} --host 127.0.0.1 --credentials keys"
     with starting(tmp_path) as start:

@@ -32,7 +32,7 @@ def code_blocks(page: str, language: str) -> list[str]:
     """The code blocks of a page in a language, in their order.
 
     Args:
-        page: below the repository's root, as `docs/rules.md`.
+        page: below the repository's root, as `docs/notes/rules.md`.
         language: what follows the fence's three backticks.
     """
     text = (ROOT / page).read_text(encoding="utf-8")

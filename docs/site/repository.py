@@ -39,7 +39,7 @@ def page_of(path: str) -> str:
     """The page of the site that shows a file or folder of the repository.
 
     Args:
-        path: below the repository's root, as `docs/rules.md` or `examples`.
+        path: below the repository's root, as `docs/notes/rules.md` or `examples`.
     """
     if (ROOT / path).is_dir():
         if not (ROOT / path / "README.md").exists():

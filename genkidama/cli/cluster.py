@@ -135,7 +135,7 @@ def train(
         shards: in how many parts the parent is, each a process; if absent, as many as in the run
             that goes on, or 1.
         watch: is called with each new line of the history, about four times a second.
-        sinks: what the measures are carried to as well, as `["wandb"]` (docs/sinks.md).
+        sinks: what the measures are carried to as well, as `["wandb"]` (docs/notes/sinks.md).
         say: is called with a line about each process that dies or complains.
         progress: shows how it goes, on standard error or in a notebook's cell.
 

@@ -120,7 +120,9 @@ ALLOW = option(
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
 DETERMINISTIC = flag("--deterministic", "take the most probable action, not a sampled one")
-BROWSERS = flag("--browsers", "admit browsers as children, too (docs/page.md); prints the link")
+BROWSERS = flag(
+    "--browsers", "admit browsers as children, too (docs/notes/page.md); prints the link"
+)
 WEIGHTS = (
     option("--best", _BEST, action="store_true", default=True),
     option("--newest", "play a run's newest weights", action="store_false", dest="best"),

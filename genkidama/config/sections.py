@@ -135,7 +135,7 @@ class Network(Section, frozen=True):
     """Share the hidden layers between policy and value."""
     memory: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Units of a GRU between the hidden layers, which are shared then, and the outputs: for what
-    cannot be seen at once (docs/memory.md). 0 means none."""
+    cannot be seen at once (docs/notes/memory.md). 0 means none."""
     sequence_length: Natural = 64
     """`memory`: steps through which a gradient goes back, at most."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
@@ -315,11 +315,11 @@ class ParentSettings(Section, frozen=True):
     """Use of a push by the parent: `"blend"`, as above; `"weighted"`, a blend in which not all
     pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
     gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
-    beside the parent learns from all; or `"module:Class"`, a `genkidama.Rule`. docs/rules.md says
-    when to use which."""
+    beside the parent learns from all; or `"module:Class"`, a `genkidama.Rule`. docs/notes/rules.md
+    says when to use which."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for the rule; docs/rules.md lists those of the named rules. A custom rule
-    gets `alpha` too."""
+    """Keyword arguments for the rule; docs/notes/rules.md lists those of the named rules. A custom
+    rule gets `alpha` too."""
     start: str = ""
     """Weights with which a new run begins: of a run's or a search's directory, a checkpoint, or a
     repository of the Hugging Face Hub. Each array is taken whose name and shape this network has,
@@ -410,7 +410,7 @@ class ChildSettings(Section, frozen=True):
     """`"episode"`: once per episode of the whole child, while its cores wait; `"update"`: the same
     once per update, or per gradient if the child pushes gradients; `"free"`: nobody waits;
     `"chunk"`: each core acts for a quarter of a batch, takes θ_P, learns from its newest batch,
-    and pushes, for averaging that is faster with more children (docs/scaling.md)."""
+    and pushes, for averaging that is faster with more children (docs/notes/scaling.md)."""
     adapt: (
         Literal["auto"] | tuple[Literal["alpha", "lanes", "minibatch_size", "learning_rate"], ...]
     ) = "auto"

@@ -10,7 +10,7 @@ Laws of this file:
 - Noting costs some 25 µs, so it is done now and then, by samples or updates. All updates
   have the same chance.
 
-`docs/diagnostics.md` says what the figures mean.
+`docs/notes/diagnostics.md` says what the figures mean.
 """
 
 from __future__ import annotations

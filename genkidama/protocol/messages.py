@@ -16,7 +16,7 @@ Laws of this file:
 - A reader ignores fields that it does not know. A change that old readers cannot ignore raises
   `PROTOCOL`.
 
-`docs/protocol.md` describes the conversation.
+`docs/reference/protocol.md` describes the conversation.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Laws of this file:
 - What was learned before a reply came was learned from an older θ_P, whose version its push has.
 - A session speaks for one vector. It does not know what trains it, or how.
 
-`ParameterServer` is the other half; `docs/protocol.md` describes the conversation.
+`ParameterServer` is the other half; `docs/reference/protocol.md` describes the conversation.
 """
 
 from __future__ import annotations

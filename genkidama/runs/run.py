@@ -192,7 +192,7 @@ class Run:
     def history(self) -> Iterator[dict[str, Any]]:
         """The events, oldest first: the whole lines of `history.jsonl` as dictionaries.
 
-        `docs/history.md` says what they mean.
+        `docs/reference/history.md` says what they mean.
 
         Raises:
             ConfigurationError: a line is damaged.
@@ -277,7 +277,7 @@ class Run:
         return _pandas().DataFrame(columns(self.history()))
 
     def frame(self) -> pandas.DataFrame:
-        """The whole history: a row a line, a column a field (docs/history.md).
+        """The whole history: a row a line, a column a field (docs/reference/history.md).
 
         Raises:
             EnvironmentFailure: pandas is not installed.

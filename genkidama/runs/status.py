@@ -7,7 +7,7 @@ Laws of this file:
 - It stays small however long a run is: curves are thinned, and children that left are forgotten.
 - A change holds the differences since the last change. All viewers get the same one.
 
-`docs/page.md` documents the JSON document that it renders.
+`docs/reference/status.md` documents the JSON document that it renders.
 """
 
 from __future__ import annotations

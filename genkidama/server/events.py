@@ -6,7 +6,7 @@ Laws of this file:
   A field that is `UNSET` is left out; one that is None is written as null.
 - A reader ignores unknown kinds and fields.
 
-`docs/history.md` has the tables, made from the lines below the fields.
+`docs/reference/history.md` has the tables, made from the lines below the fields.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Exchange(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
     left_out: str | UnsetType = UNSET
-    """Reason of the rule to leave the push out, as `"stale"` (docs/rules.md), if it did."""
+    """Reason of the rule to leave the push out, as `"stale"` (docs/notes/rules.md), if it did."""
     distance: float | UnsetType = UNSET
     """Distance of the child's weights from θ_P, by the length of θ_P: at this push, or at the last
     that was judged. One is judged a second, of 64 children at most."""

@@ -52,7 +52,7 @@ from studies.store import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results/environments.md"
-ZOO, ZOO_PAGE = ROOT / "examples/zoo", ROOT / "docs/zoo.md"
+ZOO, ZOO_PAGE = ROOT / "examples/zoo", ROOT / "docs/notes/zoo.md"
 WORK = ROOT / "build/environments"
 PYTHON = ROOT / "benchmarks/.venv/bin/python"
 PEER = Path(__file__).parent / "peers/train.py"

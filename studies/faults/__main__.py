@@ -14,7 +14,7 @@ A clock is set, and a disk slow, by a library that is loaded before libc (`shim.
 are those of `studies.scaling`. It takes root and Linux.
 
 Stop at any point and go on: a trial that has a row is not repeated. `table` writes the table into
-docs/reliability.md, between its two markers.
+docs/results/reliability.md, between its two markers.
 
     python -m studies.faults run [--only WORD …] [--times 1] [--together 3]
     python -m studies.faults table
@@ -46,7 +46,7 @@ from studies.store import Row
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RESULTS = _ROOT / "docs" / "results" / "faults.jsonl"
-_PAGE = _ROOT / "docs" / "reliability.md"
+_PAGE = _ROOT / "docs" / "results" / "reliability.md"
 _BEGIN, _END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
 _NEW_MOUNTS = 0x00020000
 

@@ -8,8 +8,8 @@ seed, HyperTrick runs as published to the end of its trials, or for `--minutes`.
 the same time, and begin trials as long as there is any. `improved` decides after 1 and 3 of 9
 phases, with a cohort of 16 that collects data. `improved` and `asha` have a TPE sampler, the others
 draw at random, and the same configurations in the same order. `--sampler` gives all the same one.
-A search's best trial is the best completed one, as `docs/hypertrick.md` defines it. It then plays
-500 episodes with sampled actions.
+A search's best trial is the best completed one, as `docs/notes/hypertrick.md` defines it. It then
+plays 500 episodes with sampled actions.
 
 Each search is a line of `docs/results/search.jsonl`, and is not repeated once it is there. Stop it
 at any point, also by `kill -9`, and start it again: a search that was cut off goes on. Delete a

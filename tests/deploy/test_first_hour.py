@@ -40,10 +40,10 @@ PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALL = re.search(r"`(pip install 'genkidama-rl\[.+?\]')`", PAGE)[1]  # type: ignore[index]
 _, TRAIN, SEVERAL = code_blocks("README.md", "bash")
 DIAL = {
-    "dial.py": code_block("docs/tutorial/environment.md", "python", "class Dial"),
-    "dial.toml": code_block("docs/tutorial/environment.md", "toml", "dial:Dial"),
+    "dial.py": code_block("docs/environment.md", "python", "class Dial"),
+    "dial.toml": code_block("docs/environment.md", "toml", "dial:Dial"),
 }
-TRAIN_DIAL = code_block("docs/tutorial/environment.md", "bash", "dial.toml").strip()
+TRAIN_DIAL = code_block("docs/environment.md", "bash", "dial.toml").strip()
 
 #: Without requests, which huggingface_hub needs no more, the zoo's `enjoy` cannot be imported.
 PEERS = ("rl_zoo3==2.9.2", "requests", "moviepy", "gymnasium[box2d]==1.4.0", "torch==2.13.0")

@@ -24,7 +24,7 @@ def free_address() -> str:
 
 
 class Firmware:
-    """The device's side: what docs/tutorial/robot.md shows."""
+    """The device's side: what docs/robot.md shows."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

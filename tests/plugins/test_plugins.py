@@ -105,7 +105,7 @@ def test_names_of_a_hook_are_found_and_others_are_not() -> None:
 
 
 def test_the_plug_in_of_the_page_is_installed_and_used(tmp_path: Path) -> None:
-    page = "docs/plugins.md"
+    page = "docs/notes/plugins.md"
     (project, experiment), (module,) = code_blocks(page, "toml"), code_blocks(page, "python")
     source, target = tmp_path / "source", tmp_path / "installed"
     source.mkdir()

@@ -328,7 +328,7 @@ def test_a_second_reader_of_the_format_agrees(encoding: Encoding, trainable: int
 
 
 def test_a_difference_in_bytes() -> None:
-    """As docs/protocol.md has them."""
+    """As docs/reference/protocol.md has them."""
     found = compress("int4", np.array([7.0, -3.0, 5.0], DTYPE), np.zeros(3, DTYPE), 2)
     assert found is not None
     assert found[0][:8].tobytes() == struct.pack("<2f", 1.0, 5.0)

@@ -185,7 +185,7 @@ def test_the_code_on_the_page_works_as_it_stands(
     onnxruntime = pytest.importorskip("onnxruntime")
     if shutil.which("cc") is None or shutil.which("node") is None:
         pytest.skip("there is no cc, or no node")
-    page = "docs/export.md"
+    page = "docs/notes/export.md"
     policy = Policy(untrained(tmp_path / "run", small()).load())
     for write, name in ((policy.to_c, "h"), (policy.to_js, "js"), (policy.to_onnx, "onnx")):
         write(tmp_path / f"policy.{name}")

@@ -1,6 +1,6 @@
 """The lines of a history: what is written, what is understood, and that its page says so.
 
-`python -m tests.server.test_events` writes the tables of `docs/history.md` anew.
+`python -m tests.server.test_events` writes the tables of `docs/reference/history.md` anew.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from genkidama.server.events import (
 )
 from tests.texts import texts
 
-PAGE = Path(__file__).parents[2] / "docs" / "history.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "history.md"
 
 #: Events, and the lines that version 0.1.0 wrote of them.
 LINES: list[tuple[Event, str]] = [

@@ -3,7 +3,7 @@
 Names and labels stay few however many children come and go: of children only those that are there,
 `MOST_CHILDREN` at most, and of figures that children name `MOST_FIGURES`.
 
-`docs/page.md` lists the names.
+`docs/reference/status.md` lists the names.
 """
 
 from __future__ import annotations

@@ -601,14 +601,14 @@ def _explain(error: OSError, role: Role) -> tuple[str, str]:
     try:  # they import websockets
         from genkidama.child.transport import Transport, explain
     except Exception:
-        return str(error), "see docs/doctor.md"
+        return str(error), "see docs/troubleshooting.md"
     return _split(explain(error, Transport(role.parent, ca_file=role.ca_file)), ": ")
 
 
 def _split(sentence: str, between: str) -> tuple[str, str]:
     """The two parts of a sentence that says what is wrong, and then the way out."""
     found, _, advice = sentence.partition(between)
-    return found, advice or "see docs/doctor.md"
+    return found, advice or "see docs/troubleshooting.md"
 
 
 def our_protocol() -> int | None:

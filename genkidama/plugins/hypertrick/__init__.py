@@ -1,7 +1,7 @@
 """Asynchronous search for hyperparameters: HyperTrick (Heinrich and Frosio, arXiv 1902.02725),
 its rivals, with study and report.
 
-`genkidama search FILE.toml` runs a search on real machines (`docs/hypertrick.md`).
+`genkidama search FILE.toml` runs a search on real machines (`docs/notes/hypertrick.md`).
 `studies/hypertrick/` simulates it.
 """
 

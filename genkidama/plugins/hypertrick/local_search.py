@@ -53,7 +53,7 @@ def search(
         out: the run directory; a new one under `runs/` if absent.
         resume: the directory of a search to resume, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
-        sinks: what the measures are carried to as well, as `["wandb"]` (docs/sinks.md).
+        sinks: what the measures are carried to as well, as `["wandb"]` (docs/notes/sinks.md).
         say: is called with a line about each process that dies or complains.
         progress: shows how it goes, on standard error or in a notebook's cell.
 

@@ -30,7 +30,7 @@ NOTIFY = Follower(
         option(
             "--notify",
             "post a notice there when the run begins, improves, ends or is in trouble: ntfy, "
-            "Slack, Home Assistant, any webhook; repeatable (docs/notify.md)",
+            "Slack, Home Assistant, any webhook; repeatable (docs/notes/notify.md)",
             type=_remember,
             metavar="URL",
         ),

@@ -71,7 +71,7 @@ def launch(
         resume: a run directory on this machine to go on with, instead of `out`.
         episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
         watch: is called with each new line of the history.
-        sinks: what the measures are carried to as well, as `["wandb"]` (docs/sinks.md).
+        sinks: what the measures are carried to as well, as `["wandb"]` (docs/notes/sinks.md).
         say: is called with a line about what is not in the history: a child that waits for room, a
             part that was lost.
         progress: shows how it goes, on standard error or in a notebook's cell.

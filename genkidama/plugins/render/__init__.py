@@ -67,7 +67,7 @@ PLAY = Verb(
         ("genkidama play runs/first --video small.gif --every 3", "a small one"),
         (
             "genkidama play mine.toml --controller keyboard --record mine.steps",
-            "your own steps, to learn from (docs/demonstrations.md)",
+            "your own steps, to learn from (docs/notes/demonstrations.md)",
         ),
     ),
     run="genkidama.plugins.render:run_play",

@@ -27,7 +27,7 @@ _OPTIONS: tuple[Option, ...] = (
     ),
     option(
         "--log",
-        "send the metrics to wandb, mlflow, trackio or module:Class; repeatable (docs/sinks.md)",
+        "metrics to wandb, mlflow, trackio or module:Class; repeatable (docs/notes/sinks.md)",
         dest="sinks",
         action="append",
         default=[],

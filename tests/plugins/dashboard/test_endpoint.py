@@ -335,7 +335,7 @@ def test_the_documents_paths_are_those_of_the_parent() -> None:
     from genkidama.plugins.dashboard import routes
     from tests.helpers import ROOT
 
-    text = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "status.md").read_text(encoding="utf-8")
     for path in ("/status", "/watch", "/metrics", "/healthz", "/readyz"):
         assert f"`{path}`" in text or f"GET {path}`" in text
     assert re.search(r"`/static/", text) and routes.WATCH == "/watch"

@@ -141,7 +141,7 @@ def test_what_a_browser_says_is_understood(node: Node) -> None:
     found = node(body, said=[(said, rows) for said, rows, _ in SAID])
     for raw, (_, _, expected) in zip(found, SAID, strict=True):
         assert same(decode_request(bytes(raw)), expected)
-    # The example of docs/protocol.md, to the byte.
+    # The example of docs/reference/protocol.md, to the byte.
     assert bytes(found[0]).hex(" ") == "0c 00 00 00 81 a4 74 79 70 65 a5 6c 65 61 76 65"
 
 

@@ -76,7 +76,7 @@ DOCUMENTS = {
 }
 
 
-#: As docs/diagnostics.md orders them, whatever the order in which they came; counters are last.
+#: As docs/notes/diagnostics.md orders them, whatever order they came in; counters are last.
 DIAGNOSTICS = [
     "policy loss −0.00259",
     "value loss 12.9",

@@ -1,4 +1,4 @@
-// A worker that acts for a browser child: rows of experience, as docs/protocol.md has them, by the
+// A worker that acts for a browser child: rows of experience, as docs/reference/protocol.md has them, by the
 // policy that it was sent last.
 
 import { environment } from "./environments.js";

@@ -1,5 +1,5 @@
 // A browser that is a child: it acts in a worker, and pushes what it has seen. It speaks the protocol
-// of docs/protocol.md as any child.
+// of docs/reference/protocol.md as any child.
 
 import { facts, find, mark, say } from "./dom.js";
 import { decode, encode } from "./messages.js";

@@ -4,7 +4,7 @@ import { AXES, spark } from "./chart.js";
 import { drawn, element, facts, find, fit, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
-// As docs/diagnostics.md has them; what learners of one's own measure follows, and counters are last.
+// As docs/notes/diagnostics.md has them; what learners of one's own measure follows, and counters are last.
 const ORDER = [
   "loss",
   "policy_loss",

@@ -1,4 +1,4 @@
-// Messages of docs/protocol.md: a length, a MessagePack map, and a vector of float32.
+// Messages of docs/reference/protocol.md: a length, a MessagePack map, and a vector of float32.
 
 const utf8 = new TextEncoder();
 const text = new TextDecoder();

@@ -105,7 +105,7 @@ const UNITS = {
   watts: " W",
 };
 
-// In short; docs/diagnostics.md says more.
+// In short; docs/notes/diagnostics.md says more.
 const MEANINGS = {
   loss: "what an update minimizes",
   policy_loss: "mean of −log π·A, or of the clipped −ρ·A",
