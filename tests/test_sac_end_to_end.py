@@ -89,7 +89,7 @@ def best(seen: np.ndarray) -> list[float]:
 
 
 def test_it_learns_beside_demonstrations_from_recording_to_resuming(tmp_path: Path) -> None:
-    changes = {"parent.rule": "experience", "stop.mean_return": 11.0, "stop.steps": 150}
+    changes = {"parent.rule": "experience", "stop.mean_return": 11.0, "stop.steps": 2000}
     (tmp_path / "turn.toml").write_text(settings(**changes).to_toml())
     words = ["genkidama", "play", "turn.toml", "--controller", f"{__name__}:best"]
     played = command(tmp_path, *words, "--record", "best.steps", "--episodes", "3")
@@ -102,13 +102,13 @@ def test_it_learns_beside_demonstrations_from_recording_to_resuming(tmp_path: Pa
     run = Run(tmp_path / "run")
     assert run.experiment.algorithm.demonstrations == (str(path),)
     (folder := tmp_path / "elsewhere").mkdir()
-    more = [*words, "--resume", run.path, "--set", "stop.steps=250", "--allow", "tests"]
+    more = [*words, "--resume", run.path, "--set", "stop.steps=6000", "--allow", "tests"]
     resumed = command(folder, *more)
     assert resumed.code == 0, resumed.err
-    assert history(run.path, "exchange")[-1]["steps"] >= 250
+    assert history(run.path, "exchange")[-1]["steps"] >= 6000
     assert run.load(best=False).state["clock"][0] > 0, "it has learned"
     path.unlink()
-    gone = command(folder, *more, "--set", "stop.steps=350")
+    gone = command(folder, *more, "--set", "stop.steps=8000")
     assert gone.code == 2 and "best.steps: no such file of demonstrations" in gone.err
 
 

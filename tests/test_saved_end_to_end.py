@@ -160,7 +160,7 @@ def test_a_run_whose_time_is_over_is_evaluated_and_resumed(
     first = Run(tmp_path / "run").snapshot
     assert Run(tmp_path / "run").policy(allow=["tests"]).predict([0.0]) is not None
     ended = command(
-        tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", "stop.seconds=2"
+        tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", "stop.seconds=4"
     )
     assert ended.code == 0, ended
     assert Run(tmp_path / "run").snapshot.seconds > first.seconds

@@ -102,7 +102,7 @@ WEIGHTS_FROM = option(
 )
 DEMONSTRATIONS = path(
     "--demonstrations",
-    "files of genkidama play --record, to learn from as well (algorithm.demonstrations)",
+    "files of play --record, to learn from as well (algorithm.demonstrations)",
     metavar="FILE",
     nargs="+",
 )

@@ -23,6 +23,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {_PLURALS.get(noun, noun + 's')}"
 
 
+def recording(path: object) -> str:
+    """The command that records demonstrations into this file, for errors."""
+    return f"`genkidama play FILE.toml --controller keyboard --record {path}`"
+
+
 def bar(share: float, width: int = 20) -> str:
     """`share` in [0, 1] as a bar of `width` characters."""
     full = round(min(1.0, max(0.0, share)) * width)

@@ -244,7 +244,7 @@ class Algorithm(Section, frozen=True):
     """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
     −1 for each number of an action."""
     demonstrations: tuple[str, ...] = ()
-    """`dqn`, `sac`: files of steps that `genkidama play --record` has written, on each machine that
+    """`dqn`, `sac`: files of steps that `play --record` has written, on each machine that
     learns; they are never evicted."""
     demonstration_share: Fraction = 0.5
     """`dqn`, `sac`: the share of each minibatch that is drawn from `demonstrations`."""

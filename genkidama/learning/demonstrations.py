@@ -28,7 +28,7 @@ import safetensors
 import safetensors.numpy
 
 from genkidama._version import __version__
-from genkidama.config.formatting import plural
+from genkidama.config.formatting import plural, recording
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import columns, first
@@ -135,7 +135,7 @@ def _blocks(file: BinaryIO, path: Path) -> Iterator[_Block]:
 def _damaged(path: Path, number: int, start: int, why: str) -> ConfigurationError:
     if number == 1:
         return ConfigurationError(
-            f"{path}: is no file of demonstrations: {why}; `genkidama play --record` writes one"
+            f"{path}: is no file of demonstrations: {why}; {recording(path)} writes one"
         )
     return ConfigurationError(
         f"{path}: block {number} is damaged: {why}; `head -c {start} {path} > FILE` keeps the "
@@ -150,7 +150,7 @@ def _opened(path: Path, mode: str = "rb", buffering: int = -1) -> Any:
         return path.open(mode, buffering)
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path}: no such file of demonstrations; `genkidama play --record {path}` makes one"
+            f"{path}: no such file of demonstrations; {recording(path)} makes one"
         ) from None
     except OSError as error:
         raise ConfigurationError(
@@ -193,9 +193,7 @@ def load(path: str | Path) -> Demonstrations:
             blocks.append(steps)
             end = block.stop
     if not blocks:
-        raise ConfigurationError(
-            f"{path}: has no whole episode; `genkidama play --record {path}` adds some"
-        )
+        raise ConfigurationError(f"{path}: has no whole episode; {recording(path)} adds some")
     seen, chosen = spaces
     environment = json.loads(head["environment"])["id"]
     return Demonstrations(path, environment, seen, chosen, head["source"], blocks, size - end)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import recording
 from genkidama.config.sections import Environment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
@@ -91,8 +92,7 @@ def _with_readable(experiment: Experiment) -> Experiment:
     for path in paths:
         if not path.is_file():
             raise ConfigurationError(
-                f"algorithm.demonstrations: {path}: no such file; "
-                f"`genkidama play --record {path}` makes one"
+                f"algorithm.demonstrations: {path}: no such file; {recording(path)} makes one"
             )
     return experiment.with_settings({"algorithm.demonstrations": list(map(str, paths))})
 
