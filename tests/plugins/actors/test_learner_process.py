@@ -239,9 +239,8 @@ async def test_a_learner_that_hangs_is_killed_and_replaced_and_that_is_said(
 async def test_a_learner_that_hangs_as_it_is_made_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
-    fault = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep", "where": "construct"}}
-    settings = experiment(environment=fault, child={"hang_seconds": 0.05})
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.001)
+    settings = experiment(child={"hang_seconds": 0.001})  # shorter than any learner takes
     with pytest.raises(
         EnvironmentFailure, match=r"process died: it hung: it did nothing for \d+ s"
     ):
