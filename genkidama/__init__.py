@@ -2,7 +2,7 @@
 
 A Parent holds the weights. Each Child trains a copy of them with all its cores. When it is ready,
 it exchanges weights with the parent over one websocket, without waiting for other children.
-`docs/notes/design.md` describes the folders.
+`docs/design.md` describes the folders.
 
     experiment = genkidama.Experiment.load("lunarlander")
     run = genkidama.train(experiment, children=2, out="runs/first")

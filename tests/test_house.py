@@ -1,4 +1,4 @@
-"""The house: what `docs/notes/design.md` says of the package, checked module by module.
+"""The house: what `docs/design.md` says of the package, checked module by module.
 
 Who may import whom is in pyproject.toml's import contracts, the width of lines among ruff's rules.
 """
