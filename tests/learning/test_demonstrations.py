@@ -157,8 +157,8 @@ def test_files_can_be_joined_and_a_block_is_a_safetensors_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "no such file of demonstrations; `genkidama play --record"),
-        (b"", "has no whole episode; `genkidama play --record"),
+        (None, "no such file of demonstrations; `genkidama play FILE.toml"),
+        (b"", "has no whole episode; `genkidama play FILE.toml"),
         (b"seed = 0\n\n[environment]\n", "is no file of demonstrations: its header has no length"),
         (b"\x04" + bytes(7) + b"null", "is no file of demonstrations: it has no header of steps"),
         (
