@@ -341,6 +341,29 @@ def memory() -> Iterator[tuple[str, str]]:
                     yield README, f"a child with four cores takes {row['pss']:.0f} MB"
 
 
+def dear_steps() -> Iterator[tuple[str, str]]:
+    """Steps and seconds until a task is solved, and updates a second: the lines of their tables."""
+    page = "docs/results/dear-steps.md"
+    names = {"genkidama": "Genkidama", "sbx": "SBX", "sb3": "Stable-Baselines3"}
+    for task, peers in {"pendulum": names, "robots-4": ("genkidama",)}.items():
+        for by in peers:
+            runs = of("dear-steps", what=task, by=by)
+            solved = [run for run in runs if run["solved"]]
+            cells = [
+                f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+                for key in ("steps", "before", "seconds")
+                if (found := [run[key] for run in solved])
+            ]
+            line = " | ".join([task, names[by], f"{len(solved)} of {len(runs)}", *cells])
+            yield page, f"| {line} |"
+    for hidden in (64, 256):
+        speeds = [
+            median(of("dear-steps", "updates_per_second", what="updates", hidden=hidden, by=by))
+            for by in names
+        ]
+        yield page, f"| {hidden}, {hidden} | {_cells(speeds)} |"
+
+
 def _cells(values: Sequence[float]) -> str:
     return " | ".join(f"{value:,.0f}" for value in values)
 
@@ -349,7 +372,7 @@ def _cells(values: Sequence[float]) -> str:
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
-    found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
+    found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory(), *dear_steps()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))
