@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,14 +38,14 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
+from benchmarks import store
+from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.plugins.actors.learner import ReplayLearner, row_learner
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.step_replay import replay_parts
 from genkidama.runs.run import Run
-from studies import store
-from studies.store import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -216,15 +217,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     done = store.read(options.results)
-
-    def once(key: Row, measure: Any) -> None:
-        if any(key.items() <= row.items() for row in done):
-            return
-        row = {**key, **measure()}
-        done.append(row)
-        store.append(options.results, row)
-        print(json.dumps(row), flush=True)
-
+    once = partial(store.once, options.results, done)
     peers = () if options.alone else PEERS
     if options.what == "updates":
         for hidden in (64, 256):

@@ -42,11 +42,11 @@ from pathlib import Path
 from statistics import median
 
 import genkidama
+from benchmarks import store
 from benchmarks.judging import Judge, Snapshot, first
+from benchmarks.store import Row
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
-from studies import store
-from studies.store import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -23,17 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 # Before anything that loads a BLAS.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+from benchmarks import store
+from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
-from studies import store
-from studies.store import Row
 from tests.child.cores import records, single
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,15 +114,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     done = store.read(options.results)
-
-    def once(key: Row, measure: Any) -> None:
-        if any(key.items() <= row.items() for row in done):
-            return
-        row = {**key, **measure()}
-        done.append(row)
-        store.append(options.results, row)
-        print(json.dumps(row), flush=True)
-
+    once = partial(store.once, options.results, done)
     if options.what == "acting":
         for lanes in options.lanes:
             once({"what": "acting", "lanes": lanes}, lambda lanes=lanes: acting(lanes))

@@ -132,7 +132,7 @@ def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).par
     """Appends a row about a checkout to the file, if there is one, as studies do."""
     if path:
         sys.path.append(str(Path(__file__).parents[1]))  # a script finds only its neighbours
-        from studies import store
+        from benchmarks import store
 
         store.append(path, {**store.origin(tree), **row})
 

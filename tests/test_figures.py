@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from studies import store
+from benchmarks import store
 from studies.differences import interval, medians
 from tests.helpers import ROOT
 

@@ -41,14 +41,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import store
+from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.machine import end_with_parent
-from studies import store
 from studies.environments import gallery, tables
 from studies.environments.peer_settings import our_plan, zoo_plan
 from studies.environments.tasks import OF, PROGRAMS, RANDOM, SEEDS, Condition, Task, plan
-from studies.store import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/results/environments.md"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.store import Row
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import EXPERIMENT, HISTORY, Run
-from studies.store import Row
 
 #: Bytes of one policy's weights, and of the gallery.
 MOST, MOST_TOGETHER = 300_000, 1_000_000

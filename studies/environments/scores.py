@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.store import Row
 from studies.differences import Numbers, compare, interval
-from studies.store import Row
 
 #: By environment and contender: rows by seed.
 Rows = dict[tuple[str, str], dict[int, Row]]

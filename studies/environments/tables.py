@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+from benchmarks.store import Row
 from studies.differences import NONE, medians
 from studies.differences import interval as seed_interval
 from studies.environments.peer_settings import published
@@ -21,7 +22,6 @@ from studies.environments.scores import (
     together,
 )
 from studies.environments.tasks import PROGRAMS, RANDOM, TASKS, Condition, Task
-from studies.store import Row
 
 OTHERS = PROGRAMS[1:]
 ENVIRONMENTS = [task.environment for task in TASKS]

@@ -37,12 +37,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import store
 from benchmarks.processes import command
+from benchmarks.store import Row
 from genkidama.errors import EnvironmentFailure
-from studies import store
 from studies.faults.faults import FAULTS, OUTCOMES, Fault
 from studies.faults.shelf import Shelf, experiment
-from studies.store import Row
 
 _ROOT = Path(__file__).resolve().parents[2]
 _RESULTS = _ROOT / "docs" / "results" / "faults.jsonl"

@@ -30,12 +30,12 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import genkidama
+from benchmarks import store
 from benchmarks.processes import command
+from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
-from studies import store
 from studies.differences import middle, number
 from studies.ga3c.drive import ROOT
-from studies.store import Row
 
 STEPS = 200_000
 #: The training mean is read so often.

@@ -34,10 +34,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks import store
 from benchmarks.processes import command
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from studies import store
 from studies.ga3c.drive import ROOT, WARM, adjust, cores, drive, experiment
 
 #: Bad starts of the dynamic adjustment: N_P, N_T, N_A.

@@ -35,10 +35,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
+from benchmarks import store
 from benchmarks.judging import Judge, first
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
-from studies import store
 from studies.scaling import matrix
 from studies.scaling.machines import ROOT, Machines, folder_for, sweep
 from studies.scaling.matrix import BUNDLES, Condition, Row

@@ -36,7 +36,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import store
 from benchmarks.processes import command
+from benchmarks.store import Row
 from genkidama.child.collector import CollectedBatch
 from genkidama.child.core import SingleCore
 from genkidama.child.core_forkserver import layout_of
@@ -54,11 +56,9 @@ from genkidama.protocol.vector import Vector
 from genkidama.runs.evaluation_worker import play
 from genkidama.server.events import Exchange
 from genkidama.server.parameter_server import ParameterServer
-from studies import store
 from studies.differences import NONE, middle
 from studies.scaling.machines import ROOT
 from studies.scaling.matrix import _GORILA
-from studies.store import Row
 
 GOAL = 475.0
 STEPS, EVERY, EPISODES = 10_000, 1_000, 20

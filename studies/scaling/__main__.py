@@ -62,11 +62,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import store
 from benchmarks.judging import Judge, first
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.machine import available_cores
-from studies import store
 from studies.scaling import figures, matrix, picture
 from studies.scaling.machines import ROOT, Machines, folder_for, sweep
 from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, TASKS, Condition, Row

@@ -31,9 +31,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from benchmarks import store
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
-from studies import store
 from studies.search.contestants import CONTESTANTS, Row, Wanted, bound, missing, plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import genkidama
+from benchmarks import store
 from benchmarks.processes import command
+from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
-from studies import store
 from studies.differences import number
 from studies.ga3c import learning
 from studies.search.measure import EXAMPLES
-from studies.store import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -35,15 +35,15 @@ from statistics import fmean, median
 from typing import Any
 
 import genkidama
+from benchmarks import store
 from benchmarks.processes import command, free_port, stop
+from benchmarks.store import Row
 from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.hypertrick.rule import eviction_rate_for
 from genkidama.plugins.hypertrick.settings import SearchSettings
-from studies import store
 from studies.differences import number, span
 from studies.groups import Group
 from studies.search.measure import EXAMPLES
-from studies.store import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks import store
 from benchmarks.processes import command, cpu_seconds, free_port, start, stop
 from genkidama.child.backend import Work
 from genkidama.child.parent_connection import ParentConnection
@@ -43,7 +44,6 @@ from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies import store
 from studies.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.machines import ROOT, sweep

@@ -30,9 +30,9 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks import store
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
-from studies import store
 from studies.thesis import cells
 from studies.thesis.cells import CELLS, GROUPS, Condition, Row
 from studies.thesis.measure import ROOT, measure

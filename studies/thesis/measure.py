@@ -25,13 +25,13 @@ import numpy.typing as npt
 import safetensors.numpy
 
 import genkidama
+from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import CHILDREN, Run
 from genkidama.runtime.machine import available_cores, end_with_parent
-from studies import store
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,11 +36,11 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
+from benchmarks import store
 from benchmarks.processes import command, free_port, start
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.machine import available_cores
-from studies import store
 from studies.thesis.cells import ALONE, BEST, CELLS, CHECKPOINTS, Row
 from studies.thesis.measure import ROOT, judged
 

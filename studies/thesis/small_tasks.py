@@ -31,7 +31,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import store
 from benchmarks.processes import command
+from benchmarks.store import Row
 from genkidama.child.core import SingleCore
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import SharedMemory
@@ -40,9 +42,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.protocol.vector import blend
 from genkidama.runs.evaluation_worker import play
-from studies import store
 from studies.differences import NONE, compare, interval, medians, number, span, verdict
-from studies.store import Row
 from studies.thesis.measure import JUDGING, ROOT
 
 RESULTS = ROOT / "docs/results/thesis-small.jsonl"

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from benchmarks import store
 from benchmarks.processes import command, free_port, stop, wait_for_port
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs.run import CHILDREN
 from genkidama.runtime.machine import available_cores, end_with_parent
-from studies import store
 from studies.groups import Group
 
 #: How often the processes are looked at.

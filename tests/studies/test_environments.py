@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import store
+from benchmarks.store import Row
 from genkidama.config.examples import examples, zoo
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run, weights_of
 from genkidama.runs.warm_start import found_weights
-from studies import store
 from studies.environments import __main__ as study
 from studies.environments import gallery, tables
 from studies.environments.peer_settings import ZOO, our_plan, published, zoo_plan
@@ -34,7 +35,6 @@ from studies.environments.scores import (
     together,
 )
 from studies.environments.tasks import OF, PROGRAMS, RANDOM, SEEDS, TASKS, Condition, plan
-from studies.store import Row
 
 Curve = list[tuple[float, int, float]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import store
+from benchmarks import store
 from studies.soak.__main__ import run
 
 pytestmark = [

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import store
 from benchmarks.processes import keep
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.ga3c.adjustment import Measurement, Setting
 from genkidama.protocol.vector import DTYPE
-from studies import store
 from studies.ga3c import learning as ga3c_learning
 from studies.ga3c import sweep as ga3c_sweep
 from studies.ga3c.sweep import Window
@@ -371,3 +371,12 @@ def test_bundles_take_turns(cell: str, bundles: int, stale: float) -> None:
 def test_the_page_of_gorila_has_the_table_of_its_rows() -> None:
     rows = store.read(ROOT / "docs/results/gorila-turns.jsonl")
     assert turns.table(rows) in (ROOT / "docs/results/gorila.md").read_text()
+
+
+def test_what_has_a_row_is_not_measured_again(tmp_path: Path) -> None:
+    path, rows = tmp_path / "rows.jsonl", [{"what": "updates", "seed": 1, "rate": 7.0}]
+    for seed in (1, 2, 2):
+        store.once(path, rows, {"what": "updates", "seed": seed}, lambda: {"rate": 9.0})
+    (added,) = store.read(path)
+    assert (added["seed"], added["rate"]) == (2, 9.0) and added["commit"]
+    assert [row["seed"] for row in rows] == [1, 2]

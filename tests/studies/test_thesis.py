@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import store
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
-from studies import store
 from studies.thesis import __main__ as command
 from studies.thesis import cells, measure, program, small_tasks, statistics
 from studies.thesis.cells import ALONE, BEST, CELLS, GRID, Condition, missing, plan, selected

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import store
+from benchmarks import store
 from studies.thesis import program
 
 #: It has all that is replaced, and sets networks aside as the thesis' program does.

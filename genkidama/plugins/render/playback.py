@@ -111,10 +111,7 @@ def play(
         ConfigurationError: no such weights, they do not fit, or the environment draws no pictures.
         EnvironmentFailure: there is no screen, the file cannot be written, or a package is missing.
     """
-    check_least(episodes=episodes, every=every)
-    check_seed(seed)
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
+    check_options(episodes, seed, fps, every)
     weights = weights_of(target, best=best)
     if record is not None and (video is not None or every != 1):
         raise ConfigurationError(
@@ -160,6 +157,14 @@ def play(
                 write_atomically(Path(record), json.dumps(person.starts).encode())
             say(f"{record}: {plural(len(person.starts), 'start')} for evaluate --starts {record}")
     return returns
+
+
+def check_options(episodes: int, seed: int, fps: float | None, every: int) -> None:
+    """Raises a `ConfigurationError` if one of these options of `play` has an impossible value."""
+    check_least(episodes=episodes, every=every)
+    check_seed(seed)
+    if fps is not None and not 0.0 < fps <= 1000.0:
+        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
 
 
 def check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.allowlist import check_imports
-from genkidama.config.decoding import check_least
 from genkidama.config.examples import examples
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
@@ -26,7 +25,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import action_of, first
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import as_number, make_environment, played
-from genkidama.learning.starts import StartStates, check_seed
+from genkidama.learning.starts import StartStates
 from genkidama.plugins.render.film import (
     Film,
     Moment,
@@ -39,6 +38,7 @@ from genkidama.plugins.render.film import (
 from genkidama.plugins.render.playback import (
     action_names,
     check_fits,
+    check_options,
     ended,
     in_one_line,
     key_action,
@@ -390,10 +390,7 @@ def record(
         ConfigurationError: nobody plays, or the file has steps of another environment.
         EnvironmentFailure: as `genkidama.play`.
     """
-    check_least(episodes=episodes, every=every)
-    check_seed(seed)
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
+    check_options(episodes, seed, fps, every)
     experiment, policy, source = _player(target, controller, best, allow, changes or {})
     settings = experiment.environment
     person = controller == "keyboard" or (controller or "").partition(":")[0] == "gamepad"

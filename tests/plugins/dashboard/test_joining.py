@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -43,13 +42,11 @@ from tests.helpers import ROOT, Started, constant, history, running, starting, u
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import bearer
 from tests.plugins.dashboard.browser import Look, browsing, facts, picture, violations
-from tests.plugins.dashboard.made_up import STATIC
+from tests.plugins.dashboard.node import Node, in_node
 from tests.plugins.dashboard.test_real_runs import LONG, a_parent
 from tests.plugins.dashboard.test_run_browser import fetch
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-
-Node = Callable[..., Any]
 
 TOKEN = "token-of-the-phone-1"
 
@@ -57,29 +54,12 @@ TOKEN = "token-of-the-phone-1"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     """Runs a function body of the page's modules on data; gives what it returns."""
-    folder = tmp_path_factory.mktemp("modules")
-    for name in ("acting", "environments", "messages", "policy"):
-        text = (STATIC / f"{name}.js").read_text().replace('.js";', '.mjs";')
-        (folder / f"{name}.mjs").write_text(text)
-
-    def run(body: str, **data: Any) -> Any:
-        script = folder / "run.mjs"
-        script.write_text(
-            'import { readFileSync } from "node:fs";\n'
-            'import { Actor, problem, signature } from "./acting.mjs";\n'
-            'import { decode, encode } from "./messages.mjs";\n'
-            'const data = JSON.parse(readFileSync(0, "utf8"));\n'
-            "const seeded = (seed) => () => (seed = (seed * 48271) % 2147483647) / 2147483647;\n"
-            f"const run = () => {{{body}}};\n"
-            "console.log(JSON.stringify(run()));\n"
-        )
-        done = subprocess.run(
-            ["node", script], input=json.dumps(data), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    return in_node(
+        tmp_path_factory.mktemp("modules"),
+        ("acting", "environments", "messages", "policy"),
+        'import { Actor, problem, signature } from "./acting.mjs";',
+        'import { decode, encode } from "./messages.mjs";',
+    )
 
 
 # Messages.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -22,43 +20,25 @@ from genkidama.learning.model import Model
 from genkidama.plugins.dashboard.policies import policy_document
 from tests.helpers import ROOT, until
 from tests.plugins.dashboard.browser import DRAWN, Look, browsing, picture, violations
-from tests.plugins.dashboard.made_up import STATIC, document, made_up
+from tests.plugins.dashboard.made_up import document, made_up
+from tests.plugins.dashboard.node import Node, in_node
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 
 sys.path.insert(0, str(ROOT / "examples/rotary"))
 from rotary import RotaryPendulum  # noqa: E402
 
-Node = Callable[..., Any]
-
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     """Runs a function body of the page's modules on data; gives what it returns."""
-    folder = tmp_path_factory.mktemp("modules")
-    for name in ("environments", "policy"):
-        shutil.copy(STATIC / f"{name}.js", folder / f"{name}.mjs")
-
-    def run(body: str, **data: Any) -> Any:
-        script = folder / "run.mjs"
-        script.write_text(
-            'import { readFileSync } from "node:fs";\n'
-            'import { environment } from "./environments.mjs";\n'
-            'import { actor, network } from "./policy.mjs";\n'
-            'const data = JSON.parse(readFileSync(0, "utf8"));\n'
-            "const made = (id) => environment({ id, options: {}, wrappers: [] });\n"
-            # Of a generator that anybody can write: Park and Miller's.
-            "const seeded = (seed) => () => (seed = (seed * 48271) % 2147483647) / 2147483647;\n"
-            f"const run = () => {{{body}}};\n"
-            "console.log(JSON.stringify(run()));\n"
-        )
-        done = subprocess.run(
-            ["node", script], input=json.dumps(data), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    return in_node(
+        tmp_path_factory.mktemp("modules"),
+        ("environments", "policy"),
+        'import { environment } from "./environments.mjs";',
+        'import { actor, network } from "./policy.mjs";',
+        "const made = (id) => environment({ id, options: {}, wrappers: [] });",
+    )
 
 
 PLAY = """

@@ -1,4 +1,4 @@
-"""The rows of a study as JSON lines, and the loop that measures those that are missing."""
+"""The rows of benchmarks and studies as JSON lines, and the loop that measures missing ones."""
 
 from __future__ import annotations
 
@@ -67,6 +67,17 @@ def append(path: Path, row: Row) -> None:
         file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def once(path: Path, rows: list[Row], key: Row, measure: Callable[[], Row]) -> None:
+    """Measures what has no row with this key yet, appends it to the file and to `rows`, and prints
+    it."""
+    if any(key.items() <= row.items() for row in rows):
+        return
+    row = {**key, **measure()}
+    rows.append(row)
+    append(path, row)
+    print(json.dumps(row), flush=True)
 
 
 @contextmanager
