@@ -10,6 +10,8 @@ Laws of this file:
   a separate rule over the shared memory.
 - A step writes in place and allocates nothing: intermediate results go into one buffer, which the
   rule keeps, and into the gradient.
+- What makes many passes over arrays makes them over a block after the other, which stays in the
+  cache.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.sections import Optimizer as OptimizerSettings
@@ -27,6 +30,22 @@ Numbers = Any
 
 #: The number of state vectors of each rule.
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
+
+#: Numbers of a block: a few vectors of it fit into a second-level cache.
+_BLOCK = 16_384
+
+
+def blocks(size: int) -> list[slice]:
+    """The places of a vector's blocks; at least one."""
+    return [slice(start, start + _BLOCK) for start in range(0, max(1, size), _BLOCK)]
+
+
+def follow(target: npt.NDArray[Any], weights: npt.NDArray[Any], rate: float) -> None:
+    """θ⁻ ← (1−τ)θ⁻ + τθ with the rate τ, in place."""
+    for part in blocks(len(target)):
+        change = weights[part] - target[part]
+        change *= np.float32(rate)
+        target[part] += change
 
 
 def _library(numbers: Numbers) -> Any:
@@ -124,27 +143,34 @@ class Adam(Optimizer):
         within = (1.0 - beta_2) * (1.0 - beta_1**2 / beta_2) if beta_2 > beta_1**2 else 0.0
         #: A little more, for what rounding adds.
         self._most = 1.01 * (1.0 - beta_1) / within**0.5 if within else math.inf
+        weights, state = self._weights, self._state
+        parts = blocks(len(weights)) if self._xp is np else [slice(None)]
+        #: Each block's place, and its views of weights and both moments.
+        self._parts = [(part, weights[part], state[0][part], state[1][part]) for part in parts]
 
     def _apply(self, gradient: Numbers, learning_rate: float) -> None:
-        xp, buffer = self._xp, self._buffer
-        first, second = self._state
+        xp = self._xp
         beta_1, beta_2 = self._settings.betas
         self._clock[0] += 1.0
         t = float(self._clock[0])
         # η·m̂/(√v̂ + ε), its corrections taken out of the vectors: a pass less over each.
         correction = (1.0 - beta_2**t) ** 0.5
-        xp.subtract(gradient, first, out=buffer)
-        buffer *= 1.0 - beta_1
-        first += buffer
-        xp.square(gradient, out=buffer)
-        buffer *= 1.0 - beta_2
-        second *= beta_2
-        second += buffer
-        xp.sqrt(second, out=buffer)
-        buffer += self._settings.epsilon * correction
-        xp.divide(first, buffer, out=buffer)
-        xp.clip(buffer, -self._most, self._most, out=buffer)
-        self._descend(buffer, learning_rate * correction / (1.0 - beta_1**t))
+        rate = learning_rate * correction / (1.0 - beta_1**t)
+        for part, weights, first, second in self._parts:
+            slope, buffer = gradient[part], self._buffer[: len(weights)]
+            xp.subtract(slope, first, out=buffer)
+            buffer *= 1.0 - beta_1
+            first += buffer
+            xp.square(slope, out=buffer)
+            buffer *= 1.0 - beta_2
+            second *= beta_2
+            second += buffer
+            xp.sqrt(second, out=buffer)
+            buffer += self._settings.epsilon * correction
+            xp.divide(first, buffer, out=buffer)
+            xp.clip(buffer, -self._most, self._most, out=buffer)
+            buffer *= rate
+            weights -= buffer
 
 
 def make_optimizer(

@@ -133,14 +133,18 @@ class Perceptrons:
             self._make_room(steps)
         return self._inputs[0][0, :-1]
 
-    def forward(self, others: Perceptrons | None = None) -> Array:
+    def forward(self, others: Perceptrons | None = None, *, unchanged: bool = False) -> Array:
         """The results (k, outputs, steps) of what `inputs` has. The next call overwrites them.
 
         With others their numbers count, in this one's memory: what is in the cache stays there.
+        The numbers are read anew unless they are `unchanged` since the last call.
         """
-        numbers = others or self
+        if not unchanged:
+            numbers = others or self
+            for number, matrix in enumerate(self._matrices):
+                matrix[..., :-1] = numbers._weights[number]
+                matrix[..., -1] = numbers._biases[number]
         for number, matrix in enumerate(self._matrices):
-            matrix[..., :-1], matrix[..., -1] = numbers._weights[number], numbers._biases[number]
             y = self._results[number]
             np.matmul(matrix, self._inputs[number], out=y)
             if number < len(self._matrices) - 1:
@@ -180,10 +184,12 @@ class Perceptrons:
     def _below(self, d: Array, number: int) -> Array:
         """The gradient at the layer before, in front of its σ. It spends that layer's results."""
         n, weight = d.shape[2], self._weights[number].transpose(0, 2, 1)
-        result = self._gradients[number - 1][..., :n]
-        # One output makes an outer product, which is faster as a plain one.
-        product = np.multiply if weight.shape[2] == 1 else np.matmul
-        product(weight, d, out=result)
+        shape = len(weight), weight.shape[1], n
+        result = self._gradients[number - 1][: math.prod(shape)].reshape(shape)
+        if weight.shape[2] == 1:  # an outer product, for which matmul is slow
+            np.einsum("kij,kjn->kin", weight, d, out=result)
+        else:
+            np.matmul(weight, d, out=result)
         self._activation.descend(result, self._results[number - 1][..., -n:])
         if self._normalize:
             self._through_norm(result, number - 1)
@@ -221,11 +227,11 @@ class Perceptrons:
             for number, width in enumerate(widths)
         ]
         self._results = [x[:, :-1] for x in self._inputs[1:]]
-        self._gradients = [np.empty_like(result) for result in self._results]
+        self._gradients = [np.empty(result.size, np.float32) for result in self._results]
         self._results.append(np.empty((k, last, steps), np.float32))
         if self._normalize:
-            self._standardized = [np.empty_like(each) for each in self._gradients]
-            self._inverses = [np.empty((k, 1, steps), np.float32) for _ in self._gradients]
+            self._standardized = [np.empty_like(each) for each in self._results[:-1]]
+            self._inverses = [np.empty((k, 1, steps), np.float32) for _ in self._standardized]
             self._shares = [np.full((1, width), 1.0 / width, np.float32) for width in widths[1:]]
 
 
@@ -373,7 +379,7 @@ class SoftActorCritic(Perceptron):
 
         actions, log_pi = new.actions[:, count:], new.log_pi[count:]
         x[width:] = actions
-        own = self.critics.forward()[:, 0].copy()
+        own = self.critics.forward(unchanged=True)[:, 0].copy()
         np.less_equal(own[0], own[1], out=slopes[0])
         np.subtract(np.float32(1.0), slopes[0], out=slopes[1])
         slopes *= -share

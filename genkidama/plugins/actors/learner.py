@@ -31,7 +31,7 @@ from genkidama.learning.demonstrations import DemonstrationReplay, beside
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
 from genkidama.learning.model import Model, Spaces, scaled
-from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
+from genkidama.learning.optimizers import STATE_ROWS, follow, make_optimizer
 from genkidama.learning.rollout import Replay, Rollout
 from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
@@ -250,7 +250,6 @@ class ReplayLearner(RowLearner):
             experiment.optimizer, self._vector, moments.reshape(rows, trainable), self.clock
         )
         self._rng = model.generator(experiment.seed)
-        self._buffer = np.empty_like(self._target)
         self._replay: StepReplay
         paths, rng = experiment.algorithm.demonstrations, np.random.default_rng(experiment.seed)
         #: Steps beside the replay, which stay.
@@ -306,7 +305,7 @@ class ReplayLearner(RowLearner):
             limit = algorithm.max_gradient_norm
             for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
                 self._updates += 1
-                self._follow(algorithm.target_rate)
+                follow(self._target, self._vector, algorithm.target_rate)
                 yield
                 if time.monotonic() - began > _TURN_SECONDS:
                     break
@@ -355,12 +354,6 @@ class ReplayLearner(RowLearner):
             return False
         self._due -= 1.0
         return True
-
-    def _follow(self, rate: float) -> None:
-        """θ⁻ ← (1−τ)θ⁻ + τθ."""
-        np.subtract(self._vector, self._target, out=self._buffer)
-        self._buffer *= np.float32(rate)
-        self._target += self._buffer
 
     def _scaled(self, rewards: Array) -> Array:
         return scaled(rewards, self.experiment.environment, self.model.moments("returns"))

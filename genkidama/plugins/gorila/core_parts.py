@@ -27,6 +27,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.learning.demonstrations import DemonstrationReplay, beside, check_fits, load
 from genkidama.learning.forms import learner_class
 from genkidama.learning.model import Model, Spaces
+from genkidama.learning.optimizers import follow
 from genkidama.learning.rollout import Replay, Rollout
 from genkidama.plugins.gorila.global_replay import (
     EngineRing,
@@ -193,8 +194,7 @@ class TargetNetwork(CorePart):
     def updated(self) -> None:
         self._memory.updates[self._index] += 1
         if self._rate:
-            target = self._memory.target
-            target += np.float32(self._rate) * (self._learned - target)
+            follow(self._memory.target, self._learned, self._rate)
         else:
             self.renew()
 

@@ -35,6 +35,9 @@ Array = npt.NDArray[Any]
 #: Numbers of the observations that are drawn together, at most, unless one update needs more.
 _TOGETHER = 1 << 16
 
+#: Minibatches that are drawn together at most beside the parent, where a turn may end after each.
+_IN_A_TURN = 8
+
 #: Steps whose random numbers are drawn at once.
 _BLOCK = 1024
 
@@ -219,6 +222,7 @@ class SAC:
         most = max(1, _TOGETHER // (count * self._model.observation_size))
         if rollout.due is not None:
             drawn: Iterator[Transitions] = iter(())
+            most = min(most, _IN_A_TURN)
             while rollout.due():
                 if (part := next(drawn, None)) is None:
                     drawn = parts_of(replay.sample(count * most), count)
