@@ -4,8 +4,15 @@ Claims: `updates`: with two hidden layers of 64 and minibatches of 256 a learner
 updates a second on one core. `rotary`: simulated rotary pendulums (`examples/rotary/sac.toml`
 without a clock, one core that acts and learns in turns) need at most 2,500 steps before the window
 that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 10 episodes.
-`robots-1` and `robots-4`: one robot and four, 50 Hz of the wall clock, with the learner beside the
-parent: at most 2,500 steps before the window; four need at most 60 s. `mountaincar`: no claim.
+`robots-1`, `robots-4` and `robots-8`: so many robots, 50 Hz of the wall clock, with the learner
+beside the parent: at most 2,500 steps before the window; four need at most 60 s, and eight at most
+a fifth of the time of one. A run ends after 120 s, of one robot after 300 s, whose window alone may
+take 200 s. The peers act and learn in turns (`peers/sb3_sac.py`), with one update a step, and
+nothing holds a pendulum for which their update takes too long; ours has `safe_action`.
+`hopper` and `cheetah`: the mean of ten episodes (`played`) after 100,000 steps of MuJoCo, by
+`examples/mujoco/sac.toml`, with the settings of rl-baselines3-zoo, and by the peers with the same;
+all of a run on one `--core`, so two may run at once, with a results file each. No claim.
+`mountaincar`: no claim.
 `rotary-demonstrations`: `rotary` beside ten episodes of `rotary:balance`, recorded first, and with
 fewer `start_steps`: no claim.
 `lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
@@ -16,6 +23,7 @@ results file, and is not repeated once it is there. Nothing else should run mean
 
     python -m benchmarks.dear_steps updates
     python -m benchmarks.dear_steps pendulum [--seeds 1 2 3 4 5] [--results FILE] [--alone]
+    python -m benchmarks.dear_steps hopper --core 0 --results FILE
     python -m benchmarks.dear_steps report
 """
 
@@ -24,6 +32,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -31,7 +40,7 @@ import time
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 # Before anything that loads a BLAS.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -76,25 +85,53 @@ LANDER_500 = {
     "child.cores": 1,
     "stop.mean_return": 200,
 }
+#: Of the peers where MuJoCo is: the network's width and the steps of the example's file.
+MUJOCO = ("--hidden", "256", "--limit", "100000")
 
-#: Example, settings and children of each task, and the peer's name for it.
-TASKS: dict[str, tuple[str, dict[str, Any], int, str]] = {
-    "rotary": ("rotary/sac.toml", IN_TURNS | UNHURRIED, 1, "rotary"),
-    "pendulum": ("pendulum/sac.toml", {}, 1, "pendulum"),
-    "mountaincar": ("pendulum/sac.toml", MOUNTAINCAR, 1, "mountaincar"),
-    "robots-1": ("rotary/sac.toml", {}, 1, ""),
-    "robots-4": ("rotary/sac.toml", {}, 4, ""),
-    "rotary-demonstrations": (
-        "rotary/sac.toml",
-        IN_TURNS | UNHURRIED | {"algorithm.start_steps": 100},
-        1,
-        "",
+
+class Task(NamedTuple):
+    """What our side of a task trains, and what the peers make of it."""
+
+    example: str
+    changes: dict[str, Any]
+    children: int = 1
+    #: Options of the peers' script; None where they have no part.
+    peer: tuple[str, ...] | None = None
+    #: Whether runs are compared by what they have learned after the same steps.
+    returns: bool = False
+
+
+def timed(seconds: int) -> tuple[str, ...]:
+    """The peers' options where they run against the clock."""
+    return "--limit-seconds", str(seconds), "--limit", "1000000"
+
+
+TASKS = {
+    "rotary": Task("rotary/sac.toml", IN_TURNS | UNHURRIED, peer=()),
+    "pendulum": Task("pendulum/sac.toml", {}, peer=()),
+    "mountaincar": Task("pendulum/sac.toml", MOUNTAINCAR, peer=()),
+    "robots-1": Task("rotary/sac.toml", {"stop.seconds": 300}, peer=timed(300)),
+    "robots-4": Task("rotary/sac.toml", {"stop.seconds": 120}, 4, timed(120)),
+    "robots-8": Task("rotary/sac.toml", {"stop.seconds": 120}, 8),
+    "hopper": Task("mujoco/sac.toml", {}, peer=MUJOCO, returns=True),
+    "cheetah": Task(
+        "mujoco/sac.toml", {"environment.id": "HalfCheetah-v5"}, peer=MUJOCO, returns=True
     ),
-    "lander-500": ("lunarlander/lunarlander.toml", LANDER_500, 4, ""),
+    "rotary-demonstrations": Task(
+        "rotary/sac.toml", IN_TURNS | UNHURRIED | {"algorithm.start_steps": 100}
+    ),
+    "lander-500": Task("lunarlander/lunarlander.toml", LANDER_500, 4),
 }
 #: The controller of each task that learns from demonstrations, too, and its episodes.
 DEMONSTRATED = {"rotary-demonstrations": ("rotary:balance", 10)}
+#: What is reported of each group of rows, where it is there.
+MEASURES = (
+    *("updates_per_second", "updates_per_cpu_second"),
+    *("before", "steps", "seconds", "cpu_seconds", "played"),
+)
 PEERS = ("sb3", "sbx")
+PEERS_PYTHON = ROOT / "benchmarks/.venv/bin/python"
+MISSING: Row = {"missing": "benchmarks/.venv: make peers"}
 
 
 def updates(hidden: int, seconds: float = 10.0) -> Row:
@@ -133,13 +170,19 @@ def updates(hidden: int, seconds: float = 10.0) -> Row:
     }
 
 
-def ours(task: str, seed: int) -> Row:
-    """One run of an example through `genkidama train`."""
-    file, changes, children, _ = TASKS[task]
+def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Row:
+    """One run of an example through `genkidama train`, of so many steps if they are given."""
+    file, changes, children, _, returns = TASKS[task]
     example = ROOT / "examples" / file
+    # MuJoCo is where the peers are.
+    python = str(PEERS_PYTHON if returns else sys.executable)
+    if returns and not PEERS_PYTHON.exists():
+        return MISSING
+    if steps is not None:
+        changes = changes | {"stop.steps": steps}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "genkidama", "train", example.name]
+        command = [python, "-m", "genkidama", "train", example.name]
         command += ["--children", str(children), "--seed", str(seed), "--out", str(out)]
         command += ["--episodes", "0"]
         for key, value in changes.items():
@@ -147,28 +190,53 @@ def ours(task: str, seed: int) -> Row:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         if task in DEMONSTRATED:
             command += ["--demonstrations", str(_recorded(task, Path(folder), environment))]
-        began = time.time()
+        began, busy = time.time(), _cpu_seconds()
         subprocess.run(
-            command, check=True, stderr=subprocess.DEVNULL, cwd=example.parent, env=environment
+            [*_pinned(core), *command],
+            check=True,
+            stderr=subprocess.DEVNULL,
+            cwd=example.parent,
+            env=environment,
         )
+        took, busy = time.time() - began, _cpu_seconds() - busy
         run = Run.open(out, allow=["rotary"])
         window, goal = run.experiment.stop.window, run.experiment.stop.mean_return
         last = run.snapshot
         mean = last.mean_return
-        lengths = _newest_lengths(run, window)
-        return {
-            "solved": mean is not None and goal is not None and mean >= goal,
+        found = {
             "steps": last.steps,
-            "before": last.steps - round(window * lengths),
-            "seconds": time.time() - began,
+            "seconds": took,
+            "cpu_seconds": busy,
             "mean": mean,
         }
+        if returns:
+            asked = [python, "-m", "genkidama", "evaluate", str(out), "--newest", "--json"]
+            asked += ["--deterministic", "--episodes", "10"]
+            played = subprocess.run(
+                [*_pinned(core), *asked], check=True, capture_output=True, env=environment
+            )
+            return found | {"played": json.loads(played.stdout)["mean"]}
+        return found | {
+            "solved": mean is not None and goal is not None and mean >= goal,
+            "before": last.steps - round(window * _newest_lengths(run, window)),
+        }
+
+
+def _pinned(core: int | None) -> list[str]:
+    """The beginning of a command that has one core, if there is one."""
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+def _cpu_seconds() -> float:
+    """The CPU seconds of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _recorded(task: str, folder: Path, environment: dict[str, str]) -> Path:
     """The file of a task's demonstrations, recorded without a clock."""
     controller, episodes = DEMONSTRATED[task]
-    example, path = ROOT / "examples" / TASKS[task][0], folder / "recorded.steps"
+    example, path = ROOT / "examples" / TASKS[task].example, folder / "recorded.steps"
     command = [sys.executable, "-m", "genkidama", "play", example.name, "--controller", controller]
     command += ["--record", str(path), "--episodes", str(episodes)]
     for key, value in UNHURRIED.items():
@@ -196,13 +264,13 @@ def _newest_lengths(run: Run, window: int) -> float:
     return total / (window - left) if left < window else 0.0
 
 
-def peer(*arguments: str) -> Row:
+def peer(*arguments: str, core: int | None = None) -> Row:
     """The result of the peers' script."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        return {"missing": "benchmarks/.venv: make peers"}
-    command = [str(python), str(ROOT / "benchmarks/peers/sb3_sac.py"), *arguments]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if not PEERS_PYTHON.exists():
+        return MISSING
+    command = [str(PEERS_PYTHON), str(ROOT / "benchmarks/peers/sb3_sac.py"), *arguments]
+    asked = [*_pinned(core), *command]
+    text = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
     row: Row = json.loads(text.splitlines()[-1])
     return row
 
@@ -212,6 +280,8 @@ def main() -> None:
     parser.add_argument("what", choices=["updates", *TASKS, "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument("--core", type=int, help="the only core that runs may have")
+    parser.add_argument("--steps", type=int, help="end each run then; to try a task out")
     parser.add_argument(
         "--results", type=Path, default=ROOT / "build/dear_steps.jsonl", help="JSON lines"
     )
@@ -227,13 +297,18 @@ def main() -> None:
                 given = ("updates", "--library", library, "--hidden", str(hidden))
                 once(key | {"by": library}, lambda given=given: peer(*given))
     elif options.what != "report":
-        name = TASKS[options.what][3]
+        task, core, steps = TASKS[options.what], options.core, options.steps
         for seed in options.seeds:
             key = {"what": options.what, "seed": seed}
-            once(key | {"by": "genkidama"}, lambda seed=seed: ours(options.what, seed))
-            for library in peers if name else ():
-                given = ("steps", "--library", library, "--task", name, "--seed", str(seed))
-                once(key | {"by": library}, lambda given=given: peer(*given))
+            once(
+                key | {"by": "genkidama"},
+                lambda seed=seed: ours(options.what, seed, core, steps),
+            )
+            for library in peers if task.peer is not None else ():
+                given = ("steps", "--library", library, "--task", options.what, "--seed", str(seed))
+                given += task.peer
+                given += () if steps is None else ("--limit", str(steps))
+                once(key | {"by": library}, lambda given=given: peer(*given, core=core))
     report(done)
 
 
@@ -244,7 +319,7 @@ def report(rows: list[Row]) -> None:
         if "missing" not in row:
             groups.setdefault((row["what"], row.get("hidden", ""), row["by"]), []).append(row)
     for (what, hidden, by), found in sorted(groups.items(), key=str):
-        for key in ("updates_per_second", "updates_per_cpu_second", "before", "steps", "seconds"):
+        for key in MEASURES:
             numbers = [row[key] for row in found if row.get(key) is not None]
             if numbers:
                 spread = f"{min(numbers):,.0f} to {max(numbers):,.0f}, n = {len(numbers)}"

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from statistics import fmean, median
 from typing import Any
 
@@ -342,26 +343,34 @@ def memory() -> Iterator[tuple[str, str]]:
 
 
 def dear_steps() -> Iterator[tuple[str, str]]:
-    """Steps and seconds until a task is solved, and updates a second: the lines of their tables."""
+    """Steps and seconds until a task is solved, returns after as many steps, and updates a second:
+    the lines of their tables."""
     page = "docs/results/dear-steps.md"
     names = {"genkidama": "Genkidama", "sbx": "SBX", "sb3": "Stable-Baselines3"}
-    for task, peers in {"pendulum": names, "robots-4": ("genkidama",)}.items():
-        for by in peers:
-            runs = of("dear-steps", what=task, by=by)
+    rows = of("dear-steps")
+    for task, by in product(("pendulum", "robots-1", "robots-4", "robots-8"), names):
+        if runs := [row for row in rows if row["what"] == task and row["by"] == by]:
             solved = [run for run in runs if run["solved"]]
-            cells = [
-                f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
-                for key in ("steps", "before", "seconds")
-                if (found := [run[key] for run in solved])
-            ]
-            line = " | ".join([task, names[by], f"{len(solved)} of {len(runs)}", *cells])
-            yield page, f"| {line} |"
+            cells = _medians(solved, "steps", "before", "seconds")
+            yield page, f"| {task} | {names[by]} | {len(solved)} of {len(runs)} | {cells} |"
+    for task, by in product(("hopper", "cheetah"), names):
+        if runs := [row for row in rows if row["what"] == task and row["by"] == by]:
+            cells = _medians(runs, "played", "seconds", "cpu_seconds")
+            yield page, f"| {task} | {names[by]} | {len(runs)} | {cells} |"
     for hidden in (64, 256):
         speeds = [
             median(of("dear-steps", "updates_per_second", what="updates", hidden=hidden, by=by))
             for by in names
         ]
         yield page, f"| {hidden}, {hidden} | {_cells(speeds)} |"
+
+
+def _medians(runs: list[Any], *keys: str) -> str:
+    """The cells of these measures: medians, the least and the most, or dashes without a run."""
+    return " | ".join(
+        f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})" if found else "—"
+        for found in ([run[key] for run in runs] for key in keys)
+    )
 
 
 def _cells(values: Sequence[float]) -> str:

@@ -69,7 +69,11 @@ def test_it_learns_beside_the_parent_and_goes_on_where_it_was(tmp_path: Path) ->
             id="gradient",
             marks=pytest.mark.slow,
         ),
-        pytest.param({"algorithm.layer_norm": True}, id="layer norm", marks=pytest.mark.slow),
+        pytest.param(
+            {"algorithm.layer_norm": True, "algorithm.critic_dropout": 0.01},
+            id="dropout and layer norm",
+            marks=pytest.mark.slow,
+        ),
         pytest.param({"replay.url": "embedded"}, id="global", marks=pytest.mark.slow),
     ],
 )

@@ -41,7 +41,7 @@ _OF_ALGORITHMS = {
     ("dqn", "vtrace", "sac"): ("start_steps",),
     ("dqn", "vtrace"): ("batch_updates", "n_steps"),
     ("dqn", "sac"): ("demonstrations", "demonstration_share"),
-    ("sac",): ("updates_per_step", "target_rate", "layer_norm", "target_entropy"),
+    ("sac",): ("updates_per_step", "target_rate", "layer_norm", "critic_dropout", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
 _OWN = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}

@@ -240,6 +240,9 @@ class Algorithm(Section, frozen=True):
     """`sac`: τ of the target critics: θ⁻ ← (1−τ)θ⁻ + τθ after each update."""
     layer_norm: bool = False
     """`sac`: normalize the hidden layers of the critics, which bears more updates a step."""
+    critic_dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """`sac`: the share of the critics' hidden units that each update leaves out; 0.01 with
+    `layer_norm` bears still more updates a step (DroQ)."""
     target_entropy: Finite | Literal["auto"] = "auto"
     """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
     −1 for each number of an action."""

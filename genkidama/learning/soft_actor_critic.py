@@ -18,7 +18,7 @@ of the critics.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -96,11 +96,22 @@ def log_slope(u: Array) -> Array:
     return result
 
 
+def dropout(
+    rng: np.random.Generator, rate: float, shapes: Sequence[tuple[int, ...]]
+) -> list[Array]:
+    """Random factors of these shapes: 0 at this rate, to 1/65,536, and 1/(1 − rate) elsewhere."""
+    least, factor = round(rate * 65_536), np.float32(1.0 / (1.0 - rate))
+    return [
+        (rng.integers(65_536, size=shape, dtype=np.uint16) >= least) * factor for shape in shapes
+    ]
+
+
 class Perceptrons:
     """k perceptrons of the same layers, forward and backward.
 
     A step is a column: so rows are long, also those of a single output. The inputs of each layer
-    end with a row of ones, and [W b] is one matrix.
+    end with a row of ones, and [W b] is one matrix. Dropout is between it and a layer norm (Hiraoka
+    et al. 2022, fig. 1).
 
     Args:
         parts: W (k, outputs, inputs) and b (k, outputs) of each layer in turns.
@@ -126,6 +137,7 @@ class Perceptrons:
             for weight in self._weights
         ]
         self._steps = 0
+        self._factors: Sequence[Array] = ()
 
     def inputs(self, steps: int) -> Array:
         """The memory (inputs, steps) of the next `forward`, to be written to."""
@@ -133,12 +145,23 @@ class Perceptrons:
             self._make_room(steps)
         return self._inputs[0][0, :-1]
 
-    def forward(self, others: Perceptrons | None = None, *, unchanged: bool = False) -> Array:
+    def forward(
+        self,
+        factors: Sequence[Array] = (),
+        others: Perceptrons | None = None,
+        *,
+        unchanged: bool = False,
+    ) -> Array:
         """The results (k, outputs, steps) of what `inputs` has. The next call overwrites them.
 
-        With others their numbers count, in this one's memory: what is in the cache stays there.
-        The numbers are read anew unless they are `unchanged` since the last call.
+        Args:
+            factors: of each hidden layer's units, (k, width, steps), as `dropout` draws them; they
+                count on the way back, too. None are all 1.
+            others: the perceptrons whose numbers count, in this one's memory: what is in the cache
+                stays there.
+            unchanged: whether the numbers are those of the last call.
         """
+        self._factors = factors
         if not unchanged:
             numbers = others or self
             for number, matrix in enumerate(self._matrices):
@@ -148,6 +171,8 @@ class Perceptrons:
             y = self._results[number]
             np.matmul(matrix, self._inputs[number], out=y)
             if number < len(self._matrices) - 1:
+                if factors:
+                    y *= factors[number]
                 if self._normalize:
                     self._standardize(number)
                 self._activation.apply(y)
@@ -157,6 +182,11 @@ class Perceptrons:
     def features(self) -> Array:
         """The inputs of the last layer of the first perceptron at the last `forward`."""
         return self._inputs[-1][0, :-1]
+
+    @property
+    def widths(self) -> list[int]:
+        """The units of each hidden layer."""
+        return [weight.shape[1] for weight in self._weights[:-1]]
 
     def backward(self, d: Array) -> None:
         """Writes the gradient with respect to the parameters.
@@ -193,6 +223,8 @@ class Perceptrons:
         self._activation.descend(result, self._results[number - 1][..., -n:])
         if self._normalize:
             self._through_norm(result, number - 1)
+        if self._factors:
+            result *= self._factors[number - 1][..., -n:]
         return result
 
     def _standardize(self, number: int) -> None:
@@ -326,7 +358,12 @@ class SoftActorCritic(Perceptron):
     __call__ = forward
 
     def learn(
-        self, steps: Transitions, noise: Array, entropy: float, behind: SoftActorCritic
+        self,
+        steps: Transitions,
+        noise: Array,
+        entropy: float,
+        behind: SoftActorCritic,
+        factors: Callable[[], Sequence[Array]] = tuple,
     ) -> dict[str, Array]:
         """Writes the whole gradient of
 
@@ -343,6 +380,8 @@ class SoftActorCritic(Perceptron):
             noise: ε of a′ and of a_π, (2, B, columns), standard normal.
             entropy: H̄, the policy's target.
             behind: the network over θ⁻.
+            factors: those of `Perceptrons.forward`, new ones for each of Q⁻(s′, a′), Q(s, a) and
+                Q(s, a_π).
 
         Returns:
             `targets` y (B,), `known` Q₁ and Q₂ of a (2, B), `own` those of a_π (2, B), and `log_pi`
@@ -365,13 +404,13 @@ class SoftActorCritic(Perceptron):
 
         x = self.critics.inputs(count)
         x[:width], x[width:] = seen[:, :count], new.actions[:, :count]
-        targets: Array = self.critics.forward(behind.critics)[:, 0].min(0)
+        targets: Array = self.critics.forward(factors(), behind.critics)[:, 0].min(0)
         targets -= np.float32(alpha) * new.log_pi[:count]
         targets *= steps.discounts
         targets += steps.rewards
 
         x[:width], x[width:] = seen[:, count:], steps.actions.T
-        known = self.critics.forward()[:, 0].copy()
+        known = self.critics.forward(factors())[:, 0].copy()
         share = np.float32(1.0 / count)
         slopes = known - targets
         slopes *= share
@@ -379,7 +418,7 @@ class SoftActorCritic(Perceptron):
 
         actions, log_pi = new.actions[:, count:], new.log_pi[count:]
         x[width:] = actions
-        own = self.critics.forward(unchanged=True)[:, 0].copy()
+        own = self.critics.forward(factors(), unchanged=True)[:, 0].copy()
         np.less_equal(own[0], own[1], out=slopes[0])
         np.subtract(np.float32(1.0), slopes[0], out=slopes[1])
         slopes *= -share

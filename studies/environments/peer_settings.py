@@ -107,6 +107,7 @@ def our_plan(experiment: Experiment) -> dict[str, Any]:
         ("optimizer.name", optimizer.name not in ("adam", "rmsprop")),
         ("algorithm.dueling", experiment.algorithm.dueling),
         ("algorithm.layer_norm", experiment.algorithm.layer_norm),
+        ("algorithm.critic_dropout", experiment.algorithm.critic_dropout),
         ("algorithm.vtrace", experiment.algorithm.vtrace),
         ("environment.vectorized", environment.vectorized),
     ):

@@ -206,6 +206,7 @@ SAC_ONLY = {
     "algorithm.updates_per_step": positive | st.just("auto"),
     "algorithm.target_rate": st.floats(0.001, 1.0),
     "algorithm.layer_norm": st.booleans(),
+    "algorithm.critic_dropout": st.floats(0.0, 0.99),
     "algorithm.target_entropy": finite | st.just("auto"),
     "algorithm.demonstrations": st.just([]),
     "algorithm.demonstration_share": fractions,

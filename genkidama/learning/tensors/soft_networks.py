@@ -9,6 +9,7 @@ two small critics stand.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -55,8 +56,10 @@ class _TwinLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(2, outputs))
         self._normalize = normalize
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
         y = x @ self.weight.transpose(1, 2) + self.bias[:, None]
+        if factors is not None:
+            y = y * factors
         return nn.functional.layer_norm(y, y.shape[2:]) if self._normalize else y
 
 
@@ -66,6 +69,14 @@ def _twins(widths: tuple[int, ...], activation: str, normalize: bool) -> nn.Sequ
     for inputs, width in pairwise(widths):
         layers += [_TwinLinear(inputs, width, normalize), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, _TwinLinear(widths[-1], 1, False))
+
+
+def _through(layers: nn.Sequential, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
+    """Q₁ and Q₂ (2, B) of x (B, inputs), with the factors of each hidden layer's units, or none."""
+    x, left = x[None], iter(factors)
+    for layer in layers:
+        x = layer(x, next(left, None)) if isinstance(layer, _TwinLinear) else layer(x)
+    return x[..., 0]
 
 
 class _Features(nn.Module):
@@ -87,20 +98,20 @@ class _Critics(nn.Module):
         super().__init__()
         self.features, self.layers = features, layers
 
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+    def forward(
+        self, observations: Tensor, actions: Tensor, factors: Sequence[Tensor] = ()
+    ) -> Tensor:
         x = torch.cat((self.features(observations), actions), 1)
-        result: Tensor = self.layers(x[None])[..., 0]
-        return result
+        return _through(self.layers, x, factors)
 
 
 class _Plain(nn.Sequential):
     """Twin critics on observations as they are."""
 
-    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:  # type: ignore[override]
-        x = torch.cat((observations, actions), 1)[None]
-        for layer in self:
-            x = layer(x)
-        return x[..., 0]
+    def forward(  # type: ignore[override]
+        self, observations: Tensor, actions: Tensor, factors: Sequence[Tensor] = ()
+    ) -> Tensor:
+        return _through(self, torch.cat((observations, actions), 1), factors)
 
 
 class _Temperature(nn.Module):
@@ -146,6 +157,8 @@ class SoftNetwork(BuiltIn):
         else:
             self.policy = kind(observation_space, _box(2 * self._columns), settings)
             self.takes_bytes = self.policy.takes_bytes
+        #: The units of each hidden layer of the critics.
+        self.critic_widths = settings.hidden if plain else settings.hidden[-1:]
         if not acts_only:
             width = settings.hidden[-1]
             if plain:
@@ -196,26 +209,35 @@ class SoftNetwork(BuiltIn):
         discounts: Tensor,
         noise: Tensor,
         behind: SoftNetwork,
+        factors: Sequence[Tensor] = (),
     ) -> Tensor:
-        """As `SoftActorCritic.target`."""
+        """The targets y (B,) of `SoftActorCritic.learn`."""
         with torch.no_grad():
             actions, log_pi = drawn(self.act(following), noise)
-            values = behind.critics(following, actions).amin(0)
+            values = behind.critics(following, actions, factors).amin(0)
             soft: Tensor = rewards + discounts * (values - self.log_alpha.exp() * log_pi)
             return soft
 
     def loss(
-        self, observations: Tensor, actions: Tensor, targets: Tensor, noise: Tensor, entropy: float
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        targets: Tensor,
+        noise: Tensor,
+        entropy: float,
+        factors: Sequence[Tensor] = (),
+        own_factors: Sequence[Tensor] = (),
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss whose gradient `SoftActorCritic.learn` writes; arguments and the rest as there.
+        """The loss whose gradient `SoftActorCritic.learn` writes; arguments and the rest as there,
+        with the factors of Q(s, a) and Q(s, a_π).
 
         The numbers of critics and of log α are constants to the policy's part, and its own to
         theirs.
         """
         new, log_pi = drawn(self.act(observations), noise)
-        known = self.critics(observations, actions)
+        known = self.critics(observations, actions, factors)
         frozen = {name: part.detach() for name, part in self.critics.named_parameters()}
-        own = torch.func.functional_call(self.critics, frozen, (observations, new))
+        own = torch.func.functional_call(self.critics, frozen, (observations, new, own_factors))
         loss = 0.5 * (known - targets).square().sum(0).mean()
         loss = loss + (self.log_alpha.exp().detach() * log_pi - own.amin(0)).mean()
         loss = loss - self.log_alpha * (log_pi.detach().mean() + entropy)

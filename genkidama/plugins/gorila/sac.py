@@ -4,7 +4,7 @@ samples of the replay."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from genkidama.learning.soft_actor_critic import (
     LEAST_LOG_DEVIATION,
     MOST_LOG_DEVIATION,
     SoftActorCritic,
+    dropout,
     log_slope,
 )
 
@@ -184,18 +185,25 @@ class SAC:
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         network, native = self._model.network, self._model.native
         behind, columns = self._behind(rollout), self._model.head.columns
+        rate = self._algorithm.critic_dropout
         for steps in self._samples(rollout):
             count = len(steps.rewards)
-            noise = tensor_noise(native(steps.rewards), (2, count, columns), rng)
+            like = native(steps.rewards)
+            noise = tensor_noise(like, (2, count, columns), rng)
+            shapes = [(2, count, width) for width in network.critic_widths] if rate else []
+            factors = partial(tensor_dropout, like, rate, shapes, rng)
             targets = network.target(
                 native(steps.following),
                 native(steps.rewards),
                 native(steps.discounts),
                 noise[0],
                 behind,
+                factors(),
             )
             seen, actions = native(steps.observations), native(steps.actions)
-            loss, found = network.loss(seen, actions, targets, noise[1], self._entropy)
+            loss, found = network.loss(
+                seen, actions, targets, noise[1], self._entropy, factors(), factors()
+            )
             if self._due(rollout, count):
                 arrays = {name: part.detach().numpy() for name, part in found.items()}
                 self._note(rollout, targets.numpy(), **arrays)
@@ -204,11 +212,13 @@ class SAC:
     def gradients(self, rollout: Rollout, rng: np.random.Generator) -> Iterator[Loss]:
         """The gradients of `losses` in NumPy."""
         network, behind = self._model.network, self._behind(rollout)
-        columns = self._model.head.columns
+        columns, rate = self._model.head.columns, self._algorithm.critic_dropout
         for steps in self._samples(rollout):
             count = len(steps.rewards)
             noise = rng.standard_normal((2, count, columns), np.float32)
-            found = network.learn(steps, noise, self._entropy, behind)
+            shapes = [(2, width, count) for width in network.critics.widths] if rate else []
+            factors = partial(dropout, rng, rate, shapes)
+            found = network.learn(steps, noise, self._entropy, behind, factors)
             if self._due(rollout, count):
                 self._note(rollout, **found)
             yield partial(_critic_loss, found["known"], found["targets"])
@@ -268,6 +278,14 @@ class SAC:
 def tensor_noise(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
     """Standard normal numbers of this shape, on the device and of the type of `like`."""
     return like.new_empty(shape).normal_(generator=generator)
+
+
+def tensor_dropout(
+    like: Tensor, rate: float, shapes: Sequence[tuple[int, ...]], generator: Generator
+) -> list[Tensor]:
+    """As `dropout`, with numbers as for `tensor_noise`."""
+    kept = 1.0 - rate
+    return [like.new_empty(shape).bernoulli_(kept, generator=generator) / kept for shape in shapes]
 
 
 def _critic_loss(known: Array, targets: Array) -> float:

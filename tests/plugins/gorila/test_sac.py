@@ -21,12 +21,12 @@ from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions
-from genkidama.learning.soft_actor_critic import INITIAL_LOG_DEVIATION, drawn
+from genkidama.learning.soft_actor_critic import INITIAL_LOG_DEVIATION, drawn, dropout
 from genkidama.learning.tensors.networks import Network
 from genkidama.learning.tensors.soft_networks import SoftNetwork
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.gorila import sac as module
-from genkidama.plugins.gorila.sac import SAC, SquashedGaussian
+from genkidama.plugins.gorila.sac import SAC, SquashedGaussian, tensor_dropout
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 
 Array = np.ndarray
@@ -124,10 +124,18 @@ def layers_of(parts: dict[str, Array], stack: str) -> list[tuple[Array, Array]]:
     return [(parts[w], parts[b]) for w, b in zip(names[::2], names[1::2], strict=True)]
 
 
-def perceptron(layers: list[tuple[Array, Array]], x: Array, activation: str, norm: bool) -> Array:
+def perceptron(
+    layers: list[tuple[Array, Array]],
+    x: Array,
+    activation: str,
+    norm: bool,
+    factors: list[Array] | None = None,
+) -> Array:
     for number, (weight, bias) in enumerate(layers):
         x = weight @ x + bias
         if number < len(layers) - 1:
+            if factors is not None:
+                x = x * factors[number]
             if norm:
                 x = (x - x.mean()) / math.sqrt(x.var() + 1e-5)
             x = np.tanh(x) if activation == "tanh" else np.maximum(x, 0.0)
@@ -144,13 +152,15 @@ class Oracle:
         self._norm = settings.algorithm.layer_norm
         self.alpha = math.exp(float(self._parts["temperature.log_alpha"]))
 
-    def q(self, twin: int, s: Array, a: Array) -> float:
+    def q(self, twin: int, s: Array, a: Array, kept: list[Array] | None = None) -> float:
+        """Its last argument: the factors of each hidden layer's units, (2, width)."""
         layers = [(w[twin], b[twin]) for w, b in layers_of(self._parts, "critics")]
         both = np.concatenate((s, a))
-        return float(perceptron(layers, both, self._activation, self._norm)[0])
+        factors = None if kept is None else [each[twin] for each in kept]
+        return float(perceptron(layers, both, self._activation, self._norm, factors)[0])
 
-    def least(self, s: Array, a: Array) -> float:
-        return min(self.q(0, s, a), self.q(1, s, a))
+    def least(self, s: Array, a: Array, kept: list[Array] | None = None) -> float:
+        return min(self.q(0, s, a, kept), self.q(1, s, a, kept))
 
     def features(self, s: Array) -> Array:
         *hidden, (weight, _) = layers_of(self._parts, "policy")
@@ -172,41 +182,64 @@ class Oracle:
 
 
 def losses_of(
-    model: Model, vector: Array, fixed: Array, steps: Transitions, targets: Array, noise: Array
+    model: Model,
+    vector: Array,
+    fixed: Array,
+    steps: Transitions,
+    targets: Array,
+    noise: Array,
+    kept: list[list[Array]],
 ) -> tuple[float, float, float]:
     """The losses of critics, policy and log α at `vector`; what each takes for given is at `fixed`.
 
-    The policy's loss varies the policy alone, that of α varies log α alone."""
+    The policy's loss varies the policy alone, that of α varies log α alone. `kept`: the factors of
+    the passes for y, for Q(s, a) and for Q(s, a_π), of each hidden layer (2, width, m)."""
     there, given_ = Oracle(model, vector), Oracle(model, fixed)
     critics = policy = temperature = 0.0
     m, entropy = len(steps.rewards), -2.0
-    for s, a, y, e in zip(steps.observations, steps.actions, targets, noise, strict=True):
-        critics += sum(0.5 * (there.q(twin, s, a) - y) ** 2 for twin in range(2)) / m
+    known, own = (of_steps(each, m) for each in kept[1:])
+    for t, (s, a, y, e) in enumerate(
+        zip(steps.observations, steps.actions, targets, noise, strict=True)
+    ):
+        critics += sum(0.5 * (there.q(twin, s, a, known[t]) - y) ** 2 for twin in range(2)) / m
         action, log_pi = there.act(s, e, given_.features(s))
-        policy += (given_.alpha * log_pi - given_.least(s, action)) / m
+        policy += (given_.alpha * log_pi - given_.least(s, action, own[t])) / m
         _, fixed_log_pi = given_.act(s, e)
         temperature -= math.log(there.alpha) * (fixed_log_pi + entropy) / m
     return critics, policy, temperature
 
 
+def of_steps(kept: list[Array], m: int) -> list[list[Array] | None]:
+    """The factors of each step, (2, width) of each layer; None without any."""
+    return [[layer[..., t] for layer in kept] or None for t in range(m)]
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize(("layer_norm", "sde_steps"), [(False, 0), (True, 0), (False, 3)])
+@pytest.mark.parametrize(
+    ("layer_norm", "sde_steps", "rate"),
+    [(False, 0, 0.0), (True, 0, 0.0), (False, 3, 0.0), (False, 0, 0.4), (True, 0, 0.4)],
+)
 def test_the_gradient_is_that_of_the_definition(
-    activation: str, layer_norm: bool, sde_steps: int
+    activation: str, layer_norm: bool, sde_steps: int, rate: float
 ) -> None:
     network = {"activation": activation, "hidden": [4, 3], "sde_steps": sde_steps}
     model = model_of(spread=0.4, network=network, layer_norm=layer_norm)
     rng = np.random.default_rng(8)
     steps, noise = steps_of(rng, 4), rng.normal(size=(2, 4, 2)).astype(np.float32)
+    shapes = [(2, 4, 4), (2, 3, 4)] if rate else []
+    kept = [dropout(rng, rate, shapes) for _ in range(3)]
+    assert not rate or all((layer == 0.0).any() for each in kept for layer in each)
     behind = rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
 
     model.gradient.fill(np.nan)
-    found = model.network.learn(steps, noise, -2.0, model.twin(behind))
+    passes = iter(kept)
+    found = model.network.learn(steps, noise, -2.0, model.twin(behind), lambda: next(passes))
     targets = found["targets"]
+    first = of_steps(kept[0], 4)
     now, old = Oracle(model, model.numbers.astype(float)), Oracle(model, behind.astype(float))
     for t, s in enumerate(steps.following):
         action, log_pi = now.act(s.astype(float), noise[0, t])
-        soft = old.least(s, action) - now.alpha * log_pi
+        soft = old.least(s, action, first[t]) - now.alpha * log_pi
         assert targets[t] == pytest.approx(steps.rewards[t] + steps.discounts[t] * soft, rel=1e-3)
 
     at = model.numbers.astype(float)
@@ -216,7 +249,8 @@ def test_the_gradient_is_that_of_the_definition(
         for sign in (1.0, -1.0):
             moved = at.copy()
             moved[number] += sign * step
-            sides.append(sum(losses_of(model, moved, at, steps, targets.astype(float), noise[1])))
+            losses = losses_of(model, moved, at, steps, targets.astype(float), noise[1], kept)
+            sides.append(sum(losses))
         slope = (sides[0] - sides[1]) / (2.0 * step)
         assert model.gradient[number] == pytest.approx(slope, rel=2e-3, abs=3e-4), number
 
@@ -225,30 +259,53 @@ def test_the_gradient_is_that_of_the_definition(
 @given(
     st.sampled_from(["tanh", "relu"]),
     st.booleans(),
+    st.sampled_from([0.0, 0.3]),
     st.sampled_from([0, 3]),
     st.lists(st.integers(2, 9), min_size=1, max_size=3),
     st.integers(0, 2**32 - 1),
 )
 def test_both_forms_take_the_same_gradients(
-    activation: str, layer_norm: bool, sde_steps: int, hidden: list[int], seed: int
+    activation: str, layer_norm: bool, rate: float, sde_steps: int, hidden: list[int], seed: int
 ) -> None:
     network = {"activation": activation, "hidden": hidden, "sde_steps": sde_steps}
-    model = model_of(network=network, layer_norm=layer_norm, updates_per_step=0.5, minibatch_size=6)
+    model = model_of(
+        network=network,
+        layer_norm=layer_norm,
+        critic_dropout=rate,
+        updates_per_step=0.5,
+        minibatch_size=6,
+    )
     there = TensorModel(model.experiment, SPACES, vector=model.numbers)
     assert there.signature == model.signature
     rng = np.random.default_rng(seed)
     steps, behind = steps_of(rng), rng.normal(0.0, 0.7, model.trainable).astype(np.float32)
     noise = [rng.normal(size=(2, 6, 2)).astype(np.float32) for _ in range(2)]
+    kept = [dropout(rng, rate, [(2, width, 6) for width in hidden]) for _ in range(6)]
 
     found = []
     for each in (model, there):
-        given_ = iter(noise)
+        given_, masks = iter(noise), iter(kept)
+
+        def array_masks(_: Any, rate: float, shapes: Any, masks: Any = masks) -> list[Array]:
+            assert [layer.shape for layer in kept[0]] == shapes
+            return next(masks)
+
+        def tensor_masks(
+            _: Any, rate: float, shapes: Any, rng: Any, masks: Any = masks
+        ) -> list[torch.Tensor]:
+            layers = [torch.from_numpy(layer).transpose(1, 2) for layer in next(masks)]
+            assert [tuple(layer.shape) for layer in layers] == shapes
+            return layers
+
         rollout = rollout_of(each, Remembered(steps), behind)
         draws: Any = SimpleNamespace(standard_normal=lambda *_, given_=given_: next(given_))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 module, "tensor_noise", lambda *_, given_=given_: torch.from_numpy(next(given_))
             )
+            if rate:
+                patch.setattr(module, "dropout", array_masks)
+                patch.setattr(module, "tensor_dropout", tensor_masks)
             learner = make_learner(each.experiment.algorithm, each)
             each.gradient.fill(np.nan)
             taken = each.gradients(learner, rollout, draws)
@@ -256,6 +313,37 @@ def test_both_forms_take_the_same_gradients(
     assert len(found[0]) == len(found[1]) == 2, "half an update for each of four steps"
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-4)
+
+
+@given(st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))
+def test_dropout_leaves_out_its_share_and_keeps_the_mean(rate: float, seed: int) -> None:
+    count = 2 * 50 * 100
+    shapes = [(2, 50, 100), (2, 7, 3)]
+    ours = dropout(np.random.default_rng(seed), rate, shapes)
+    generator = torch.Generator().manual_seed(seed)
+    theirs = [layer.numpy() for layer in tensor_dropout(torch.empty(0), rate, shapes, generator)]
+    for layers in (ours, theirs):
+        assert [layer.shape for layer in layers] == shapes
+        assert all(layer.dtype == np.float32 for layer in layers)
+        assert np.unique(layers[0]) == pytest.approx([0.0, 1.0 / (1.0 - rate)], rel=1e-5)
+        left_out = np.count_nonzero(layers[0] == 0.0)
+        assert abs(left_out - rate * count) < 7.0 * math.sqrt(count * rate * (1.0 - rate))
+        assert not np.array_equal(*layers[0]), "each critic has its own"
+
+
+def test_a_value_leaves_nothing_out() -> None:
+    seen = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    plain, dropping = (model_of(critic_dropout=rate) for rate in (0.0, 0.9))
+    behind, noise = (
+        dropping.twin(dropping.numbers[: dropping.trainable].copy()),
+        np.zeros((2, 6, 2)),
+    )
+    kept = dropout(np.random.default_rng(2), 0.9, [(2, width, 6) for width in (5, 4)])
+    steps = steps_of(np.random.default_rng(2))
+    dropping.network.learn(steps, noise.astype(np.float32), -2.0, behind, lambda: kept)
+    np.testing.assert_array_equal(plain.evaluate(seen)[1], dropping.evaluate(seen)[1])
+    there = TensorModel(dropping.experiment, SPACES, vector=dropping.numbers)
+    np.testing.assert_allclose(there.evaluate(seen)[1], plain.evaluate(seen)[1], rtol=1e-4)
 
 
 @pytest.mark.parametrize("sde_steps", [0, 3])
@@ -280,6 +368,23 @@ class Wide(Network):
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         hidden = torch.tanh(self.body(observations))
         return self.policy(hidden), self.value(hidden).squeeze(1)
+
+
+@pytest.mark.parametrize("network", [{"name": f"{__name__}:Wide"}, {"activation": "elu"}])
+def test_the_critics_of_any_network_drop_out(network: dict[str, Any]) -> None:
+    """With everything left out, a critic is the bias of its last layer."""
+    model = Model(experiment(network=network), SPACES)
+    net, steps = model.network, steps_of(np.random.default_rng(2))
+    seen, actions = torch.from_numpy(steps.observations), torch.from_numpy(steps.actions)
+    shapes = [(2, 6, width) for width in net.critic_widths]
+    nothing = [torch.zeros(shape) for shape in shapes]
+    layers = net.critics if network.get("activation") else net.critics.layers
+    for part in list(layers.parameters())[1:-1:2]:
+        part.data[:] = 0.0  # other biases
+    layers[-1].bias.data[:] = torch.tensor([[1.0], [2.0]])
+    found = net.critics(seen, actions, nothing).detach().numpy()
+    np.testing.assert_array_equal(found, np.repeat([[1.0], [2.0]], 6, 1))
+    assert not np.array_equal(net.critics(seen, actions).detach().numpy(), found)
 
 
 @pytest.mark.parametrize(
