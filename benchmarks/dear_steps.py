@@ -305,10 +305,10 @@ def main() -> None:
                 lambda seed=seed: ours(options.what, seed, core, steps),
             )
             for library in peers if task.peer is not None else ():
-                given = ("steps", "--library", library, "--task", options.what, "--seed", str(seed))
-                given += task.peer
-                given += () if steps is None else ("--limit", str(steps))
-                once(key | {"by": library}, lambda given=given: peer(*given, core=core))
+                asked = ["steps", "--library", library, "--task", options.what]
+                asked += ["--seed", str(seed), *task.peer]
+                asked += [] if steps is None else ["--limit", str(steps)]
+                once(key | {"by": library}, lambda asked=asked: peer(*asked, core=core))
     report(done)
 
 
