@@ -19,7 +19,7 @@ _SHORT = {
 def text(rows: Sequence[Row]) -> str:
     """The document."""
     groups = _groups(rows)
-    parts = [*_head(rows), *_found(groups), *_medians(groups), *_configurations(groups)]
+    parts = [*_head(rows), *_found(groups), *_medians(groups)]
     return "\n".join(parts) + "\n"
 
 
@@ -43,8 +43,8 @@ def _head(rows: Sequence[Row]) -> Iterator[str]:
     yield "The task is LunarLander with A3C over the space of HyperTrick's paper, two nodes of one"
     yield "core each. HyperTrick runs as published, to the end of its trials or to the bound. Each"
     yield "other method gets the same time with the same seed. The best score is the mean training"
-    yield "return at the end of the best trial's last phase. That trial then plays, with sampled"
-    yield "actions, since the best of many noisy scores flatters."
+    yield "return at the end of the best trial's last phase. That trial then plays 500 episodes"
+    yield "with sampled actions (mean ± deviation), since the best of many noisy scores flatters."
     changes = sorted({change for row in rows for change in row["changes"]})
     if changes:
         yield ""
@@ -58,25 +58,23 @@ def _head(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _found(groups: Groups) -> Iterator[str]:
+    names = list(
+        dict.fromkeys(key for rows in groups.values() for row in rows for key in row["params"])
+    )
+    head = ["method", "sampler", "seed", "best score", "played", "trials"]
+    head += [_SHORT.get(name, name) for name in names]
     yield "## What each search found"
     yield ""
-    yield (
-        "| method | sampler | seed | best score | played | time s | occupancy "
-        "| trials (completed, stopped) | phases | best after s |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
     for (name, sampler), rows in groups.items():
         for row in rows:
+            values = " | ".join(_short(row["params"].get(key)) for key in names)
             yield (
                 f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} "
                 f"| {number(row['score'])} | {number(row['evaluation'])} ± {row['deviation']:.1f} "
-                f"({row['episodes']}) "
-                f"| {row['seconds']:.0f} | {row['occupancy']:.0%} "
-                f"| {row['trials']} ({row['completed']}, {row['stopped']}) | {row['phases']} "
-                f"| {row['time_to_best']:.0f} |"
+                f"| {row['trials']} | {values} |"
             )
-    yield ""
-    yield "Played: mean ± deviation (episodes)."
     yield ""
 
 
@@ -106,40 +104,12 @@ def _medians(groups: Groups) -> Iterator[str]:
     yield "Against random search: the difference of the medians, and a bootstrap interval of 95 %"
     yield "over seeds, from three seeds on. An interval with 0 in it tells no difference. With"
     yield "three seeds one is about as wide as the seeds lie apart."
-    yield ""
 
 
 def _against(played: list[float], random: list[float], name: str) -> str:
     if name == "random" or not random:
         return NONE
     return apart(compare(played, random))
-
-
-def _configurations(groups: Groups) -> Iterator[str]:
-    names = list(
-        dict.fromkeys(key for rows in groups.values() for row in rows for key in row["params"])
-    )
-    short = [_SHORT.get(name, name) for name in names]
-    yield "## The best configurations, and what matters"
-    yield ""
-    shares = " | ".join(f"{name} %" for name in short)
-    yield f"| method | sampler | seed | {' | '.join(short)} | {shares} | R² |"
-    yield "|" + "---|" * (4 + 2 * len(names))
-    for (name, sampler), rows in groups.items():
-        for row in rows:
-            values = " | ".join(_short(row["params"].get(key)) for key in names)
-            known = row["importances"]
-            parts = " | ".join(f"{known[key]:.0%}" if key in known else NONE for key in names)
-            r2 = NONE if row.get("r2") is None else f"{row['r2']:.2f}".replace("-", "−")
-            yield (
-                f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} | {values} "
-                f"| {parts} | {r2} |"
-            )
-    yield ""
-    yield "The columns with % are the settings' importances, in shares of all: of the variance of"
-    yield "the trials' last scores, by Optuna's fANOVA. A row with R² is older. Its shares tell how"
-    yield "much worse a random forest, which has learned the last scores, gets when a setting is"
-    yield "shuffled. They mean little where R², its fit to trials that it has not seen, is low."
 
 
 def _short(value: object) -> str:
