@@ -28,7 +28,6 @@ from studies.thesis.statistics import (
     difference,
     enough,
     luck,
-    passage,
     passages,
     sooner,
     standing,
@@ -138,7 +137,6 @@ def tables(
     }
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
-        _on_the_way(cells),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
         _batches(cells),
         _against_a3c(cells),
@@ -181,22 +179,6 @@ def _padded(lines: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
     """The lines with a dash for what is missing."""
     for line in lines:
         yield line + [NONE] * (columns - len(line))
-
-
-def _on_the_way(cells: Cells) -> Table:
-    lines = (
-        [
-            CELLS[name].label,
-            *(
-                f"{_mean_after(cells.get(name, []), name, one)}"
-                f" ({number(PATHS[name][one // 100 - 1])})"
-                for one in (*_WAY, UPDATES)
-            ),
-            f"{_passed(cells.get(name, []))} ({_moment(passage(PATHS[name], LANDS))})",
-        ]
-        for name in GRID.values()
-    )
-    return ["cell", *_moments(), f"{LANDS:.0f} after"], lines
 
 
 def _moments() -> list[str]:
@@ -323,9 +305,8 @@ def _sizes(cells: Cells) -> Table:
             else:
                 line += [NONE]
             one = f"size-1-{alpha}-{beta}"
-            lines.append(line + (_differing(cells, name, one) if children > 1 else [""] * 4))
-    head = ["", "children", "median ± deviation", "less one child", "interval", "seeds", "says"]
-    return head, lines
+            lines.append(line + (_differing(cells, name, one)[:2] if children > 1 else [""] * 2))
+    return ["", "children", "median ± deviation", "less one child", "interval"], lines
 
 
 def _further(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[list[str]]:
