@@ -330,8 +330,8 @@ def planned(cells: list[str], seeds: list[int]) -> list[Wanted]:
 def table(rows: list[Row]) -> str:
     """A line for each cell and number of bundles: medians, and their intervals."""
     lines = [
-        "| | n | seeds | after 5,000 | after 10,000 | whole | to 475 | staleness | left out |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | n | seeds | after 10,000 | whole | to 475 | staleness | left out |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     labels = list(dict.fromkeys(cell.label for cell in CELLS.values()))
     groups: dict[tuple[str, int], list[Row]] = {}
@@ -348,7 +348,6 @@ def table(rows: list[Row]) -> str:
             label,
             str(bundles),
             str(len(these)),
-            middle([curve[len(curve) // 2 - 1] for curve in curves]),
             middle([curve[-1] for curve in curves]),
             middle([fmean(curve) for curve in curves]),
             f"{median(known):,.0f} ({len(known)} of {len(these)})" if known else NONE,

@@ -128,27 +128,18 @@ def tables(
         }.items()
     }
     alone |= {name: virtual.get(name, []) for name in ("virtual-child", "virtual-program")}
-    two = {
-        **({"its program": program[BEST]} if BEST in program else {}),
-        "`thesis.toml`": cells.get(BEST, []),
-        "… with its weights and its faults": cells.get("why-weights-both", []),
-        "… and v2": cells.get("why-program", []),
-        "virtual-two": virtual.get("virtual-two", []),
-    }
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
         _batches(cells),
         _against_a3c(cells),
         _ours(cells),
-        _why(cells),
         _again(cells),
         _twins(cells),
         _beside_the_thesis(ALONE, alone),
-        _beside_the_thesis(BEST, two),
         _sizes(cells),
         *small_tasks.tables(small),
-        (["", ""], _further(cells, program.get(ALONE, []), virtual)),
+        (["", ""], _further(cells, program.get(ALONE, []))),
     ]
     return [markdown(head, lines) for head, lines in found]
 
@@ -216,27 +207,6 @@ def _ours(cells: Cells) -> Table:
         ends = [f"{mean:.1f} ± {deviation:.1f}", f"{best[1]:.1f} ± {best[2]:.1f}"]
         lines.append([str(row["seed"]), *ends, "yes" if reached else "no"])
     return ["seed", "at the end", "best checkpoint", "reached"], lines
-
-
-def _why(cells: Cells) -> Table:
-    lines = []
-    for name in (name for name in CELLS if CELLS[name].group == "why"):
-        rows, base = cells.get(name, []), cells.get(CELLS[name].base, [])
-        line = [CELLS[name].label, f"{len(rows)} and {len(base)}"]
-        if rows and base:
-            higher = difference(rows, base)
-            earlier = compare(passages(base, LANDS), passages(rows, LANDS))
-            line += [number(summary(rows).median), apart(higher)]
-            chance = luck([(rows, base)])
-            often = _landed(rows) + (f" ({chance:.3f})" if chance is not None else "")
-            line += [often, _passed(rows), apart(earlier)]
-        lines.append(line)
-    for name in (BEST, ALONE):
-        if own := cells.get(name):
-            line = [f"*{CELLS[name].label}*", str(len(own)), number(summary(own).median), ""]
-            lines.append([*line, _landed(own), _passed(own), ""])
-    head = ["changed", "seeds", "median", "higher by", "ever above", f"{LANDS:.0f} after"]
-    return [*head, "sooner by"], _padded(lines, 7)
 
 
 def _again(cells: Cells) -> Table:
@@ -309,7 +279,7 @@ def _sizes(cells: Cells) -> Table:
     return ["", "children", "median ± deviation", "less one child", "interval"], lines
 
 
-def _further(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[list[str]]:
+def _further(cells: Cells, controls: Sequence[Row]) -> Iterator[list[str]]:
     """Figures of the prose."""
     if found := standing(cells, {name: mean for name, (mean, _) in FINAL.items()}):
         yield [
@@ -317,22 +287,8 @@ def _further(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[
             f"{found.above} of {found.cells}",
         ]
         yield ["places so far from the middle, by luck", f"{found.chance:.1%}"]
-    behind = [
-        better(row) - float(row["curve"][-1][1])
-        for name in cells
-        for row in cells[name]
-        if CELLS[name].settings.get("child.beta") == 0.0 and row.get("children")
-    ]
-    if behind:
-        text = f"{number(median(behind))}; {number(max(behind))}; {len(behind)}"
-        yield ["the parent behind its better child at β = 0: median, most, runs", text]
-    two = virtual.get("virtual-two", [])
-    for what, runs in (("the program's runs", controls), ("two children in virtual time", two)):
-        ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in runs]
-        yield [what, ", ".join(ends) or NONE]
-    if best := [better(row) for row in cells.get("why-program", []) if row.get("children")]:
-        text = f"{', '.join(map(number, best))}; median {number(median(best))}"
-        yield ["the better child with the program's weights, its faults, and v2", text]
+    ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in controls]
+    yield ["the program's runs", ", ".join(ends) or NONE]
 
 
 def _passed(rows: Sequence[Row]) -> str:
