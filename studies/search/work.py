@@ -217,9 +217,8 @@ _HEAD = f"""# Results: searches at equal expected work
 A3C on cart pole over the space of HyperTrick's paper, at most {PHASES} phases a trial. Each method
 is expected to run about {WORK} phases. Two nodes have a core each, eight a fifth of a core. The
 table has medians over the seeds (least to most, from two on). *Completed* is the score of the best
-trial that ran all phases, *observed* the highest of all reports. *Again* is what the best
-configuration earns when it is trained anew with three seeds: mean returns of 100 episodes, their
-median over all seeds.
+trial that ran all phases. *Again* is what the best configuration earns when it is trained anew with
+three seeds: mean returns of 100 episodes, their median over all seeds.
 """
 
 
@@ -228,10 +227,9 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         yield "No row yet."
         return
     yield (
-        "| nodes | method | seeds | phases of expected | seconds | occupancy "
-        "| best after s | completed | observed | again |"
+        "| nodes | method | seeds | phases of expected | seconds | occupancy | completed | again |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|"
     for nodes in sorted({row["nodes"] for row in rows}):
         for name, (label, _) in METHODS.items():
             own = [row for row in rows if (row["nodes"], row["method"]) == (nodes, name)]
@@ -249,7 +247,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
                 f"| {median(row['phases'] for row in own):.0f} of "
                 f"{median(row['expected'] for row in own):.0f} "
                 f"| {cell('seconds')} | {median(row['occupancy'] for row in own):.0%} "
-                f"| {cell('time_to_best')} | {cell('score')} | {cell('observed')} "
+                f"| {cell('score')} "
                 f"| {number(median(again))} ({span((min(again), max(again)))}) |"
             )
 
