@@ -67,6 +67,11 @@ def passage(means: Sequence[float], level: float) -> float:
     return UPDATES * (number + 1) / len(means)
 
 
+def landed(rows: Iterable[Row]) -> int:
+    """How many had a mean above 200 at any checkpoint."""
+    return sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows)
+
+
 def better(row: Row) -> float:
     """The mean of the better child's own weights at the end; the children were judged."""
     return float(max(mean for mean, _ in row["children"].values()))
@@ -81,7 +86,7 @@ def summary(rows: Sequence[Row]) -> Summary:
         interval=interval([means], medians),
         deviation=float(np.median([row["curve"][-1][2] for row in rows])),
         solved=sum(mean > 200.0 for mean in means),
-        landed=sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows),
+        landed=landed(rows),
     )
 
 
@@ -113,8 +118,8 @@ def luck(pairs: Iterable[Pair]) -> float | None:
     likely = np.ones(1)  # of each sum of the first cells' counts
     seen = 0
     for ours, others in enough(pairs):
-        first = summary(ours).landed
-        both = first + summary(others).landed
+        first = landed(ours)
+        both = first + landed(others)
         seen += first
         counts = hypergeom(len(ours) + len(others), both, len(ours)).pmf(np.arange(len(ours) + 1))
         likely = np.convolve(likely, counts)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
-from studies.differences import NONE, apart, compare, number, span, verdict
-from studies.thesis import small_tasks
+from studies.differences import (
+    NONE,
+    apart,
+    compare,
+    interval,
+    markdown,
+    medians,
+    number,
+    span,
+    verdict,
+)
 from studies.thesis.cells import (
     AGAIN,
     ALONE,
@@ -75,37 +83,6 @@ _TWINS = {
 }
 
 
-def write(
-    rows: Sequence[Row],
-    page: Path,
-    path: Path,
-    controls: Sequence[Row],
-    virtual: Sequence[Row],
-    small: Sequence[Row],
-) -> list[Path]:
-    """Writes the page with the rows' tables, and the figures beside it.
-
-    Args:
-        rows: of the results.
-        page: whose prose is taken.
-        path: where the page goes.
-        controls: runs of the thesis' own programs.
-        virtual: runs in virtual time.
-        small: runs on small tasks.
-
-    Returns:
-        The files that were written.
-    """
-    from studies.thesis.pictures import draw  # needs Matplotlib
-
-    cells = by_cell(rows)
-    made = tables(rows, controls, by_cell(virtual), small)
-    text = filled(page.read_text(encoding="utf-8"), made)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return [path, *draw(cells, path.parent)]
-
-
 def filled(page: str, found: Sequence[str]) -> str:
     """A page with its tables replaced, in their order."""
     parts = re.split(r"((?:^\|.*\n)+)", page, flags=re.MULTILINE)
@@ -114,11 +91,12 @@ def filled(page: str, found: Sequence[str]) -> str:
 
 
 def tables(
-    rows: Sequence[Row], controls: Sequence[Row], virtual: Cells, small: Sequence[Row]
+    rows: Sequence[Row], controls: Sequence[Row], virtual: Sequence[Row], small: Sequence[Row]
 ) -> list[str]:
     """All tables in Markdown, in the page's order."""
     cells = by_cell(rows)
     program: Cells = by_cell(controls)
+    in_virtual_time: Cells = by_cell(virtual)
     alone = {"its program": program.get(ALONE, []), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
         for name, what in {
@@ -127,7 +105,7 @@ def tables(
             "program": "with its weights and its faults",
         }.items()
     }
-    alone |= {name: virtual.get(name, []) for name in ("virtual-child", "virtual-program")}
+    alone |= {name: in_virtual_time.get(name, []) for name in ("virtual-child", "virtual-program")}
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
@@ -138,16 +116,11 @@ def tables(
         _twins(cells),
         _beside_the_thesis(ALONE, alone),
         _sizes(cells),
-        *small_tasks.tables(small),
+        _small_tasks(small),
+        _small_differences(small),
         (["", ""], _further(cells, program.get(ALONE, []))),
     ]
     return [markdown(head, lines) for head, lines in found]
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table."""
-    every = [f"| {' | '.join(line)} |\n" for line in (head, *lines)]
-    return "".join([every[0], "|" + "---|" * len(head) + "\n", *every[1:]])
 
 
 def _against_thesis(cells: Cells, names: Sequence[str], what: str) -> Table:
@@ -277,6 +250,50 @@ def _sizes(cells: Cells) -> Table:
             one = f"size-1-{alpha}-{beta}"
             lines.append(line + (_differing(cells, name, one)[:2] if children > 1 else [""] * 2))
     return ["", "children", "median ± deviation", "less one child", "interval"], lines
+
+
+#: Cells of cart pole with the older-parent form as well.
+_OLDER = ((0.1, 0.9), (0.5, 0.5), (0.9, 0.9))
+
+
+def _small_ends(rows: Sequence[Row], alpha: float, beta: float, form: str) -> list[float]:
+    """Each seed's mean return after the last step."""
+    return [
+        row["curve"][-1][1]
+        for row in sorted(rows, key=lambda row: row["seed"])
+        if (row["alpha"], row["beta"], row["form"]) == (alpha, beta, form)
+    ]
+
+
+def _small_tasks(rows: Sequence[Row]) -> Table:
+    levels = sorted({row["alpha"] for row in rows})
+    lines = []
+    for alpha in levels:
+        line = [f"**α = {alpha}**"]
+        for beta in levels:
+            means = _small_ends(rows, alpha, beta, "after")
+            line.append(f"{number(median(means))} ({span(interval([means], medians))})")
+        lines.append(line)
+    return ["cartpole", *(f"β = {beta}" for beta in levels)], lines
+
+
+def _small_differences(rows: Sequence[Row]) -> Table:
+    pairs = [
+        ("β = 0.9 less β = 0.1, at α = 0.1", (0.1, 0.9, "after"), (0.1, 0.1, "after")),
+        ("β = 0.9 less β = 0.1, at α = 0.9", (0.9, 0.9, "after"), (0.9, 0.1, "after")),
+        ("α = 0.9 less α = 0.1, at β = 0.1", (0.9, 0.1, "after"), (0.1, 0.1, "after")),
+        ("α = 0.9 less α = 0.1, at β = 0.9", (0.9, 0.9, "after"), (0.1, 0.9, "after")),
+    ]
+    for cell in _OLDER:
+        what = "θ_P of before less of after, α = {}, β = {}".format(*cell)
+        pairs.append((what, (*cell, "before"), (*cell, "after")))
+    lines = []
+    for what, one, other in pairs:
+        ours, others = _small_ends(rows, *one), _small_ends(rows, *other)
+        less = compare(ours, others)
+        value, seeds = number(less.value, sign=True), f"{len(ours)} and {len(others)}"
+        lines.append(["cartpole", what, value, span(less.interval), seeds, verdict(less)])
+    return ["", "", "difference", "interval", "seeds", "says"], lines
 
 
 def _further(cells: Cells, controls: Sequence[Row]) -> Iterator[list[str]]:
