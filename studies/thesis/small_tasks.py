@@ -42,7 +42,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.protocol.vector import blend
 from genkidama.runs.evaluation_worker import play
-from studies.differences import NONE, compare, interval, medians, number, span, verdict
+from studies.differences import NONE, compare, interval, medians, number, span
 from studies.thesis.measure import JUDGING, ROOT
 
 RESULTS = ROOT / "docs/results/thesis-small.jsonl"
@@ -227,10 +227,8 @@ def tables(rows: Sequence[Row]) -> list[tuple[list[str], list[list[str]]]]:
             ours, others = ends(rows, task, *one), ends(rows, task, *other)
             if ours and others:
                 less = compare(ours, others)
-                seeds = f"{len(ours)} and {len(others)}"
-                value = number(less.value, sign=True)
-                lines.append([task, what, value, span(less.interval), seeds, verdict(less)])
-    found.append((["", "", "difference", "interval", "seeds", "says"], lines))
+                lines.append([what, number(less.value, sign=True), span(less.interval)])
+    found.append((["", "difference", "interval"], lines))
     return found
 
 
