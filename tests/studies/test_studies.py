@@ -199,8 +199,6 @@ def test_the_page_of_ga3c_has_the_tables_of_its_rows() -> None:
     )
     assert "PPS" in span and span in page
     assert ga3c_sweep.lags(store.read(ROOT / "docs/results/ga3c-lag.jsonl")) in page
-    dynamic = [row for row in rows if Window.of(row).dynamic]
-    assert not dynamic or ga3c_sweep.adjustments(dynamic) in page
 
 
 def test_the_page_of_learning_on_ga3c_has_the_table_of_its_rows() -> None:
