@@ -1,4 +1,4 @@
-"""Who plays in place of a policy, a person or a program, and the files of what was played."""
+"""Players in place of a policy, people and programs, and recorders of what is played."""
 
 from __future__ import annotations
 
