@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +111,9 @@ def apart(found: Difference) -> str:
     """A difference, with its interval."""
     value = number(found.value, sign=True)
     return value if found.interval is None else f"{value} ({span(found.interval)})"
+
+
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table of a page."""
+    every = [f"| {' | '.join(line)} |\n" for line in (head, *lines)]
+    return "".join([every[0], "|" + "---|" * len(head) + "\n", *every[1:]])

@@ -11,7 +11,7 @@ import pytest
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors.step_replay import FILE
-from genkidama.plugins.render.recording import record
+from genkidama.plugins.render.playback import play
 from genkidama.runs.run import Run
 from tests.helpers import command, history
 
@@ -81,7 +81,7 @@ def test_it_learns_inside_a_child(tmp_path: Path, changes: dict[str, Any]) -> No
     if changes.pop("demonstrated", False):
         path = tmp_path / "best.steps"
         (tmp_path / "turn.toml").write_text(settings().to_toml())
-        record(tmp_path / "turn.toml", record=path, controller=f"{__name__}:best", episodes=5)
+        play(tmp_path / "turn.toml", record=path, controller=f"{__name__}:best", episodes=5)
         changes["algorithm.demonstrations"] = [str(path)]
     run = train(settings(**changes), children=1, cores=2, out=tmp_path / "run", episodes=0)
     assert learned(run.path) >= 9.3

@@ -6,7 +6,6 @@ user writes it, the value found there, and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import tomllib
@@ -207,6 +206,8 @@ _ELSEWHERE = {
 def _nearest(name: str, owner: Any, keys: list[str]) -> str:
     """The setting that is meant by a name which its table, the section `owner`, does not have, or
     all settings of that table. `keys` are all settings, dotted."""
+    import difflib  # for a mistake alone
+
     here = sorted(field.encode_name for field in msgspec.structs.fields(owner))
     last: dict[str, list[str]] = {}
     for key in keys:

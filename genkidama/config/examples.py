@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -65,6 +64,8 @@ def example(name: str) -> Path:
         return known[name]
     if len(found) == 1:
         return known[found[0]]
+    import difflib  # for a mistake alone
+
     near = found or difflib.get_close_matches(name, known, 2)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ConfigurationError(

@@ -12,7 +12,6 @@ logs/, children/   logs of the processes, and state of the children (runs on one
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -325,6 +324,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """A table for a notebook: directory, status, evaluation."""
+        import html  # its table of entities takes 0.4 MB
+
         status = self._status()
         document = msgspec.to_builtins(status.snapshot(status.time))
         rows: dict[str, Any] = {"directory": self.path, "status": line(document)}

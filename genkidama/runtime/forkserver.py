@@ -682,8 +682,10 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
 
 
 def _freeze() -> None:
-    """Prepares this process' memory for being shared."""
+    """Prepares this process' memory for being shared, and gives back what is free."""
     gc.freeze()
+    with suppress(OSError, AttributeError):  # glibc alone can
+        ctypes.CDLL(None).malloc_trim(0)
     unmap_libraries()
 
 

@@ -6,7 +6,6 @@ A user's class is named by an import string `"package.module:Name"`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -146,6 +145,8 @@ def _own_wrapper(name: str, key: str) -> Any:
     wrappers = importlib.import_module("gymnasium.wrappers")
     known = sorted(set(wrappers.__all__) - {"vector"})
     if name not in known:
+        import difflib  # for a mistake alone
+
         hint = f"it has {', '.join(known)}; one of your own is 'module:Class'"
         if near := difflib.get_close_matches(name, known, 3):
             hint = f"did you mean {' or '.join(map(repr, near))}?"

@@ -136,12 +136,6 @@ class Outcome:
         return last
 
     @property
-    def leading_score(self) -> float:
-        """The metric of `leader`; NaN if there is no leader."""
-        found = self.leader
-        return math.nan if found is None or found.metric is None else found.metric
-
-    @property
     def time_to_lead(self) -> float:
         """When the leader's metric was reported; infinite if there is no leader."""
         return math.inf if self.leader is None else self.leader.end

@@ -1,4 +1,4 @@
-"""The thesis' tables and figures, repeated with seeds.
+"""The thesis' tables, repeated with seeds.
 
 Method: a cell is `examples/lunarlander/thesis.toml` with `--set` alone (our own settings:
 `a3c.toml`), trained by `genkidama train` as real processes. 20 checkpoints are set aside, every 100
@@ -6,9 +6,11 @@ updates of 2,000, and each is judged by 500 episodes with sampled actions, once 
 Updates and episodes are the result here, seconds are not: the machine need not be quiet.
 
 `--cells` takes names of cells and of groups: `grid` (Tables 5.3 to 5.5), `a3c` (Table 5.2), `ours`
-(our own A3C settings), `why` (what may explain a difference, one at a time), `again` (what of this
-seemed to tell, with fresh seeds), `sizes` (1, 4 and 8 children at equal episodes). Every cell has
-its first seed before any has its second.
+(our own A3C settings), `sizes` (1, 4 and 8 children at equal episodes). Every cell has its first
+seed before any has its second.
+
+What may explain a difference from the thesis is answered, as is the table of α and β on cart pole:
+their rows are kept, and the code that made them is in the history of the repository.
 
 Each run is a line of `docs/results/thesis.jsonl`, and is not repeated once it is there. Stop it at
 any point, also by `kill -9`, and start it again: a training that was cut off begins anew, since a
@@ -24,7 +26,6 @@ to measure it again. Lines of several machines may be put into one file.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -37,8 +38,8 @@ from studies.thesis import cells
 from studies.thesis.cells import CELLS, GROUPS, Condition, Row
 from studies.thesis.measure import ROOT, measure
 
-#: Rows of runs in virtual time, which are not made any more.
-VIRTUAL = ROOT / "docs/results/thesis-virtual.jsonl"
+#: Rows that are not made any more: of the thesis' own program, in virtual time, and on cart pole.
+OTHERS = [ROOT / f"docs/results/thesis-{name}.jsonl" for name in ("program", "virtual", "small")]
 
 #: Its prose is written by hand; `report` makes its tables.
 PAGE = ROOT / "docs/results/thesis.md"
@@ -96,7 +97,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--seeds",
         type=int,
         nargs="+",
-        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25, again 31 to 35)",
+        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25)",
     )
     store.add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
     parser.add_argument("--document", type=Path, default=PAGE, help="what report writes")
@@ -106,9 +107,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     try:
         options.cells = cells.selected(options.cells)
     except KeyError as error:
-        parser.error(
-            f"--cells {error.args[0]}: is neither of {names} nor one of {', '.join(CELLS)}"
-        )
+        known = ", ".join(cells.REPEATABLE)
+        parser.error(f"--cells {error.args[0]}: is neither of {names} nor one of {known}")
     if any(seed < 0 for seed in options.seeds or []):
         parser.error(f"--seeds {min(options.seeds)}: 0 or more is needed")
     return options
@@ -117,8 +117,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 @command
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    path = os.environ.get("PYTHONPATH")  # of the cores, which import plugs from here
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), path] if path else [str(ROOT)])
     rows = store.read(options.results)
     wanted = cells.plan(options.cells, options.seeds)
     match options.what:
@@ -133,13 +131,11 @@ def main(arguments: list[str] | None = None) -> int:
                 well = run(wanted, rows, options)
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
-            from studies.thesis import program, small_tasks
-            from studies.thesis.tables import write
+            from studies.thesis.tables import filled, tables
 
-            files = program.RESULTS, VIRTUAL, small_tasks.RESULTS
-            others = [store.read(file) for file in files]
-            for file in write(rows, PAGE, options.document, *others):
-                print(file)
+            made = tables(rows, *map(store.read, OTHERS))
+            options.document.write_text(filled(PAGE.read_text("utf-8"), made), encoding="utf-8")
+            print(options.document)
     return 0
 
 

@@ -33,7 +33,7 @@ class Cell:
     name: str
     #: What it says in a table.
     label: str
-    #: A key of `GROUPS`.
+    #: A key of `GROUPS`, `why` or `again`.
     group: str
     #: What `--set` changes.
     settings: Mapping[str, object]
@@ -46,8 +46,10 @@ class Cell:
     first_seed: int = 1
     #: What a cell on "why" is compared with; by default the thesis' best.
     base: str = BEST
-    #: How many times the CPU time of the second child the first of two has.
+    #: How many times the CPU time of the second child the first of two had.
     slower: float = 1.0
+    #: Whether its runs began with the weights of the thesis' program.
+    given: bool = False
     file: str = THESIS
 
     @property
@@ -71,10 +73,6 @@ class Cell:
 
 def _blend(alpha: float, beta: float) -> dict[str, object]:
     return {"parent.alpha": alpha, "child.beta": beta}
-
-
-def _plug(name: str) -> dict[str, object]:
-    return {"algorithm.name": f"studies.thesis.original_a3c:{name}"}
 
 
 def _grid() -> list[Cell]:
@@ -113,44 +111,34 @@ def _a3c() -> list[Cell]:
 
 
 def _why() -> list[Cell]:
-    def one(name: str, label: str, settings: dict[str, object], **more: Any) -> Cell:
-        return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
+    def one(name: str, label: str, **more: Any) -> Cell:
+        return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0), **more)
 
-    def alone(name: str, label: str, settings: dict[str, object]) -> Cell:
-        label = f"A3C, 4 cores: {label}"
-        return one(name, label, _blend(1.0, 0.0) | settings, children=1, seeds=3, base=ALONE)
+    def alone(name: str, label: str, **more: Any) -> Cell:
+        return one(name, f"A3C, 4 cores: {label}", children=1, seeds=3, base=ALONE, **more)
 
-    v2: dict[str, object] = {"environment.id": "studies.thesis.lander_v2:make"}
-    weights: dict[str, object] = {WEIGHTS: ORIGINAL_WEIGHTS}
+    both, sixth = "both its faults", "one child with a sixth of the other's CPU time"
+    weights = "the program's weights"
     return [
-        one("bootstrap", "the program's bootstrap: V of the last stored state",
-            _plug("OriginalBootstrap")),
-        one("truncation", "the program's truncation: the time limit counts as an end",
-            _plug("OriginalTruncation")),
-        one("both", "both of these", _plug("OriginalA3C")),
-        one("v2", "LunarLander-v2: the world is kept between episodes", v2),
+        one("bootstrap", "the program's bootstrap: V of the last stored state"),
+        one("truncation", "the program's truncation: the time limit counts as an end"),
+        one("both", "both of these"),
+        one("v2", "LunarLander-v2: the world is kept between episodes"),
         one("one-core", "one core a child, four times the updates: nothing is stale in a child",
-            {}, cores=1, updates=8_000),
-        one("momentum", "one momentum for the cores of a child, not one a core",
-            {"optimizer.shared": True}),
-        one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
-        one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
-            _plug("SummedGradients")),
+            cores=1, updates=8_000),
+        one("momentum", "one momentum for the cores of a child, not one a core"),
+        one("empty", "the first exchange is empty: one update less", updates=1_999),
+        one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch"),
         one("unequal-both", "one child with a half of the other's CPU time, and both faults",
-            _plug("OriginalA3C"), slower=2.0, seeds=3),
-        one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER,
-            seeds=3),
-        one("weights", "all runs begin with the program's own weights", weights),
-        one("weights-both", "the program's weights, and both its faults",
-            _plug("OriginalA3C") | weights),
-        one("program", "the program's weights, both its faults, and v2, all together",
-            _plug("OriginalA3C") | v2 | weights),
-        one("shelf", "the same, and one child with a sixth of the other's CPU time",
-            _plug("OriginalA3C") | v2 | weights, slower=SLOWER, seeds=3),
-        alone("a3c-weights", "the program's own weights", weights),
-        alone("a3c-both", "both faults", _plug("OriginalA3C")),
-        alone("a3c-program", "the program's weights, and both its faults",
-            _plug("OriginalA3C") | weights),
+            slower=2.0, seeds=3),
+        one("heavy", sixth, slower=SLOWER, seeds=3),
+        one("weights", "all runs begin with the program's own weights", given=True),
+        one("weights-both", f"{weights}, and {both}", given=True),
+        one("program", f"{weights}, {both}, and v2, all together", given=True),
+        one("shelf", f"the same, and {sixth}", slower=SLOWER, seeds=3, given=True),
+        alone("a3c-weights", "the program's own weights", given=True),
+        alone("a3c-both", "both faults"),
+        alone("a3c-program", f"{weights}, and {both}", given=True),
     ]  # fmt: skip
 
 
@@ -205,30 +193,26 @@ def _ours() -> list[Cell]:
 #: "Heavily imbalanced" (thesis, 5.3). At β = 0 its parent is nearly the child that pushed last, and
 #: 3 of 20 checkpoints of its best cell fall far back: one push in seven is the slower child's.
 SLOWER = 6.0
-#: A run that sets it does not begin with its own seed's weights.
-WEIGHTS = "network.name"
-ORIGINAL_WEIGHTS = "studies.thesis.original_a3c:OriginalWeights"
 LEVELS = (0.1, 0.5, 0.9)
 BETAS = (0.0, 0.5, 0.9)
 #: How many children, at an equal total of episodes, and with which α and β.
 SIZES = (1, 2, 4, 8)
 PAIRS = ((0.9, 0.0), (0.9, 0.5), (0.5, 0.5))
 
-#: What `--cells` takes beside the names of cells, in the order of a seed's runs.
+#: What `--cells` takes beside the names of cells. Those of `why` and `again`, which asked what may
+#: explain a difference from the thesis, are answered: they have rows, and are not run any more.
 GROUPS = {
     "grid": "Tables 5.3 to 5.5",
     "a3c": "Table 5.2",
     "ours": "our own A3C settings",
-    "why": "what may explain a difference, one at a time",
-    "again": "what of this seemed to tell, with fresh seeds",
     "sizes": "1, 4 and 8 children at equal episodes",
 }
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
 CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_again(), *_sizes()]}
+REPEATABLE = [name for name, cell in CELLS.items() if cell.group in GROUPS]
 
 
-#: Runs in virtual time, in which each process has a CPU of its own, by their rows' `cell`. The code
-#: of that calculation is in the history of the repository.
+#: Runs in virtual time, in which each process has a CPU of its own, by their rows' `cell`.
 VIRTUAL = {
     "virtual-child": "`thesis.toml`, in virtual time",
     "virtual-program": "as its program, in virtual time",
@@ -252,18 +236,18 @@ class Condition:
 
 
 def selected(names: Sequence[str]) -> list[str]:
-    """The cells that `--cells` means, in their order; all without a name.
+    """The repeatable cells that `--cells` means, in their order; all without a name.
 
     Raises:
         KeyError: there is neither a cell nor a group of that name.
     """
     wanted: set[str] = set()
     for name in names:
-        found = {cell.name for cell in CELLS.values() if name in (cell.name, cell.group)}
+        found = {cell for cell in REPEATABLE if name in (cell, CELLS[cell].group)}
         if not found:
             raise KeyError(name)
         wanted |= found
-    return [name for name in CELLS if not names or name in wanted]
+    return [name for name in REPEATABLE if not names or name in wanted]
 
 
 def plan(cells: Iterable[str], seeds: Sequence[int] | None = None) -> list[Condition]:

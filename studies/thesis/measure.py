@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +27,6 @@ import safetensors.numpy
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
-from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import CHILDREN, Run
@@ -49,11 +48,7 @@ def command(cell: Cell, seed: int, out: Path) -> list[str]:
     settings = [word for setting in cell.overrides for word in ("--set", setting)]
     file = str(ROOT / cell.file)
     words = ["--cores", str(cell.cores), "--seed", str(seed), "--out", str(out), *settings]
-    if cell.slower != 1.0:
-        module = "studies.thesis.unequal"
-        return [sys.executable, "-m", module, file, "--slower", str(cell.slower), *words]
-    children = str(cell.children)
-    words += ["--children", children, "--episodes", "0"]
+    words += ["--children", str(cell.children), "--episodes", "0"]
     return [sys.executable, "-m", "genkidama", "train", file, *words]
 
 
@@ -113,31 +108,8 @@ def measure(
     return row
 
 
-def judged(
-    experiment: Experiment, seed: int, kept: Iterable[tuple[int, Weights]], episodes: int
-) -> Row:
-    """What a row says of the weights that a run has kept.
-
-    Args:
-        experiment: whose network has the weights.
-        seed: of the run.
-        kept: when, and the weights then, float32 (n,).
-        episodes: that judge each of them.
-    """
-    curve = []
-    with Judge(experiment, seed + JUDGING) as judge:
-        for moment, weights in kept:
-            mean, deviation = judge(Snapshot(0.0, 0, None, weights), episodes)
-            curve.append([moment, round(mean, 2), round(deviation, 2)])
-        returns = [round(value, 1) for value in judge.returns]
-    return {"judged_by": episodes, "curve": curve, "returns": returns}
-
-
 def _settings(cell: Cell) -> list[str]:
-    processes = f"--children {cell.children} --cores {cell.cores}"
-    if cell.slower != 1.0:
-        processes += f", child-1 with {cell.slower:g} times the CPU time of child-2"
-    return [processes, *cell.overrides]
+    return [f"--children {cell.children} --cores {cell.cores}", *cell.overrides]
 
 
 def _train(cell: Cell, seed: int, folder: Path) -> Row:

@@ -28,8 +28,6 @@ class Summary:
     seeds: int
     #: Of the seeds' means.
     median: float
-    low: float
-    high: float
     #: Of the median, over seeds.
     interval: tuple[float, float] | None
     #: The median of the deviations of a seed's episodes.
@@ -38,10 +36,6 @@ class Summary:
     solved: int
     #: How many had one at any checkpoint.
     landed: int
-    #: The best checkpoint's mean, in the median of the seeds.
-    best: float
-    #: Of θ_C from one another by |θ_P|, in the median of the seeds; None with one child.
-    between: float | None
 
 
 def by_cell(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -73,6 +67,11 @@ def passage(means: Sequence[float], level: float) -> float:
     return UPDATES * (number + 1) / len(means)
 
 
+def landed(rows: Iterable[Row]) -> int:
+    """How many had a mean above 200 at any checkpoint."""
+    return sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows)
+
+
 def better(row: Row) -> float:
     """The mean of the better child's own weights at the end; the children were judged."""
     return float(max(mean for mean, _ in row["children"].values()))
@@ -81,20 +80,13 @@ def better(row: Row) -> float:
 def summary(rows: Sequence[Row]) -> Summary:
     """Of at least one row."""
     means = finals(rows)
-    between = [
-        apart for row in rows if (apart := row.get("disagreement", {}).get("between")) is not None
-    ]
     return Summary(
         seeds=len(rows),
         median=float(np.median(means)),
-        low=min(means),
-        high=max(means),
         interval=interval([means], medians),
         deviation=float(np.median([row["curve"][-1][2] for row in rows])),
         solved=sum(mean > 200.0 for mean in means),
-        landed=sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows),
-        best=float(np.median([max(point[1] for point in row["curve"]) for row in rows])),
-        between=float(np.median(between)) if between else None,
+        landed=landed(rows),
     )
 
 
@@ -126,8 +118,8 @@ def luck(pairs: Iterable[Pair]) -> float | None:
     likely = np.ones(1)  # of each sum of the first cells' counts
     seen = 0
     for ours, others in enough(pairs):
-        first = summary(ours).landed
-        both = first + summary(others).landed
+        first = landed(ours)
+        both = first + landed(others)
         seen += first
         counts = hypergeom(len(ours) + len(others), both, len(ours)).pmf(np.arange(len(ours) + 1))
         likely = np.convolve(likely, counts)
@@ -160,53 +152,6 @@ def sooner(pairs: Iterable[Pair], level: float) -> Difference | None:
 
     value = float(mean(*(np.array([sample]) for sample in samples))[0])
     return Difference(value, interval(samples, mean))
-
-
-@dataclass(frozen=True)
-class Searching:
-    """Runs that have come to some mean, and look for a way to land from then on."""
-
-    runs: int
-    #: How many had a mean above 200 at a later moment, or the same.
-    landed: int
-    #: Of all runs together, from the one moment to the other, or to the end.
-    updates: float
-
-
-def searching(paths: Iterable[Sequence[float]], level: float) -> Searching:
-    """How long runs look for a way to land.
-
-    Args:
-        paths: of each run the means at moments that are evenly spread over it. A run of more or
-            fewer than 2,000 updates counts as if it had 2,000.
-        level: a mean return, below 200. A run that passes both between the same two moments has
-            looked for half of the time between them.
-    """
-    runs = landed = 0
-    updates = 0.0
-    for means in paths:
-        begin = passage(means, level)
-        if begin > UPDATES:
-            continue
-        end = passage(means, np.nextafter(200.0, 201.0))
-        runs += 1
-        if end <= UPDATES:
-            landed += 1
-            updates += max(end - begin, UPDATES / len(means) / 2)
-        else:
-            updates += UPDATES - begin
-    return Searching(runs, landed, updates)
-
-
-def as_often(ours: Searching, others: Searching) -> float:
-    """How likely landings so unequally frequent are, if each update brings one as likely to both.
-
-    The exact test of two rates (Przyborowski and Wilenski 1940), two-sided. Both have updates.
-    """
-    from scipy.stats import binomtest
-
-    share = ours.updates / (ours.updates + others.updates)
-    return float(binomtest(ours.landed, ours.landed + others.landed, share).pvalue)
 
 
 @dataclass(frozen=True)

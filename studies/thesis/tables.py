@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
-from studies.differences import NONE, apart, compare, number, span, verdict
-from studies.thesis import small_tasks
+from studies.differences import (
+    NONE,
+    apart,
+    compare,
+    interval,
+    markdown,
+    medians,
+    number,
+    span,
+    verdict,
+)
 from studies.thesis.cells import (
     AGAIN,
     ALONE,
     BEST,
     CELLS,
-    EPISODES,
     GRID,
     PAIRS,
     SIZES,
     UPDATES,
     VIRTUAL,
-    WEIGHTS,
     Row,
 )
 from studies.thesis.published import FINAL, PATHS
 from studies.thesis.statistics import (
-    Searching,
-    as_often,
     better,
     by_cell,
     difference,
     enough,
     luck,
-    passage,
     passages,
-    searching,
     sooner,
     standing,
     summary,
@@ -53,10 +55,6 @@ A3C = "a3c-8-0.999-120"
 GOAL = FINAL[BEST]
 #: Moments of a run, in updates.
 _WAY = (500, 1_000, 1_500)
-#: Cells that learn otherwise than the thesis' program.
-_OTHERWISE = {"why-sum", "why-one-core"}
-#: When somebody noticed that runs with a seed's own weights seldom land: just before this one.
-_NOTICED = "2026-11-24 10:46:42"
 #: Cells that differ in one thing alone, or in two: with it, and without.
 _TWINS = {
     "both faults": (
@@ -85,37 +83,6 @@ _TWINS = {
 }
 
 
-def write(
-    rows: Sequence[Row],
-    page: Path,
-    path: Path,
-    controls: Sequence[Row],
-    virtual: Sequence[Row],
-    small: Sequence[Row],
-) -> list[Path]:
-    """Writes the page with the rows' tables, and the figures beside it.
-
-    Args:
-        rows: of the results.
-        page: whose prose is taken.
-        path: where the page goes.
-        controls: runs of the thesis' own programs.
-        virtual: runs in virtual time.
-        small: runs on small tasks.
-
-    Returns:
-        The files that were written.
-    """
-    from studies.thesis.pictures import draw  # needs Matplotlib
-
-    cells = by_cell(rows)
-    made = tables(rows, controls, by_cell(virtual), small)
-    text = filled(page.read_text(encoding="utf-8"), made)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return [path, *draw(cells, path.parent)]
-
-
 def filled(page: str, found: Sequence[str]) -> str:
     """A page with its tables replaced, in their order."""
     parts = re.split(r"((?:^\|.*\n)+)", page, flags=re.MULTILINE)
@@ -124,11 +91,12 @@ def filled(page: str, found: Sequence[str]) -> str:
 
 
 def tables(
-    rows: Sequence[Row], controls: Sequence[Row], virtual: Cells, small: Sequence[Row]
+    rows: Sequence[Row], controls: Sequence[Row], virtual: Sequence[Row], small: Sequence[Row]
 ) -> list[str]:
     """All tables in Markdown, in the page's order."""
     cells = by_cell(rows)
     program: Cells = by_cell(controls)
+    in_virtual_time: Cells = by_cell(virtual)
     alone = {"its program": program.get(ALONE, []), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
         for name, what in {
@@ -137,40 +105,22 @@ def tables(
             "program": "with its weights and its faults",
         }.items()
     }
-    alone |= {name: virtual.get(name, []) for name in ("virtual-child", "virtual-program")}
-    two = {
-        **({"its program": program[BEST]} if BEST in program else {}),
-        "`thesis.toml`": cells.get(BEST, []),
-        "… with its weights and its faults": cells.get("why-weights-both", []),
-        "… and v2": cells.get("why-program", []),
-        "virtual-two": virtual.get("virtual-two", []),
-    }
-    groups = _landing_groups(cells, program.get(ALONE, []), virtual)
+    alone |= {name: in_virtual_time.get(name, []) for name in ("virtual-child", "virtual-program")}
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
-        _on_the_way(cells),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
         _batches(cells),
         _against_a3c(cells),
         _ours(cells),
-        _why(cells),
         _again(cells),
         _twins(cells),
-        _landings(groups),
         _beside_the_thesis(ALONE, alone),
-        _beside_the_thesis(BEST, two),
-        _seeds(cells),
         _sizes(cells),
-        *small_tasks.tables(small),
-        (["", ""], _further(rows, cells, program.get(ALONE, []), virtual)),
+        _small_tasks(small),
+        _small_differences(small),
+        (["", ""], _further(cells, program.get(ALONE, []))),
     ]
     return [markdown(head, lines) for head, lines in found]
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table."""
-    every = [f"| {' | '.join(line)} |\n" for line in (head, *lines)]
-    return "".join([every[0], "|" + "---|" * len(head) + "\n", *every[1:]])
 
 
 def _against_thesis(cells: Cells, names: Sequence[str], what: str) -> Table:
@@ -182,40 +132,17 @@ def _against_thesis(cells: Cells, names: Sequence[str], what: str) -> Table:
             found = summary(rows)
             less = compare([row["curve"][-1][1] for row in rows], [mean])
             line += [f"**{number(found.median)}** ± {found.deviation:.1f}"]
-            line += [span(found.interval), f"{number(found.low)} to {number(found.high)}"]
-            line += [number(less.value, sign=True), _within(found.interval, mean)]
-            line += [number(found.best), f"{found.solved} of {found.seeds}", _landed(rows)]
+            line += [span(found.interval), number(less.value, sign=True)]
+            line += [f"{found.solved} of {found.seeds}", _landed(rows)]
         lines.append(line)
-    head = [what, "thesis", "median ± deviation", "interval", "seeds", "less the thesis"]
-    return [*head, "thesis within", "best", "above 200", "ever above"], _padded(lines, 10)
+    head = [what, "thesis", "median ± deviation", "interval", "less the thesis", "above 200"]
+    return [*head, "ever above"], _padded(lines, 7)
 
 
 def _padded(lines: Iterable[list[str]], columns: int) -> Iterator[list[str]]:
     """The lines with a dash for what is missing."""
     for line in lines:
         yield line + [NONE] * (columns - len(line))
-
-
-def _within(interval: tuple[float, float] | None, value: float) -> str:
-    if interval is None:
-        return NONE
-    return "yes" if interval[0] <= value <= interval[1] else "no"
-
-
-def _on_the_way(cells: Cells) -> Table:
-    lines = (
-        [
-            CELLS[name].label,
-            *(
-                f"{_mean_after(cells.get(name, []), name, one)}"
-                f" ({number(PATHS[name][one // 100 - 1])})"
-                for one in (*_WAY, UPDATES)
-            ),
-            f"{_passed(cells.get(name, []))} ({_moment(passage(PATHS[name], LANDS))})",
-        ]
-        for name in GRID.values()
-    )
-    return ["cell", *_moments(), f"{LANDS:.0f} after"], lines
 
 
 def _moments() -> list[str]:
@@ -255,27 +182,6 @@ def _ours(cells: Cells) -> Table:
     return ["seed", "at the end", "best checkpoint", "reached"], lines
 
 
-def _why(cells: Cells) -> Table:
-    lines = []
-    for name in (name for name in CELLS if CELLS[name].group == "why"):
-        rows, base = cells.get(name, []), cells.get(CELLS[name].base, [])
-        line = [CELLS[name].label, f"{len(rows)} and {len(base)}"]
-        if rows and base:
-            higher = difference(rows, base)
-            earlier = compare(passages(base, LANDS), passages(rows, LANDS))
-            line += [number(summary(rows).median), apart(higher), verdict(higher)]
-            chance = luck([(rows, base)])
-            often = _landed(rows) + (f" ({chance:.3f})" if chance is not None else "")
-            line += [often, _passed(rows), apart(earlier), verdict(earlier, "sooner", "later")]
-        lines.append(line)
-    for name in (BEST, ALONE):
-        if own := cells.get(name):
-            line = [f"*{CELLS[name].label}*", str(len(own)), number(summary(own).median), "", ""]
-            lines.append([*line, _landed(own), _passed(own), "", ""])
-    head = ["changed", "seeds", "median", "higher by", "says", "ever above", f"{LANDS:.0f} after"]
-    return [*head, "sooner by", "says"], _padded(lines, 9)
-
-
 def _again(cells: Cells) -> Table:
     lines = []
     base = cells.get(AGAIN, [])
@@ -312,63 +218,6 @@ def _twins(cells: Cells) -> Table:
     return [*head, f"{LANDS:.0f} sooner by", "says"], _padded(lines, 7)
 
 
-def _landing_groups(
-    cells: Cells, controls: Sequence[Row], virtual: Cells
-) -> dict[str, list[Sequence[float]]]:
-    """The paths of runs that may be alike in how often they find out how to land."""
-    return {
-        "the thesis, Tables 5.3 to 5.5": list(PATHS.values()),
-        "`thesis.toml`, the same cells": _paths(cells, GRID.values()),
-        f"{CELLS[BEST].label}, a seed's own weights": _paths(cells, _alike(False)),
-        f"{CELLS[BEST].label}, the program's weights": _paths(cells, _alike(True)),
-        "its program here, and as its program in virtual time": [
-            *_paths({"": controls}, [""]),
-            *_paths(virtual, ["virtual-program", "virtual-two"]),
-        ],
-    }
-
-
-def _alike(weights: bool) -> list[str]:
-    """The cells with two children that have the program's weights, or have not."""
-    names = [
-        name
-        for name, cell in CELLS.items()
-        if cell.group in ("why", "again") and cell.children == 2 and name not in _OTHERWISE
-    ]
-    return [name for name in [*names, BEST] if (WEIGHTS in CELLS[name].settings) == weights]
-
-
-def _landings(groups: Mapping[str, Sequence[Sequence[float]]]) -> Table:
-    found = {what: searching(paths, LANDS) for what, paths in groups.items()}
-    theirs = next(iter(found.values()))
-    lines = [
-        [
-            what,
-            *(str(count) for count in (len(groups[what]), one.runs, one.landed)),
-            f"{one.updates:,.0f}",
-            _per_thousand(one),
-            "" if one is theirs else f"{as_often(theirs, one):.3f}" if one.updates else NONE,
-        ]
-        for what, one in found.items()
-    ]
-    head = ["", "runs", f"came to {LANDS:.0f}", "landed", "updates", "in 1,000 of them", "by luck"]
-    return head, lines
-
-
-def _per_thousand(one: Searching) -> str:
-    return number(1_000.0 * one.landed / one.updates) if one.updates else NONE
-
-
-def _paths(cells: Cells, names: Iterable[str], since: str = "") -> list[Sequence[float]]:
-    """The means of each run at its checkpoints, of those that ended at that date or later."""
-    return [
-        [mean for _, mean, _ in row["curve"]]
-        for name in names
-        for row in cells.get(name, [])
-        if row["date"] >= since
-    ]
-
-
 def _beside_the_thesis(cell: str, named: Cells) -> Table:
     """One cell of the thesis, and what was done like it."""
     mean, deviation = FINAL[cell]
@@ -387,22 +236,6 @@ def _beside_the_thesis(cell: str, named: Cells) -> Table:
     return head, _padded(lines, 8)
 
 
-def _seeds(cells: Cells) -> Table:
-    shown = {
-        name: {row["seed"]: number(row["curve"][-1][1]) for row in cells[name]}
-        for name in CELLS
-        if len(cells.get(name, [])) > 1
-        and CELLS[name].first_seed == 1
-        and WEIGHTS not in CELLS[name].settings
-    }
-    known = sorted({seed for found in shown.values() for seed in found})
-    lines = [
-        [CELLS[name].label, *(found.get(seed, NONE) for seed in known)]
-        for name, found in shown.items()
-    ]
-    return ["cell", *map(str, known)], lines
-
-
 def _sizes(cells: Cells) -> Table:
     lines = []
     for alpha, beta in PAIRS:
@@ -412,19 +245,57 @@ def _sizes(cells: Cells) -> Table:
             if rows := cells.get(name):
                 found = summary(rows)
                 line += [f"{number(found.median)} ± {found.deviation:.1f}"]
-                line += [number(found.high - found.low)]
-                line += [NONE if found.between is None else f"{found.between:.2f}"]
             else:
-                line += [NONE] * 3
+                line += [NONE]
             one = f"size-1-{alpha}-{beta}"
-            lines.append(line + (_differing(cells, name, one) if children > 1 else [""] * 4))
-    head = ["", "children", "median ± deviation", "spread", "apart"]
-    return [*head, "less one child", "interval", "seeds", "says"], lines
+            lines.append(line + (_differing(cells, name, one)[:2] if children > 1 else [""] * 2))
+    return ["", "children", "median ± deviation", "less one child", "interval"], lines
 
 
-def _further(
-    rows: Sequence[Row], cells: Cells, controls: Sequence[Row], virtual: Cells
-) -> Iterator[list[str]]:
+#: Cells of cart pole with the older-parent form as well.
+_OLDER = ((0.1, 0.9), (0.5, 0.5), (0.9, 0.9))
+
+
+def _small_ends(rows: Sequence[Row], alpha: float, beta: float, form: str) -> list[float]:
+    """Each seed's mean return after the last step."""
+    return [
+        row["curve"][-1][1]
+        for row in sorted(rows, key=lambda row: row["seed"])
+        if (row["alpha"], row["beta"], row["form"]) == (alpha, beta, form)
+    ]
+
+
+def _small_tasks(rows: Sequence[Row]) -> Table:
+    levels = sorted({row["alpha"] for row in rows})
+    lines = []
+    for alpha in levels:
+        line = [f"**α = {alpha}**"]
+        for beta in levels:
+            means = _small_ends(rows, alpha, beta, "after")
+            line.append(f"{number(median(means))} ({span(interval([means], medians))})")
+        lines.append(line)
+    return ["cartpole", *(f"β = {beta}" for beta in levels)], lines
+
+
+def _small_differences(rows: Sequence[Row]) -> Table:
+    pairs = [
+        ("β = 0.9 less β = 0.1, at α = 0.1", (0.1, 0.9, "after"), (0.1, 0.1, "after")),
+        ("β = 0.9 less β = 0.1, at α = 0.9", (0.9, 0.9, "after"), (0.9, 0.1, "after")),
+        ("α = 0.9 less α = 0.1, at β = 0.1", (0.9, 0.1, "after"), (0.1, 0.1, "after")),
+        ("α = 0.9 less α = 0.1, at β = 0.9", (0.9, 0.9, "after"), (0.1, 0.9, "after")),
+    ]
+    for cell in _OLDER:
+        what = "θ_P of before less of after, α = {}, β = {}".format(*cell)
+        pairs.append((what, (*cell, "before"), (*cell, "after")))
+    lines = []
+    for what, one, other in pairs:
+        ours, others = _small_ends(rows, *one), _small_ends(rows, *other)
+        less = compare(ours, others)
+        lines.append([what, number(less.value, sign=True), span(less.interval)])
+    return ["", "difference", "interval"], lines
+
+
+def _further(cells: Cells, controls: Sequence[Row]) -> Iterator[list[str]]:
     """Figures of the prose."""
     if found := standing(cells, {name: mean for name, (mean, _) in FINAL.items()}):
         yield [
@@ -432,52 +303,8 @@ def _further(
             f"{found.above} of {found.cells}",
         ]
         yield ["places so far from the middle, by luck", f"{found.chance:.1%}"]
-    for times in sorted({cell.slower for cell in CELLS.values()} - {1.0}):
-        uneven = [row for name in cells for row in cells[name] if CELLS[name].slower == times]
-        if uneven:
-            made = [[one["exchanges"] for one in row["exchanges"].values()] for row in uneven]
-            share = median(max(each) / sum(each) for each in made)
-            yield [f"exchanges of a child with {times:g} times the CPU time", f"{share:.0%}"]
-    behind = [
-        better(row) - float(row["curve"][-1][1])
-        for name in cells
-        for row in cells[name]
-        if CELLS[name].settings.get("child.beta") == 0.0 and row.get("children")
-    ]
-    if behind:
-        text = f"{number(median(behind))}; {number(max(behind))}; {len(behind)}"
-        yield ["the parent behind its better child at β = 0: median, most, runs", text]
-    own, given = (searching(_paths(cells, _alike(one)), LANDS) for one in (False, True))
-    later = _paths(cells, _alike(False), since=_NOTICED)
-    fresh = searching(later, LANDS)
-    for what, one in (("a seed's own weights", own), ("of these, since it was noticed", fresh)):
-        if one.updates and given.updates:
-            yield [f"{what}, against the program's weights, by luck", f"{as_often(one, given):.3f}"]
-    yield ["since it was noticed", f"{fresh.landed} of {len(later)} landed, {_per_thousand(fresh)}"]
-    two = virtual.get("virtual-two", [])
-    for what, runs in (("the program's runs", controls), ("two children in virtual time", two)):
-        ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in runs]
-        yield [what, ", ".join(ends) or NONE]
-    if two:
-        shares = [max(row["exchanges"]) / sum(row["exchanges"]) for row in two]
-        text = f"{median(shares):.0%} in the median, {max(shares):.0%} at most"
-        yield ["exchanges of the busier child in virtual time", text]
-    if best := [better(row) for row in cells.get("why-program", []) if row.get("children")]:
-        text = f"{', '.join(map(number, best))}; median {number(median(best))}"
-        yield ["the better child with the program's weights, its faults, and v2", text]
-    if rows:
-        loads = [load for row in rows for load in row["load"]]
-        yield ["load of the machine", f"{min(loads):.1f} to {max(loads):.1f}"]
-        dates = [row["date"] for row in rows]
-        yield ["dates", f"{min(dates)} to {max(dates)}"]
-        part = min(row["episodes"] / _episodes(row["cell"]) for row in rows)
-        yield ["least episodes of a run, of all that it may have", f"{part:.1%}"]
-
-
-def _episodes(name: str) -> int:
-    """Episodes of a run of the cell if all children join at once."""
-    cell = CELLS[name]
-    return EPISODES if name == "ours" else cell.updates * cell.children * cell.cores
+    ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in controls]
+    yield ["the program's runs", ", ".join(ends) or NONE]
 
 
 def _passed(rows: Sequence[Row]) -> str:

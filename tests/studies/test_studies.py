@@ -6,9 +6,7 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +17,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.ga3c.adjustment import Measurement, Setting
 from genkidama.protocol.vector import DTYPE
+from studies import search
 from studies.ga3c import learning as ga3c_learning
 from studies.ga3c import sweep as ga3c_sweep
 from studies.ga3c.sweep import Window
@@ -28,10 +27,6 @@ from studies.parts import __main__ as parts
 from studies.realtime.__main__ import WARM_UP, measured
 from studies.realtime.plant import Plant
 from studies.scaling.matrix import Condition, Row
-from studies.search import games, work
-from studies.search.contestants import CONTESTANTS, plan
-from studies.search.document import text
-from studies.search.measure import _experiment
 from studies.stolen import __main__ as stolen
 from tests.helpers import ROOT
 
@@ -57,47 +52,10 @@ def test_two_parts_exchange(
     assert line[:2] == ["loopback", "2"] and float(line[2]) > 1.0
 
 
-def test_every_contestant_is_a_search_that_can_begin() -> None:
-    for one in plan(list(CONTESTANTS), [4], None, ["search.phase_steps=2000"]):
-        experiment = _experiment(one, 60.0)
-        assert experiment.search is not None and experiment.seed == 4
-        assert experiment.search.phase_steps == 2000 and experiment.search.seconds == 60.0
-        assert experiment.search.sampler == one.sampler
-    alike = {one.sampler for one in plan(list(CONTESTANTS), [1, 2, 3], "tpe")}
-    assert alike == {"tpe"}
-
-
-def test_all_methods_are_expected_to_do_the_same_work_and_the_page_has_their_rows() -> None:
-    rows: list[store.Row] = []
-    for method, (label, settings) in work.METHODS.items():
-        one = work.Wanted(method, 2, 1, 100)
-        search = work.experiment(one).search
-        assert search is not None
-        expected = work.expected_work(settings, search.trials)
-        assert expected == pytest.approx(work.WORK, rel=0.03), label
-        figures = ["seconds", "occupancy", "time_to_best", "score", "observed"]
-        rows.append(
-            {
-                **dict.fromkeys(figures, 0.5),
-                **asdict(one),
-                "phases": 140,
-                "expected": expected,
-                "again": [1.0, 2.0, 3.0],
-                "importances": {"optimizer.learning_rate": 0.7, "algorithm.gamma": 0.3},
-                "params": {"optimizer.learning_rate": 0.1, "algorithm.gamma": 0.9},
-                "tried": [[0.001 * trial, 0.9, 100.0 * trial] for trial in range(10)],
-            }
-        )
-        assert one.is_of(rows[-1])
-        assert f"| 2 | {label} | 1 | 140 of {expected:.0f} |" in work.text(rows)
-    assert "No row yet." in work.text([]) and "What matters" not in work.text(rows)
-    shares, fit = work.forest_importances([[x, 0.9, 100.0 * x] for x in np.linspace(0, 1, 60)], 5)
-    assert shares == [1.0, 0.0] and fit > 0.5
-
-
-def test_the_page_is_that_of_the_rows() -> None:
-    rows = [row for row in store.read(ROOT / "docs/results/search.jsonl") if not row["changes"]]
-    assert text(rows) == (ROOT / "docs/results/search.md").read_text()
+def test_the_pages_of_searches_have_the_tables_of_their_rows() -> None:
+    for page, found in search.tables().items():
+        text = (ROOT / "docs/results" / page).read_text()
+        assert found and all(len(table.splitlines()) > 3 and table in text for table in found)
 
 
 def test_a_row_has_its_commit_and_its_machine_and_replaces_a_line_that_was_cut_off(
@@ -235,85 +193,17 @@ def test_the_table_of_a_gpu_stands_beside_the_cpu_and_without_one_it_is_refused(
 def test_the_page_of_ga3c_has_the_tables_of_its_rows() -> None:
     page = (ROOT / "docs/results/ga3c.md").read_text()
     rows = store.read(ROOT / "docs/results/ga3c-sweep.jsonl")
-    for batch in (0, 80):
-        grid = [row for row in rows if Window.of(row)[:4] == ("pong", 1, "cpu", batch)]
-        assert ga3c_sweep.table([row for row in grid if not Window.of(row).dynamic]) in page
+    grid = [row for row in rows if Window.of(row)[:4] == ("pong", 1, "cpu", 0)]
+    _, _, span = ga3c_sweep.table([row for row in grid if not Window.of(row).dynamic]).rpartition(
+        "\n"
+    )
+    assert "PPS" in span and span in page
     assert ga3c_sweep.lags(store.read(ROOT / "docs/results/ga3c-lag.jsonl")) in page
-    dynamic = [row for row in rows if Window.of(row).dynamic]
-    assert not dynamic or ga3c_sweep.adjustments(dynamic) in page
 
 
-def test_rates_are_chosen_by_seed_0_which_the_table_leaves_out() -> None:
-    rows: list[store.Row] = [
-        {"form": "grouped", "rate": rate, "seed": 0, "steps": 1, "whole": whole}
-        for rate, whole in ((3e-4, 1.0), (1e-3, 4.0), (3e-3, 2.0))
-    ]
-    forms = ["grouped", "ppo"]
-    first = list(ga3c_learning.planned(forms, [0], []))
-    assert [one.rate for one in first] == list(ga3c_learning.RATES)
-    planned = list(ga3c_learning.planned(forms, [1, 2], rows))
-    assert [(one.form, one.rate, one.seed) for one in planned] == [
-        (form, 1e-3, seed) for seed in (1, 2) for form in forms
-    ]
-    for one in planned:
-        kind = ga3c_learning.experiment(one)
-        name, grouping = ("ppo", 4096) if one.form == "ppo" else ("a3c", 80)
-        assert (kind.algorithm.name, kind.ga3c.training_batch) == (name, grouping)
-        means = [[100 * place, float(one.seed + place)] for place in range(1, 11)]
-        row = {"curve": means, "whole": 6.0, "mean": 20.0, "lag": 3.0}
-        rows.append({**one._asdict(), **row})
-    figures = "| 0.001 | 200,000 | 2 | 2.5 | 6.5 | 11.5 | 6.0 | 20.0 | 3.0 |"
-    assert ga3c_learning.table(rows).splitlines()[2:] == [
-        f"| A3C, 80 steps an update {figures}",
-        f"| PPO, the file {figures}",
-    ]
-
-
-@pytest.mark.slow
-def test_a_form_of_a3c_learns_on_ga3c() -> None:
-    pytest.importorskip("minatar")
-    row = ga3c_learning.measure(ga3c_learning.Wanted("vtrace", 1e-3, 1, 4000), episodes=2)
-    assert len(row["curve"]) >= 5 and row["curve"][-1][0] >= 3000 and row["lag"] > 0.0
-    assert row["updates"] > 0.0 and row["episodes"] == 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_game_is_searched_trained_again_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("minatar")
-    small = {"TRIALS": 2, "PHASES": 2, "SEEDS": (1,), "EPISODES": 2, "SCREENS": 2}
-    for name, value in {**small, "GAMMAS": (0.9,)}.items():
-        monkeypatch.setattr(games, name, value)
-    options = ["--games", "space_invaders", "--phase-steps", "2000"]
-    options += ["--results", str(tmp_path / "games.jsonl")]
-    assert games.main(["run", *options]) == 0
-    (row,) = store.read(tmp_path / "games.jsonl")
-    assert len(row["best"]) == len(row["fixed"]) == 1 and row["params"].keys() == games.FIXED.keys()
-    cannon, *_ = np.array(row["gammas"][0]["screen"])
-    assert cannon.shape == (10, 10) and cannon.sum() == pytest.approx(1.0, abs=0.01)
-    assert games.main(["report", *options]) == 0
-    assert "| space_invaders | 2 of 2,000 | 2, 25% |" in capsys.readouterr().out
-    assert "<svg" in (tmp_path / "games.svg").read_text()
-
-
-@pytest.mark.parametrize(
-    ("module", "rows", "page"),
-    [(ga3c_learning, "ga3c-learning", "ga3c"), (games, "search-games", "hypertrick")],
-)
-def test_the_pages_of_the_games_have_the_tables_of_their_rows(
-    module: Any, rows: str, page: str
-) -> None:
-    tables = module.table(store.read(ROOT / f"docs/results/{rows}.jsonl")).strip()
-    text = (ROOT / f"docs/results/{page}.md").read_text()
-    assert all(table in text for table in tables.split("\n\n"))
-
-
-def test_the_page_of_equal_work_has_the_table_of_its_rows() -> None:
-    rows = store.read(ROOT / "docs/results/search-work.jsonl")
-    table = "\n".join(work._table(rows))
-    assert rows and table in (ROOT / "docs/results/search-work.md").read_text()
+def test_the_page_of_learning_on_ga3c_has_the_table_of_its_rows() -> None:
+    rows = store.read(ROOT / "docs/results/ga3c-learning.jsonl")
+    assert ga3c_learning.table(rows) in (ROOT / "docs/results/ga3c.md").read_text()
 
 
 def test_a_table_goes_on_where_it_was_and_tells_its_medians(
@@ -352,20 +242,6 @@ def test_a_table_goes_on_where_it_was_and_tells_its_medians(
         ["gorila", "2", "none", "2"],
     ]
     assert " ".join(lines[-1]) == "gorila 8 slow10 2 200.0 8000.0 – – – 7.0 10.0% 1.00"
-
-
-@pytest.mark.parametrize(
-    ("cell", "bundles", "stale"),
-    [("adam", 4, 3.0), ("both", 4, 0.0), ("blend", 2, 1.0)],
-)
-def test_bundles_take_turns(cell: str, bundles: int, stale: float) -> None:
-    one = turns.Wanted(cell, bundles, 1)
-    row = turns.measure(one, steps=800, every=400, episodes=1)
-    assert turns.Wanted.of(row) == one
-    assert [at // 400 for at, _ in row["curve"]] == [1, 2] and row["version"] > 0
-    assert row["staleness"] == pytest.approx(stale, abs=0.3) and not row["left_out"]
-    found = turns.table([{**row, "seed": seed, "left_out": {"stale": 9}} for seed in (1, 2, 3)])
-    assert f"| {turns.CELLS[cell].label} | {bundles} | 3 | " in found
 
 
 def test_the_page_of_gorila_has_the_table_of_its_rows() -> None:

@@ -16,10 +16,9 @@ from benchmarks import store
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from studies.thesis import __main__ as command
-from studies.thesis import cells, measure, program, small_tasks, statistics
+from studies.thesis import cells, measure, statistics
 from studies.thesis.cells import ALONE, BEST, CELLS, GRID, Condition, missing, plan, selected
 from studies.thesis.published import FINAL, PATHS
-from studies.thesis.statistics import by_cell
 from studies.thesis.tables import filled, tables
 from tests.helpers import ROOT
 from tests.studies.thesis_rows import row
@@ -28,7 +27,7 @@ from tests.studies.thesis_rows import row
 
 
 def test_every_cell_is_an_experiment_of_as_many_episodes_as_the_thesis() -> None:
-    for cell in CELLS.values():
+    for cell in (CELLS[name] for name in cells.REPEATABLE):
         experiment = Experiment.load(ROOT / cell.file).with_settings(parse_settings(cell.overrides))
         assert experiment.stop.updates == cell.updates
         assert experiment.parent.checkpoint_updates * cells.CHECKPOINTS >= cell.updates
@@ -36,7 +35,7 @@ def test_every_cell_is_an_experiment_of_as_many_episodes_as_the_thesis() -> None
         assert experiment.child.exchange == "episode"
         episodes = cell.children * cell.cores * experiment.environment.lanes * cell.updates
         halved = ALONE in (cell.name, cell.base)  # as in the thesis
-        assert episodes == (8_000 if halved else 15_992 if cell.name == "why-empty" else 16_000)
+        assert episodes == (8_000 if halved else 16_000)
         if "a3c" in cell.name:
             assert experiment.algorithm.pull_steps == 2 * experiment.algorithm.batch_size
     assert {name: path[-1] for name, path in PATHS.items()} == {
@@ -53,7 +52,6 @@ def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
     assert {one.cell for one in order[: len(CELLS)]} == set(CELLS)
     assert [one.seed for one in order if one.cell == "ours"] == [21, 22, 23, 24, 25]
     assert [one.seed for one in order if one.cell == "again-program"] == [31, 32, 33, 34, 35]
-    assert CELLS["again-program"].overrides == CELLS["why-program"].overrides
     assert len(set(order)) == len(order) == (9 + 11 + 1 + 3) * 5 + (6 + 6 + 9) * 3
     assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
     assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
@@ -97,7 +95,7 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    cell = replace(CELLS["why-bootstrap"], updates=40)  # every 2
+    cell = replace(CELLS[BEST], updates=40)  # every 2
     condition = Condition(cell.name, 1)
     folder = tmp_path / f"{cell.name}-1"
     (folder / "training").mkdir(parents=True)  # one that was cut off
@@ -127,32 +125,11 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert not folder.exists()
 
 
-def test_small_tasks_are_run_once_and_each_form_pulls_its_own_parent(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    places = ["--results", str(results), "--work", str(tmp_path)]
-    options = ["--tasks", "cartpole", "--levels", "0.9", "--seeds", "1", "--steps", "4000"]
-    for _ in range(2):
-        assert small_tasks.main(["run", *options, *places]) == 0
-    after, before = store.read(results)
-    assert (after["form"], before["form"]) == ("after", "before")
-    assert after["curve"] != before["curve"]
-    assert len(after["curve"]) == 3 and after["steps"] == after["exchanges"] * 960 == 5760
-    again = small_tasks.measure(small_tasks.Condition("cartpole", 0.9, 0.9, "after", 1), 4_000)
-    assert {key: after[key] for key in again if key != "cpu"} | {"cpu": again["cpu"]} == again
-    # With α = 1 the parent of after the push is what was pushed, so β changes nothing.
-    rows = [
-        small_tasks.measure(small_tasks.Condition("cartpole", 1.0, beta, form, 1), 4_000)["curve"]
-        for beta, form in ((0.0, "after"), (1.0, "after"), (1.0, "before"))
-    ]
-    assert rows[0] == rows[1] != rows[2]
-
-
 def test_the_page_s_tables_are_those_of_the_rows() -> None:
     page = command.PAGE.read_text()
-    controls, forms = store.read(program.RESULTS), by_cell(store.read(command.VIRTUAL))
-    rows = store.read(ROOT / "docs/results/thesis.jsonl")
+    rows, others = store.read(ROOT / "docs/results/thesis.jsonl"), map(store.read, command.OTHERS)
+    controls, virtual, small = others
     assert not missing(plan(CELLS), rows)
-    small = store.read(small_tasks.RESULTS)
-    assert filled(page, tables(rows, controls, forms, small)) == page
-    fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], {}, small))
-    assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 |" + " – |" * 8 + "\n" in fewer
+    assert filled(page, tables(rows, controls, virtual, small)) == page
+    fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], [], small))
+    assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 |" + " – |" * 5 + "\n" in fewer

@@ -7,7 +7,6 @@ from typing import Any
 from genkidama._version import pip_install
 from genkidama.cli.options import ALLOW, DETERMINISTIC, WEIGHTS, Verb, number, option, path
 from genkidama.config.plugin import Plugin
-from genkidama.errors import ConfigurationError
 
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render:PLAY"},
@@ -77,19 +76,11 @@ PLAY = Verb(
 def run_play(options: Any) -> int:
     """Shows a policy that plays."""
     from genkidama.config.decoding import parse_settings
-    from genkidama.plugins.render import playback, recording
+    from genkidama.plugins.render.playback import play
     from genkidama.runtime import descendants
 
     given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
-    starts = options.record is not None and options.record.suffix == ".json"
-    play: Any = recording.record
-    if options.controller is None and (starts or options.record is None):
-        play = playback.play
-        if options.set:
-            raise ConfigurationError("--set: changes an experiment, and a policy plays its own")
-        del given["controller"], given["set"]
-    else:
-        given["changes"] = parse_settings(given.pop("set"))
+    given["changes"] = parse_settings(given.pop("set"))
     with descendants.ended():
         play(options.target, **given, say=lambda line: print(line, flush=True))
     return 0

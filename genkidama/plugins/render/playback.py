@@ -1,10 +1,8 @@
-"""`play`: a policy in an environment that draws itself, step by step, in a window or a film."""
+"""`play`: a policy, a person or a program, step by step, in a window, in a film, or for a file."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import chain, count
 from pathlib import Path
@@ -16,11 +14,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least
+from genkidama.config.examples import examples
+from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.starts import check_seed
 from genkidama.plugins.render.film import (
@@ -32,10 +34,19 @@ from genkidama.plugins.render.film import (
     check_screen,
     without_screen,
 )
+from genkidama.plugins.render.recording import (
+    Gamepad,
+    Keyboard,
+    Player,
+    Recorder,
+    StartRecorder,
+    action_names,
+    controlled,
+    player_of,
+)
 from genkidama.runs.evaluation_worker import steps_of
-from genkidama.runs.policy import Policy, explain
-from genkidama.runs.run import Run, weights_of
-from genkidama.runtime.files import disk_errors, write_atomically
+from genkidama.runs.policy import Explanation, Policy, explain
+from genkidama.runs.run import Run, SelectedWeights, weights_of
 from genkidama.runtime.import_strings import describe_error, environment_spec
 from genkidama.runtime.signals import kept
 
@@ -57,16 +68,12 @@ _GAME = {"repeat_action_probability": 0.0, "full_action_space": False}
 #: Pictures that Atari's console showed in a second.
 _ATARI = 60
 
-#: Names of the actions of well-known environments, in their order.
-_NAMES = {
-    "Acrobot": ("left", "none", "right"),
-    "CartPole": ("left", "right"),
-    "LunarLander": ("none", "left engine", "main engine", "right engine"),
-    "MountainCar": ("left", "none", "right"),
-}
 
-#: Keys by words in the names of actions.
-_KEYS = {word: word for word in ("left", "right", "up", "down")} | {"main": "up", "fire": "return"}
+#: Stands in for the picture of what a person sees without one, as a robot.
+_BLANK = np.zeros((400, 400, 3), np.uint8)
+
+#: Stands in for a policy's explanation, of somebody else who plays.
+_UNKNOWN = Explanation("unknown", np.zeros(0, np.float32), None, float("nan"))
 
 
 def play(
@@ -78,85 +85,190 @@ def play(
     deterministic: bool = False,
     video: str | Path | None = None,
     record: str | Path | None = None,
+    controller: str | None = None,
     fps: float | None = None,
     every: int = 1,
     environment: str | None = None,
+    changes: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda _: None,
     allow: Iterable[str] = (),
 ) -> list[float]:
-    """Shows how a policy plays, in a window or in a film, with what it says beside the picture.
+    """Plays: a policy, a person or a program, in a window, in a film, or for a file of its steps.
 
-    That is action probabilities (of continuous actions means ± spread, of DQN Q values), V(s) and
-    the return so far. The episodes are the first ones that `evaluate` plays with the same seed.
+    A policy is shown with what it says beside the picture: action probabilities (of continuous
+    actions means ± spread, of DQN Q values), V(s) and the return so far. Its episodes are the first
+    ones that `evaluate` plays with the same seed. A person plays in a window. A program plays
+    without one, as fast as the environment lets it, and so does a policy whose steps are recorded.
 
     Args:
-        target: a `Run`, its directory, a search's (its best trial plays), or a checkpoint file.
+        target: a `Run`, its directory, a search's (its best trial plays), or a checkpoint file;
+            with a controller an experiment's TOML file, too, which has no policy.
         episodes: how many, at least 1.
         seed: the episodes follow from it.
         best: of a run, takes the best checkpoint, as `evaluate` does; false takes the newest.
         deterministic: takes the most probable action instead of a sampled one.
         video: a film is written to this file, MP4 or GIF, instead of opening a window.
-        record: a person plays with the keyboard in a window, and a start of each whole episode, up
-            to a random step, is written to this file, for `evaluate`'s `starts`.
+        record: steps are written to this file for `algorithm.demonstrations`, after those that are
+            there. A file `*.json` gets a start of each whole episode, up to a random step, for
+            `evaluate`'s `starts`.
+        controller: who plays in place of the policy: `"keyboard"`, as where starts are recorded,
+            `"gamepad"`, `"gamepad:/dev/input/js1"`, or an import string of a function from an
+            observation to an action.
         fps: pictures a second; the environment's own pace if absent.
         every: one step in this many is shown.
         environment: the id of another environment than the experiment's.
-        say: is called with a line about what plays, each episode, and the film.
+        changes: settings of an experiment that is played, by their dotted names.
+        say: is called with a line about what plays, each episode, and the files.
         allow: modules that the run's or checkpoint's settings may have imported, as `evaluate`.
 
     Returns:
-        The undiscounted return of each episode; of a window that was closed, of those before.
+        The undiscounted return of each whole episode.
 
     Raises:
-        ConfigurationError: no such weights, they do not fit, or the environment draws no pictures.
-        EnvironmentFailure: there is no screen, the file cannot be written, or a package is missing.
+        ConfigurationError: no such weights, they do not fit, the environment draws no pictures,
+            nobody plays, or the file has steps of another environment.
+        EnvironmentFailure: there is no screen, a file cannot be written, or a package is missing.
     """
     check_options(episodes, seed, fps, every)
-    weights = weights_of(target, best=best)
-    if record is not None and (video is not None or every != 1):
-        raise ConfigurationError(
-            "--record: a person sees each step in a window; leave --video and --every out"
-        )
-    path = None if video is None else check_film(Path(video))
-    if path is None:
-        check_screen()
-    known = () if weights.run is None else weights.run.allow
-    policy = Policy(weights.checkpoint, allow=(*known, *allow))
-    settings = policy.experiment.environment
+    starts = record is not None and Path(record).suffix == ".json"
+    if starts and controller is None:
+        controller = "keyboard"
+        if video is not None or every != 1:
+            raise ConfigurationError(
+                "--record: a person sees each step in a window; leave --video and --every out"
+            )
+    person = controller is not None and controller.partition(":")[0] in ("keyboard", "gamepad")
+    film = None
+    shows = video is not None or person or (controller is None and record is None)
+    experiment, weights = _played(target, controller, best, allow, changes or {})
+    if video is not None:
+        film = check_film(Path(video))
+    elif shows:
+        shows = _has_screen(controller)
+    policy, known = None, () if weights is None or weights.run is None else weights.run.allow
+    if controller is None:
+        assert weights is not None
+        policy = Policy(weights.checkpoint, allow=(*known, *allow))
+    source = controller or str(weights)
+    settings = experiment.environment
     returns: list[float] = []
-    hidden = nullcontext() if path is None else without_screen()
+    screen: Film | PlaybackScreen | None = None
     with ExitStack() as stack:
-        stack.enter_context(hidden)
+        stack.enter_context(nullcontext() if film is None else without_screen())
         with kept():
-            played = stack.enter_context(closing(make_pictured(settings, environment)))
-        check_fits(policy, played)
-        name = played.spec.id if played.spec is not None else environment or settings.id
-        say(f"{name}: {weights} ({weights.path})")
-        names = action_names(played)
-        person = None if record is None else Person(played, names)
-        steps = moments(policy, person or played, episodes, seed, deterministic, every)
+            made, drawn = _made(settings, environment, shows, required=film or not person)
+        stack.enter_context(closing(made))
+        if policy is not None:
+            check_fits(policy, made)
+        names = action_names(made)
+        player = None if controller is None else player_of(controller, made)
+        if isinstance(player, Gamepad):
+            stack.callback(player.close)
+        name = made.spec.id if made.spec is not None else environment or settings.id
+        say(f"{name}: {source}" + (f" ({weights.path})" if policy and weights else ""))
+        playing: gymnasium.Env[Any, Any] = made
+        if record is not None and starts:
+            playing = noted = StartRecorder(made)
+            stack.callback(noted.write, Path(record), say)
+        elif record is not None:
+            given = msgspec.to_builtins(settings) | {"id": environment or settings.id}
+            writer = DemonstrationWriter(Path(record), given, made, source)
+            stack.callback(writer.close)
+            if writer.blocks:
+                say(f"{record}: has {plural(writer.blocks, 'block')} of steps, and gets more")
+            playing = recorder = Recorder(made, writer)
+            stack.callback(recorder.tell, record, say)
+            stack.callback(recorder.cut)
+        lines = () if player is None else player.keys
+        for line in lines:
+            say(f"  {line}")
+        steps = moments(
+            policy, playing, episodes, seed, deterministic, every, settings, player, drawn
+        )
         with kept():
-            first = next(steps)
-        panel = Panel(name, str(weights), first.picture, names, played.action_space)
-        speed = pace(played) / every if fps is None else fps
-        screen = PlaybackScreen(panel, name, speed) if path is None else Film(path, panel, speed)
-        if person is not None and isinstance(screen, PlaybackScreen):
-            person.held = screen.held
-            say("arrow keys, Return for fire, digits for actions by number; Escape ends it")
-        with closing(screen):
-            for moment in chain([first], steps):
-                if moment.action is None:
-                    returns.append(moment.total)
-                    say(ended(moment))
-                if not screen.show(moment):
-                    break
-        if path is not None:
-            say(f"{path}: {screen}")
-        if record is not None and person is not None and person.starts:
-            with disk_errors(Path(record)):
-                write_atomically(Path(record), json.dumps(person.starts).encode())
-            say(f"{record}: {plural(len(person.starts), 'start')} for evaluate --starts {record}")
+            shown = next(steps)
+        if shows:
+            panel = Panel(name, source, shown.picture, names, made.action_space)
+            panel.lines = (*lines, "Space: pause", "Escape: end") if person else ()
+            own = 1.0 / settings.period if settings.period else pace(made)
+            speed = own / every if fps is None else fps
+            if film is None and settings.period:  # its own clock decides when a step is
+                speed = max(100.0, 2.0 * own)
+            screen = (
+                PlaybackScreen(panel, name, speed) if film is None else Film(film, panel, speed)
+            )
+            if isinstance(screen, PlaybackScreen) and type(player) is Keyboard:
+                player.held = screen.held
+            stack.enter_context(closing(screen))
+        for moment in chain([shown], steps):
+            if moment.action is None:
+                returns.append(moment.total)
+                say(ended(moment))
+            if screen is not None and not screen.show(moment):
+                break
+    if film is not None:
+        say(f"{film}: {screen}")
     return returns
+
+
+def _played(
+    target: Run | str | Path,
+    controller: str | None,
+    best: bool,
+    allow: Iterable[str],
+    changes: dict[str, Any],
+) -> tuple[Experiment, SelectedWeights | None]:
+    """The experiment that is played, and the weights of a run or a checkpoint."""
+    path = None if isinstance(target, Run) else Path(target)
+    if path and (path.suffix == ".toml" or (not path.exists() and str(target) in examples())):
+        if controller is None:
+            raise ConfigurationError(
+                f"{path}: is an experiment, without weights; say who plays: --controller "
+                "keyboard, gamepad or module:function"
+            )
+        return Experiment.load(path).with_settings(changes), None
+    if changes:
+        raise ConfigurationError(
+            f"--set {next(iter(changes))}: changes an experiment, but {target} is a run; name a "
+            "FILE.toml"
+        )
+    weights = weights_of(target, best=best)
+    experiment = weights.checkpoint.experiment
+    if controller is not None:
+        known = () if weights.run is None else weights.run.allow
+        check_imports(experiment.to_dict(), [*allow, *known], str(weights.path))
+    return experiment, weights
+
+
+def _has_screen(controller: str | None) -> bool:
+    """True if there is a screen; a game pad does without."""
+    try:
+        check_screen()
+    except EnvironmentFailure:
+        if controller is None:
+            raise
+        if controller == "keyboard":
+            raise EnvironmentFailure(
+                "--controller keyboard: needs a window, and this machine has no screen "
+                "(DISPLAY and WAYLAND_DISPLAY are not set); take --controller gamepad or "
+                "--controller module:function"
+            ) from None
+        return False
+    return True
+
+
+def _made(
+    settings: Environment, name: str | None, shows: bool, required: object
+) -> tuple[gymnasium.Env[Any, Any], bool]:
+    """The environment, and whether it draws pictures. A person may play without: of a robot they
+    see more than a picture."""
+    if shows:
+        try:
+            return make_pictured(settings, name), True
+        except ConfigurationError:
+            if required:
+                raise
+    return make_environment(played(settings, name)), False
 
 
 def check_options(episodes: int, seed: int, fps: float | None, every: int) -> None:
@@ -191,52 +303,6 @@ def ended(moment: Moment) -> str:
     """A line about an episode, whose last moment this is."""
     steps = plural(moment.step, "step")
     return f"episode {moment.episode + 1}: return {moment.total:.1f} in {steps}"
-
-
-class Person(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes the action of the keys that are held down, in place of the policy's.
-
-    Each whole episode gives one of `starts`: its seed, and its actions up to a random step.
-    """
-
-    def __init__(self, environment: gymnasium.Env[Any, Any], names: Sequence[str]) -> None:
-        super().__init__(environment)
-        space = environment.action_space
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise ConfigurationError(
-                f"--record: a key is one of a number of actions, but the action space is {space}"
-            )
-        self._names, self._space = names, space
-        self._action, self._seed = 0, 0
-        self._actions: list[int] = []
-        #: pygame's names of the keys.
-        self.held: AbstractSet[str] = frozenset()
-        self.starts: list[dict[str, Any]] = []
-
-    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        self._seed, self._actions = given["seed"], []
-        return self.env.reset(**given)
-
-    def step(self, _: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._action = key_action(self.held, self._names, int(self._space.n), self._action)
-        self._actions.append(int(self._space.start) + self._action)
-        result = self.env.step(self._actions[-1])
-        if result[2] or result[3]:
-            end = np.random.default_rng(self._seed).integers(len(self._actions))
-            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
-        return result
-
-
-def key_action(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:
-    """The action, from 0 on, of the keys that are held down; `before` if they mean none."""
-    for action in range(min(number, 10)):
-        if str(action) in held:
-            return action
-    wanted = held & set(_KEYS.values())
-    for action, name in enumerate(names):
-        if {key for word, key in _KEYS.items() if word in name.lower()} == wanted:
-            return action
-    return before
 
 
 class FireFirst(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -274,44 +340,46 @@ def make_pictured(settings: Environment, name: str | None = None) -> gymnasium.E
 
 
 def moments(
-    policy: Policy,
+    policy: Policy | None,
     environment: gymnasium.Env[Any, Any],
     episodes: int,
     seed: int,
     deterministic: bool = False,
     every: int = 1,
+    settings: Environment | None = None,
+    player: Player | None = None,
+    drawn: bool = True,
 ) -> Iterator[Moment]:
     """Plays the episodes that `genkidama evaluate` plays with this seed. One step of `every` is
-    shown, and the end of each episode."""
+    shown, and the end of each episode.
+
+    Args:
+        policy, player: who plays.
+        environment: in which.
+        settings: of the environment; the policy's if absent.
+        drawn: whether it draws pictures.
+    """
+    if settings is None:
+        assert policy is not None
+        settings = policy.experiment.environment
     for episode in range(episodes):
-        steps = steps_of(policy.model, environment, (seed, episode), deterministic)
+        if player is not None:
+            steps = controlled(player, environment, (seed, episode))
+        else:
+            assert policy is not None
+            steps = steps_of(policy.model, environment, (seed, episode), deterministic)
+        explanation = _UNKNOWN
         for step in count():
-            with in_one_line(policy.experiment.environment.id):
+            with in_one_line(settings.id):
                 observation, action, total = next(steps)
             if action is not None and step % every:
                 continue
-            if action is not None:
+            if action is not None and policy is not None and drawn:
                 explanation = explain(policy.model, observation)
-            yield Moment(
-                episode,
-                step,
-                picture_of(environment, policy.experiment.environment),
-                explanation,
-                action,
-                total,
-            )
+            picture = picture_of(environment, settings) if drawn else _BLANK
+            yield Moment(episode, step, picture, explanation, action, total)
             if action is None:
                 break
-
-
-def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
-    """Names of the actions; empty if they are unknown. A custom environment may have
-    `get_action_meanings()`, as Atari games do."""
-    meanings = getattr(environment.unwrapped, "get_action_meanings", None)
-    if meanings is not None:
-        return [str(name) for name in meanings()]
-    spec = environment.spec
-    return list(_NAMES.get(spec.name, ())) if spec is not None else []
 
 
 def pace(environment: gymnasium.Env[Any, Any]) -> float:

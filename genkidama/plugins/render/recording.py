@@ -1,56 +1,29 @@
-"""`play --record` and `--controller`: the steps of a policy, a person or a program, in a file."""
+"""Players in place of a policy, people and programs, and recorders of what is played."""
 
 from __future__ import annotations
 
+import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.config.allowlist import check_imports
-from genkidama.config.examples import examples
-from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
-from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import action_of, first
 from genkidama.learning.demonstrations import DemonstrationWriter
-from genkidama.learning.environments import as_number, make_environment, played
+from genkidama.learning.environments import as_number
 from genkidama.learning.starts import StartStates
-from genkidama.plugins.render.film import (
-    Film,
-    Moment,
-    Panel,
-    PlaybackScreen,
-    check_film,
-    check_screen,
-    without_screen,
-)
-from genkidama.plugins.render.playback import (
-    action_names,
-    check_fits,
-    check_options,
-    ended,
-    in_one_line,
-    key_action,
-    make_pictured,
-    pace,
-    picture_of,
-)
-from genkidama.runs.evaluation_worker import steps_of
-from genkidama.runs.policy import Explanation, Policy, explain
-from genkidama.runs.run import weights_of
+from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
-from genkidama.runtime.signals import deferred, kept
+from genkidama.runtime.signals import deferred
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +33,9 @@ Step = tuple[Any, Any, float]
 #: Steps of a block, and numbers of its observations, at most: whatever kills a recording, no more
 #: is lost.
 _BLOCK_STEPS, _BLOCK_NUMBERS = 1000, 1 << 22
+
+#: Keys by words in the names of actions.
+_KEYS = {word: word for word in ("left", "right", "up", "down")} | {"main": "up", "fire": "return"}
 
 #: The keys of the numbers of a continuous action, two for each, down and up.
 _PAIRS = (("left", "right"), ("down", "up"), ("a", "d"), ("s", "w"), ("j", "l"), ("k", "i"))
@@ -76,7 +52,13 @@ _FULL = 32767.0
 #: From this deflection on a stick means a direction.
 _TILTED = 0.5
 
-_UNKNOWN = Explanation("unknown", np.zeros(0, np.float32), None, float("nan"))
+#: Names of the actions of well-known environments, in their order.
+_NAMES = {
+    "Acrobot": ("left", "none", "right"),
+    "CartPole": ("left", "right"),
+    "LunarLander": ("none", "left engine", "main engine", "right engine"),
+    "MountainCar": ("left", "none", "right"),
+}
 
 
 class Player(Protocol):
@@ -131,6 +113,12 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._rewards:
             self._write(False, True)
 
+    def tell(self, path: str | Path, say: Callable[[str], None]) -> None:
+        """Says what was recorded, if there is any."""
+        if self.steps:
+            words = f"{plural(self.steps, 'step')} of {plural(self.episodes, 'whole episode')}"
+            say(f"{path}: {words}; for genkidama train … --demonstrations {path}")
+
     def _write(self, terminated: bool, truncated: bool) -> None:
         count = len(self._rewards)  # noted last: Ctrl-C may come between two notes
         with deferred():
@@ -143,6 +131,39 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
             self.steps += count
             del self._observations[:count], self._actions[:count], self._rewards[:count]
+
+
+class StartRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Notes a start of each whole episode: its seed, and its actions up to a random step."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(environment)
+        if not isinstance(environment.action_space, gymnasium.spaces.Discrete):
+            raise ConfigurationError(
+                "--record: a start is some of a number of actions, but the action space is "
+                f"{environment.action_space}"
+            )
+        self._seed, self._actions = 0, list[int]()
+        self.starts: list[dict[str, Any]] = []
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        self._seed, self._actions = given["seed"], []
+        return self.env.reset(**given)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._actions.append(int(action))
+        result = self.env.step(action)
+        if result[2] or result[3]:
+            end = np.random.default_rng(self._seed).integers(len(self._actions))
+            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
+        return result
+
+    def write(self, path: Path, say: Callable[[str], None]) -> None:
+        """Writes the starts to a file for `evaluate`'s `starts`, if there are any."""
+        if self.starts:
+            with disk_errors(path):
+                write_atomically(path, json.dumps(self.starts).encode())
+            say(f"{path}: {plural(len(self.starts), 'start')} for evaluate --starts {path}")
 
 
 class Function:
@@ -288,6 +309,28 @@ class Gamepad(Keyboard):
         os.close(self._device)
 
 
+def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
+    """Names of the actions; empty if they are unknown. A custom environment may have
+    `get_action_meanings()`, as Atari games do."""
+    meanings = getattr(environment.unwrapped, "get_action_meanings", None)
+    if meanings is not None:
+        return [str(name) for name in meanings()]
+    spec = environment.spec
+    return list(_NAMES.get(spec.name, ())) if spec is not None else []
+
+
+def key_action(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:
+    """The action, from 0 on, of the keys that are held down; `before` if they mean none."""
+    for action in range(min(number, 10)):
+        if str(action) in held:
+            return action
+    wanted = held & set(_KEYS.values())
+    for action, name in enumerate(names):
+        if {key for word, key in _KEYS.items() if word in name.lower()} == wanted:
+            return action
+    return before
+
+
 def _keys_of(space: gymnasium.Space[Any], names: Sequence[str], by: str) -> list[str]:
     """Lines that say how to play in a space.
 
@@ -350,185 +393,3 @@ def controlled(
         total += as_number(reward)
         over = bool(terminated or truncated)
     yield observation, None, total
-
-
-def record(
-    target: str | Path,
-    *,
-    record: str | Path | None = None,
-    controller: str | None = None,
-    episodes: int = 1,
-    seed: int = 0,
-    best: bool = True,
-    deterministic: bool = False,
-    video: str | Path | None = None,
-    fps: float | None = None,
-    every: int = 1,
-    environment: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
-    allow: Iterable[str] = (),
-    changes: dict[str, Any] | None = None,
-) -> list[float]:
-    """Plays, and writes the steps to a file for `algorithm.demonstrations`.
-
-    A person plays in a window; a policy and a function play without one, as fast as the environment
-    lets them, or in a film.
-
-    Args:
-        target: as `genkidama.play`, or an experiment's TOML file, which has no policy.
-        record: the file, which gets more steps if it is there; none is written if absent.
-        controller: `"keyboard"`, `"gamepad"`, `"gamepad:/dev/input/js1"`, or an import string of a
-            function from an observation to an action; the policy if absent.
-        episodes, seed, best, deterministic, video, fps, every, environment, say, allow: as
-            `genkidama.play`.
-        changes: settings of an experiment that is played, by their dotted names.
-
-    Returns:
-        The undiscounted return of each whole episode.
-
-    Raises:
-        ConfigurationError: nobody plays, or the file has steps of another environment.
-        EnvironmentFailure: as `genkidama.play`.
-    """
-    check_options(episodes, seed, fps, every)
-    experiment, policy, source = _player(target, controller, best, allow, changes or {})
-    settings = experiment.environment
-    person = controller == "keyboard" or (controller or "").partition(":")[0] == "gamepad"
-    film = None if video is None else check_film(Path(video))
-    shows = film is not None or person
-    if person and film is None:
-        try:
-            check_screen()
-        except EnvironmentFailure:
-            if controller == "keyboard":
-                raise EnvironmentFailure(
-                    "--controller keyboard: needs a window, and this machine has no screen "
-                    "(DISPLAY and WAYLAND_DISPLAY are not set); take --controller gamepad or "
-                    "--controller module:function"
-                ) from None
-            shows = False
-    returns: list[float] = []
-    with ExitStack() as stack:
-        stack.enter_context(without_screen() if film is not None else nullcontext())
-        with kept():
-            made, drawn = _made(settings, environment, shows, film is not None)
-        stack.enter_context(closing(made))
-        if policy is not None:
-            check_fits(policy, made)
-        player = None if controller is None else player_of(controller, made)
-        if isinstance(player, Gamepad):
-            stack.callback(player.close)
-        name = made.spec.id if made.spec is not None else environment or settings.id
-        say(f"{name}: {source}")
-        playing: gymnasium.Env[Any, Any] = made
-        if record is not None:
-            given = msgspec.to_builtins(settings) | {"id": environment or settings.id}
-            writer = DemonstrationWriter(Path(record), given, made, source)
-            stack.callback(writer.close)
-            if writer.blocks:
-                say(f"{record}: has {plural(writer.blocks, 'block')} of steps, and gets more")
-            playing = recorder = Recorder(made, writer)
-            stack.callback(_tell, recorder, record, say)
-            stack.callback(recorder.cut)
-        lines = () if player is None else player.keys
-        for line in lines:
-            say(f"  {line}")
-
-        def moments() -> Iterator[Moment]:
-            for episode in range(episodes):
-                if player is not None:
-                    steps = controlled(player, playing, (seed, episode))
-                else:
-                    assert policy is not None
-                    steps = steps_of(policy.model, playing, (seed, episode), deterministic)
-                explanation = _UNKNOWN
-                for step in count():
-                    with in_one_line(settings.id):
-                        observation, action, total = next(steps)
-                    if policy is not None and action is not None and drawn:
-                        explanation = explain(policy.model, observation)
-                    if action is None or step % every == 0:
-                        seen = picture_of(made, settings) if drawn else _BLANK
-                        yield Moment(episode, step, seen, explanation, action, total)
-                    if action is None:
-                        break
-
-        shown = moments()
-        screen: Film | PlaybackScreen | None = None
-        for moment in shown:
-            if screen is None and shows:
-                panel = Panel(name, source, moment.picture, action_names(made), made.action_space)
-                panel.lines = (*lines, "Space: pause", "Escape: end") if person else ()
-                own = 1.0 / settings.period if settings.period else pace(made)
-                speed = own / every if fps is None else fps
-                if film is not None:
-                    screen = Film(film, panel, speed)
-                else:
-                    # A clock of the environment's own decides when a step is.
-                    screen = PlaybackScreen(
-                        panel, name, max(100.0, 2.0 * own) if settings.period else speed
-                    )
-                    if isinstance(player, Keyboard) and not isinstance(player, Gamepad):
-                        player.held = screen.held
-                stack.enter_context(closing(screen))
-            if moment.action is None:
-                returns.append(moment.total)
-                say(ended(moment))
-            if screen is not None and not screen.show(moment):
-                break
-    return returns
-
-
-#: Stands in for the picture of what a person sees without one, as a robot.
-_BLANK = np.zeros((400, 400, 3), np.uint8)
-
-
-def _tell(recorder: Recorder, path: str | Path, say: Callable[[str], None]) -> None:
-    if recorder.steps:
-        words = f"{plural(recorder.steps, 'step')} of {plural(recorder.episodes, 'whole episode')}"
-        say(f"{path}: {words}; for genkidama train … --demonstrations {path}")
-
-
-def _player(
-    target: str | Path,
-    controller: str | None,
-    best: bool,
-    allow: Iterable[str],
-    changes: dict[str, Any],
-) -> tuple[Experiment, Policy | None, str]:
-    """The experiment that is played, the policy that plays if any, and who plays in words."""
-    path = Path(target)
-    if path.suffix == ".toml" or (not path.exists() and str(target) in examples()):
-        if controller is None:
-            raise ConfigurationError(
-                f"{path}: is an experiment, without weights; say who plays: --controller "
-                "keyboard, gamepad or module:function"
-            )
-        return Experiment.load(path).with_settings(changes), None, controller
-    if changes:
-        raise ConfigurationError(
-            f"--set {next(iter(changes))}: changes an experiment, but {path} is a run; name a "
-            "FILE.toml"
-        )
-    weights = weights_of(target, best=best)
-    known = [*allow, *(() if weights.run is None else weights.run.allow)]
-    if controller is None:
-        policy = Policy(weights.checkpoint, allow=known)
-        return policy.experiment, policy, str(weights)
-    experiment = weights.checkpoint.experiment
-    check_imports(experiment.to_dict(), known, str(weights.path))
-    return experiment, None, controller
-
-
-def _made(
-    settings: Environment, name: str | None, shows: bool, film: bool
-) -> tuple[gymnasium.Env[Any, Any], bool]:
-    """The environment, and whether it draws pictures. A person may play without: of a robot they
-    see more than a picture."""
-    if shows:
-        try:
-            return make_pictured(settings, name), True
-        except ConfigurationError:
-            if film:
-                raise
-    return make_environment(played(settings, name)), False

@@ -19,7 +19,8 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.demonstrations import load
 from genkidama.plugins.render import recording as module
 from genkidama.plugins.render.film import PlaybackScreen
-from genkidama.plugins.render.recording import Gamepad, Keyboard, record
+from genkidama.plugins.render.playback import play
+from genkidama.plugins.render.recording import Gamepad, Keyboard
 from genkidama.runs.evaluation_worker import play as evaluated
 from genkidama.runs.policy import Policy
 from tests.helpers import Started, small, starting, until, untrained
@@ -171,7 +172,7 @@ def test_what_was_recorded_survives_whatever_ends_it(mine: Path, number: signal.
 
 def test_a_long_episode_is_written_in_blocks(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_STEPS", 2)
-    record("mine.toml", record="walk.steps", controller="mine:rising")
+    play("mine.toml", record="walk.steps", controller="mine:rising")
     blocks = load("walk.steps").blocks
     seen = [block.observations[:, 0].tolist() for block in blocks]
     assert seen == [[0, 1, 2], [2, 3, 4], [4, 5]]
@@ -305,7 +306,7 @@ def test_a_screen_that_is_closed_keeps_the_steps_until_then(
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     answers = iter([True, True, False])
     monkeypatch.setattr(PlaybackScreen, "show", lambda *_: next(answers))
-    assert record("mine.toml", record="walk.steps", controller="keyboard") == []
+    assert play("mine.toml", record="walk.steps", controller="keyboard") == []
     (block,) = load("walk.steps").blocks
     assert len(block.rewards) == 2 and block.truncated.tolist() == [False, True]
 
@@ -313,14 +314,14 @@ def test_a_screen_that_is_closed_keeps_the_steps_until_then(
 def test_a_full_disk_is_said_and_what_was_written_stays(
     mine: Path,
 ) -> None:
-    record("mine.toml", record="walk.steps", controller="mine:rising")
+    play("mine.toml", record="walk.steps", controller="mine:rising")
     content = Path("walk.steps").read_bytes()
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) + 100, before[1]))
     try:
         with pytest.raises(EnvironmentFailure, match=r"walk.steps: cannot be written: File too l"):
-            record("mine.toml", record="walk.steps", controller="mine:rising")
+            play("mine.toml", record="walk.steps", controller="mine:rising")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert Path("walk.steps").read_bytes() == content
