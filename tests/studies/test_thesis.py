@@ -127,21 +127,25 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert not folder.exists()
 
 
-def test_small_tasks_are_run_once_and_each_form_pulls_its_own_parent(tmp_path: Path) -> None:
+def test_small_tasks_are_run_once_and_each_form_pulls_its_own_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_tasks, "CORES", 1)
+    monkeypatch.setattr(small_tasks, "EPISODES", 2)
     results = tmp_path / "rows.jsonl"
     places = ["--results", str(results), "--work", str(tmp_path)]
-    options = ["--tasks", "cartpole", "--levels", "0.9", "--seeds", "1", "--steps", "4000"]
+    options = ["--tasks", "cartpole", "--levels", "0.9", "--seeds", "1", "--steps", "1000"]
     for _ in range(2):
         assert small_tasks.main(["run", *options, *places]) == 0
     after, before = store.read(results)
     assert (after["form"], before["form"]) == ("after", "before")
     assert after["curve"] != before["curve"]
-    assert len(after["curve"]) == 3 and after["steps"] == after["exchanges"] * 960 == 5760
-    again = small_tasks.measure(small_tasks.Condition("cartpole", 0.9, 0.9, "after", 1), 4_000)
+    assert len(after["curve"]) == 3 and after["steps"] == after["exchanges"] * 240 == 1440
+    again = small_tasks.measure(small_tasks.Condition("cartpole", 0.9, 0.9, "after", 1), 1_000)
     assert {key: after[key] for key in again if key != "cpu"} | {"cpu": again["cpu"]} == again
     # With α = 1 the parent of after the push is what was pushed, so β changes nothing.
     rows = [
-        small_tasks.measure(small_tasks.Condition("cartpole", 1.0, beta, form, 1), 4_000)["curve"]
+        small_tasks.measure(small_tasks.Condition("cartpole", 1.0, beta, form, 1), 1_000)["curve"]
         for beta, form in ((0.0, "after"), (1.0, "after"), (1.0, "before"))
     ]
     assert rows[0] == rows[1] != rows[2]
