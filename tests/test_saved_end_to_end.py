@@ -159,16 +159,17 @@ def test_a_run_whose_time_is_over_is_evaluated_and_resumed(
     assert ended.code == 0, ended
     first = Run(tmp_path / "run").snapshot
     assert Run(tmp_path / "run").policy(allow=["tests"]).predict([0.0]) is not None
-    ended = command(
-        tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", "stop.seconds=4"
-    )
+    longer = f"stop.seconds={first.seconds + 0.5}"
+    ended = command(tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", longer)
     assert ended.code == 0, ended
     assert Run(tmp_path / "run").snapshot.seconds > first.seconds
     assert history(tmp_path / "run", "resume")
 
 
 @pytest.mark.parametrize("verb", ["train", "search"])
-def test_a_run_that_is_stopped_after_two_seconds_has_weights(verb: str, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_after_two_seconds_has_weights(
+    verb: str, tmp_path: Path
+) -> None:
     experiment = endless(**(SEARCH if verb == "search" else {}))
     (tmp_path / "endless.toml").write_text(experiment.to_toml())
     run = tmp_path / "run"
