@@ -690,6 +690,8 @@ class World:
         self.nodes: dict[str, Node | None] = dict.fromkeys(NAMES)
         self.sessions = 0
         self.now = 0.0
+        #: The search of which all reports so far were judged again, and their number.
+        self.judged: tuple[Search | None, int] = None, 0
         offer(self.server, searching(self.server).wanted)
 
     def do(self, name: str, deed: str, metric: float = 0.0) -> None:
@@ -775,6 +777,12 @@ class World:
             assert [record.phase for record in trial.phases] == list(range(len(trial.phases)))
             going_on = {Verdict.CONTINUE, Verdict.COPY}
             assert {record.verdict for record in trial.phases[:-1]} <= going_on
+        if self.judged[0] is not search or self.judged[1] != search.reports:
+            self.judged = search, search.reports
+            self.judge(search)
+
+    def judge(self, search: Search) -> None:
+        """Another rule comes to the same decisions."""
         records = sorted(
             (r.report, trial.number, r) for trial in search.trials.values() for r in trial.phases
         )
