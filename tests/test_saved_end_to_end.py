@@ -167,9 +167,7 @@ def test_a_run_whose_time_is_over_is_evaluated_and_resumed(
 
 
 @pytest.mark.parametrize("verb", ["train", "search"])
-def test_a_run_that_is_stopped_after_two_seconds_has_weights(
-    verb: str, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_after_two_seconds_has_weights(verb: str, tmp_path: Path) -> None:
     experiment = endless(**(SEARCH if verb == "search" else {}))
     (tmp_path / "endless.toml").write_text(experiment.to_toml())
     run = tmp_path / "run"

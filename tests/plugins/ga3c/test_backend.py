@@ -27,6 +27,7 @@ from genkidama.plugins.ga3c import backend
 from genkidama.plugins.ga3c.backend import GA3C, Rates
 from genkidama.plugins.ga3c.slots import Count
 from genkidama.protocol.vector import Vector
+from genkidama.runtime.process import start_program
 from tests.child.problems import bandit_solved, corridor_solved
 from tests.helpers import eventually, merged, shared_memory, starting, until
 from tests.plugins.ga3c.forked import forked_engines
@@ -348,7 +349,9 @@ def test_no_cores_are_the_users_mistake() -> None:
 
 
 @pytest.mark.alone
-async def test_nothing_is_left_behind() -> None:
+async def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "start_program", start_program)
+
     async def life(killed: bool) -> list[psutil.Process]:
         async with training(bandit()) as backend:
             await train(backend, lambda _: updates(backend) > 20)

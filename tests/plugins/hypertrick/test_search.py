@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -35,6 +37,12 @@ SPACE: dict[str, Any] = {
 }
 
 
+@cache
+def checked(settings: bytes) -> Experiment:
+    """Random courses ask for the same ones hundreds of times."""
+    return Experiment.from_dict(pickle.loads(settings))
+
+
 def make(base: dict[str, Any] | None = None, window: int = 100, **search: Any) -> ParameterServer:
     """A server with a search of 4 trials of 3 phases of 10 steps, unless told otherwise."""
     plan = {
@@ -48,7 +56,7 @@ def make(base: dict[str, Any] | None = None, window: int = 100, **search: Any) -
     for key in ("phase_episodes", "phase_seconds"):
         if key in search:
             del plan["phase_steps"]
-    experiment = Experiment.from_dict({**(base or {}), "stop": {"window": window}, "search": plan})
+    experiment = checked(pickle.dumps({**(base or {}), "stop": {"window": window}, "search": plan}))
     return ParameterServer(experiment, run="run-1", trials=Search(experiment))
 
 
