@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 #: A program that outlives whoever does not end it, and hears no SIGTERM.
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
@@ -99,3 +100,22 @@ class Exiting(Owning):
         if self.t == 5:
             {"sys": sys.exit, "os": os._exit}[self.by](3)
         return super().step(action)
+
+
+class Watched(CartPoleEnv):
+    """Notes each time that it is built, waits in each step, and may refuse a second one."""
+
+    def __init__(self, notes: str, alone: bool = False, pace: float = 0.0) -> None:
+        super().__init__()
+        self.pace = pace
+        self.notes = os.open(notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        os.write(self.notes, f"{os.getpid()}\n".encode())
+        if alone:
+            fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.pace)
+        return super().step(action)
+
+    def close(self) -> None:
+        os.close(self.notes)

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,10 @@ def text(module: str) -> str:
     return (PACKAGE / module).read_text(encoding="utf-8")
 
 
-def tree(module: str) -> ast.Module:
-    return ast.parse(text(module))
+@cache
+def nodes(module: str) -> list[ast.AST]:
+    """All nodes of a module, the module itself first."""
+    return [*ast.walk(ast.parse(text(module)))]
 
 
 def given_at_once(statement: ast.Assign) -> int:
@@ -71,7 +74,7 @@ def test_a_statement_assigns_two_names_at_most() -> None:
     crowded = [
         f"{module}:{node.lineno}: {ast.unparse(node)}"
         for module in MODULES
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
     ]
     assert not crowded, listed(crowded)
@@ -99,7 +102,7 @@ def test_no_module_has_the_name_of_another() -> None:
 def test_no_public_class_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for module in MODULES:
-        for node in tree(module).body:
+        for node in ast.iter_child_nodes(nodes(module)[0]):
             if isinstance(node, ast.ClassDef) and node.name[0] != "_":
                 places[node.name].append(module)
     found = twice({name: where for name, where in places.items() if name not in TOLD_BY_ROLE})
@@ -111,7 +114,7 @@ def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
     found = [
         f"{module}: {words.splitlines()[0]}"
         for module in MODULES
-        for node in ast.walk(tree(module))
+        for node in nodes(module)
         if isinstance(node, kinds)
         and (words := ast.get_docstring(node))
         and words.split()[0].rstrip(",") in NOUN_CLAUSES

@@ -388,7 +388,7 @@ JOIN = f"wss://*:{TOKEN}@127.0.0.1:1#{'0' * 64}"
     [
         *([verb, JOIN] for verb in (*VERBS, "doctor") if verb not in ("join", "doctor", "top")),
         [JOIN],
-        ["doctor", "--parent", JOIN],
+        ["doctor", "--parent-role", "--parent", JOIN],
         ["top", JOIN, "--once"],
         ["doctor", JOIN],
         ["train", "--resume", JOIN],

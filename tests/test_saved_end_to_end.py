@@ -159,9 +159,8 @@ def test_a_run_whose_time_is_over_is_evaluated_and_resumed(
     assert ended.code == 0, ended
     first = Run(tmp_path / "run").snapshot
     assert Run(tmp_path / "run").policy(allow=["tests"]).predict([0.0]) is not None
-    ended = command(
-        tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", "stop.seconds=4"
-    )
+    longer = f"stop.seconds={first.seconds + 0.5}"
+    ended = command(tmp_path, *train, "--resume", "run", "--allow", "tests", "--set", longer)
     assert ended.code == 0, ended
     assert Run(tmp_path / "run").snapshot.seconds > first.seconds
     assert history(tmp_path / "run", "resume")

@@ -31,21 +31,18 @@ def suggested() -> Iterator[tuple[str, str]]:
     """File and command of each message, with a word for each value that is filled in."""
     verbs = all_verbs()
     for path in sorted((ROOT / "genkidama").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         documented = {
             id(node.body[0].value)
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
         inside = {
-            id(part)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.JoinedStr)
-            for part in node.values
+            id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values
         }
-        for node in ast.walk(tree):
+        for node in nodes:
             if id(node) in documented | inside:
                 continue
             if isinstance(node, ast.JoinedStr):

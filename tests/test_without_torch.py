@@ -75,7 +75,7 @@ EXAMPLES = {
             "child.exchange": "update",
         },
     ),
-    "dqn": ("cartpole/dqn", {}),
+    "dqn": ("cartpole/dqn", {"stop": {"steps": 1000}}),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -60,12 +61,28 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-m", "genkidama", *arguments, folder=folder, PYTHONPATH=str(folder))
 
 
-def refused(folder: Path, name: str) -> None:
-    """The plug-in's own setting or verb is one line that names it, and no traceback."""
-    arguments, words = OWN[name]
-    result = command(folder, *arguments)
-    assert result.returncode == 2, (name, result.stdout, result.stderr)
-    assert words in result.stderr and "Traceback" not in result.stderr, (name, result.stderr)
+#: Runs the commands that it is given, one after the other, and prints each one's code and words.
+RUNS = """
+import contextlib, io, json, sys
+from genkidama.__main__ import main
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, said.getvalue()]))
+"""
+
+
+def refused(folder: Path, *names: str) -> None:
+    """Each plug-in's own setting or verb is one line that names it, and no traceback."""
+    commands = json.dumps([OWN[name][0] for name in names])
+    result = python("-c", RUNS, commands, folder=folder, PYTHONPATH=str(folder))
+    assert result.returncode == 0, result.stderr
+    for name, line in zip(names, result.stdout.splitlines(), strict=True):
+        code, said = json.loads(line)
+        assert code == 2 and OWN[name][1] in said and "Traceback" not in said, (name, code, said)
 
 
 def test_the_core_trains_without_any_plug_in_and_refuses_the_settings_of_each(
@@ -75,8 +92,7 @@ def test_the_core_trains_without_any_plug_in_and_refuses_the_settings_of_each(
     folder = copy_without(tmp_path / "core", *PLUGINS)
     result = command(folder, *PLAIN, "--out", "runs/plain")
     assert result.returncode == 0, result.stderr
-    for name in PLUGINS:
-        refused(folder, name)
+    refused(folder, *PLUGINS)
 
 
 def test_a_public_name_of_a_deleted_plug_in_says_so(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from gymnasium.envs.classic_control import CartPoleEnv
 
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -348,49 +345,38 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
     assert not [one for one in psutil.Process().children(recursive=True) if "task" in one.name()]
 
 
-class Watched(CartPoleEnv):
-    """Notes each time that it is built, may be slow then, and may refuse a second one."""
-
-    def __init__(
-        self, notes: str, seconds: float = 0.0, alone: bool = False, pace: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.pace = pace
-        self.notes = os.open(notes, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
-        os.write(self.notes, f"{os.getpid()}\n".encode())
-        time.sleep(seconds)
-        if alone:
-            fcntl.flock(self.notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def step(self, action: Any) -> Any:
-        time.sleep(self.pace)
-        return super().step(action)
-
-    def close(self) -> None:
-        os.close(self.notes)
+@pytest.fixture(scope="module")
+def returns(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The returns of nine episodes that one process plays."""
+    run = untrained(tmp_path_factory.mktemp("plain"), small())
+    found: list[float] = evaluate(run, episodes=9, cores=1, seed=5).returns.tolist()
+    return found
 
 
 @pytest.mark.parametrize(
-    ("options", "settings", "builders"),
-    [
-        ({}, {}, 1),
-        ({"pace": 0.03}, {}, 3),
-        ({"pace": 0.03, "alone": True}, {}, 3),
-        ({"pace": 0.03, "alone": True}, {"exclusive": True}, 1),
-        ({"pace": 0.03}, {"period": 0.001}, 1),
-    ],
-    ids=["quick", "slow", "refused", "exclusive", "clock"],
+    ("options", "builders"),
+    [({}, 1), ({"pace": 0.02}, 3), ({"pace": 0.02, "alone": True}, 3)],
+    ids=["quick", "slow", "refused"],
 )
 def test_no_environment_is_built_in_vain(
-    options: dict[str, Any], settings: dict[str, Any], builders: int, tmp_path: Path
+    options: dict[str, Any],
+    builders: int,
+    returns: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if options:
+        monkeypatch.setattr("genkidama.runs.evaluation._START_SECONDS", 0.05)
     notes = tmp_path / "notes"
-    environment = {"id": f"{__name__}:Watched", "options": {"notes": str(notes), **options}}
-    cores = {"child": {"cores": 1}} if settings else {}
-    experiment = small(environment=environment | settings | {"lanes": 1}, **cores)
-    run = untrained(tmp_path / "run", experiment)
+    environment = {"id": "tests.owning:Watched", "options": {"notes": str(notes), **options}}
+    run = untrained(tmp_path / "run", small(environment=environment))
     notes.unlink()
     found = evaluate(run, episodes=9, cores=3, seed=5)
     assert len(notes.read_text().split()) == builders
-    plain = untrained(tmp_path / "plain", small())
-    assert found.returns.tolist() == evaluate(plain, episodes=9, cores=1, seed=5).returns.tolist()
+    assert found.returns.tolist() == returns
+
+
+@pytest.mark.parametrize("settings", [{"exclusive": True}, {"period": 0.001}], ids=str)
+def test_a_device_or_a_clock_has_one_process(settings: dict[str, Any], tmp_path: Path) -> None:
+    experiment = small(environment={**settings, "lanes": 1})
+    assert Players({}, experiment, 3, tmp_path / "evaluation.log").most == 1

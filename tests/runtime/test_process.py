@@ -214,12 +214,13 @@ async def test_it_ends_by_itself_or_is_killed_after_its_grace(
 async def test_all_end_by_one_deadline() -> None:
     workers = [WorkerProcess(Owner(), index) for index in range(3)]
     for worker in workers:
-        worker.start(running("time.sleep(60)" if worker.index else "pipe.poll(None)"))
+        worker.start(running("time.sleep(60)" if worker.index else "pipe.send(1); pipe.poll(None)"))
+    workers[0].pipe.recv()  # it has begun
     pids = [worker.pid for worker in workers]
     for worker in workers:
         worker.hang_up()
     began = time.monotonic()
-    await asyncio.to_thread(end_all, workers, began + 5.0)
+    await asyncio.to_thread(end_all, workers, began + 2.0)
     assert [worker.wait(0) for worker in workers] == [0, -9, -9]
     assert time.monotonic() - began < 10.0
     assert not any(psutil.pid_exists(pid) for pid in pids)

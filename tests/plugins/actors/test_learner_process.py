@@ -277,6 +277,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The forkserver of most learners here: torch is imported once."""
     found = begin(tmp_path_factory.mktemp("forkserver") / "log")
     CORES.warm_up(experiment(), found)
+    found.warm_up("torch", experiment(), {})
     yield found
     found.close()
 

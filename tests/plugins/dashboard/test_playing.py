@@ -327,15 +327,14 @@ def label(page: Any) -> str:
     return str(page.inner_text("#play-label"))
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look, width: int) -> None:
+def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look) -> None:
     with made_up(at(9)) as parent:
         parent.policies = {
             None: {**constant_policy(9, 1), "checkpoints": [3, 5]},
             3: constant_policy(3, 0),
             5: {"version": 5, "problem": "no such checkpoint"},
         }
-        with look(parent.url, width=width) as page:
+        with look(parent.url) as page:
             page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
             # Pushed to one side without end, the pole falls after eight to eleven steps.
             seen = set()
@@ -344,8 +343,10 @@ def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look, width: int) 
                 page.wait_for_timeout(10)
             assert 8 <= max(seen) <= 11
             assert not violations(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            picture(page, f"play-{width}")
+            for width in (1280, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                picture(page, f"play-{width}")
             page.focus("#play-version")
             page.keyboard.press("Home")
             page.wait_for_selector("#play-label >> text=version 3 plays (newest 9)")

@@ -17,7 +17,7 @@ def test_a_machine_is_one_line_of_json_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(bench.bench, "__defaults__", (2.0, 5))
+    monkeypatch.setattr(bench.bench, "__defaults__", (0.5, 2))
     assert main(["doctor", "--bench"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     found = json.loads(line)

@@ -10,7 +10,7 @@ import gc
 import math
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,10 @@ from genkidama.plugins.ga3c import backend
 from genkidama.plugins.ga3c.backend import GA3C, Rates
 from genkidama.plugins.ga3c.slots import Count
 from genkidama.protocol.vector import Vector
+from genkidama.runtime.process import start_program
 from tests.child.problems import bandit_solved, corridor_solved
 from tests.helpers import eventually, merged, shared_memory, starting, until
+from tests.plugins.ga3c.forked import forked_engines
 
 
 def experiment(
@@ -98,7 +100,13 @@ def updates(backend: GA3C) -> int:
     return int(backend.slots.counters[:, Count.UPDATES].sum())
 
 
-# Learning. Most seconds of a test here are torch's import in an engine, so these share one.
+@pytest.fixture(scope="module", autouse=True)
+def engines() -> Iterator[None]:
+    with forked_engines():
+        yield
+
+
+# Learning.
 
 
 @dataclass
@@ -232,19 +240,19 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
             "backend": "ga3c",
             "exchange": "free",
             "exchange_seconds": 0.0,
-            "exchange_steps": 2000,
+            "exchange_steps": 400,
         },
         ga3c={"agents": 4, "dynamic": False, "training_batch": 20},
     )
     async with training(settings) as backend, asyncio.timeout(60):
         work = await exchange(backend)
-        assert work.steps >= 2000
+        assert work.steps >= 400
         assert not work.returns
         # A window that begins now.
         backend._counted_at = 0.0
         backend._counted = backend.slots.counters.sum(0)
         predictions = rollouts = 0.0
-        while rollouts < 2000:
+        while rollouts < 400:
             await backend.due()
             done = backend.slots.counters.sum(0) - backend._counted
             predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
@@ -341,7 +349,9 @@ def test_no_cores_are_the_users_mistake() -> None:
 
 
 @pytest.mark.alone
-async def test_nothing_is_left_behind() -> None:
+async def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "start_program", start_program)
+
     async def life(killed: bool) -> list[psutil.Process]:
         async with training(bandit()) as backend:
             await train(backend, lambda _: updates(backend) > 20)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
 import random
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -35,6 +37,12 @@ SPACE: dict[str, Any] = {
 }
 
 
+@cache
+def checked(settings: bytes) -> Experiment:
+    """Random courses ask for the same ones hundreds of times."""
+    return Experiment.from_dict(pickle.loads(settings))
+
+
 def make(base: dict[str, Any] | None = None, window: int = 100, **search: Any) -> ParameterServer:
     """A server with a search of 4 trials of 3 phases of 10 steps, unless told otherwise."""
     plan = {
@@ -48,7 +56,7 @@ def make(base: dict[str, Any] | None = None, window: int = 100, **search: Any) -
     for key in ("phase_episodes", "phase_seconds"):
         if key in search:
             del plan["phase_steps"]
-    experiment = Experiment.from_dict({**(base or {}), "stop": {"window": window}, "search": plan})
+    experiment = checked(pickle.dumps({**(base or {}), "stop": {"window": window}, "search": plan}))
     return ParameterServer(experiment, run="run-1", trials=Search(experiment))
 
 
@@ -690,6 +698,8 @@ class World:
         self.nodes: dict[str, Node | None] = dict.fromkeys(NAMES)
         self.sessions = 0
         self.now = 0.0
+        #: The search of which all reports so far were judged again, and their number.
+        self.judged: tuple[Search | None, int] = None, 0
         offer(self.server, searching(self.server).wanted)
 
     def do(self, name: str, deed: str, metric: float = 0.0) -> None:
@@ -775,6 +785,12 @@ class World:
             assert [record.phase for record in trial.phases] == list(range(len(trial.phases)))
             going_on = {Verdict.CONTINUE, Verdict.COPY}
             assert {record.verdict for record in trial.phases[:-1]} <= going_on
+        if self.judged[0] is not search or self.judged[1] != search.reports:
+            self.judged = search, search.reports
+            self.judge(search)
+
+    def judge(self, search: Search) -> None:
+        """Another rule comes to the same decisions."""
         records = sorted(
             (r.report, trial.number, r) for trial in search.trials.values() for r in trial.phases
         )

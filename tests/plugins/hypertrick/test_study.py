@@ -12,7 +12,6 @@ from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import optuna
-import optuna_dashboard
 import pytest
 from optuna.trial import create_trial
 
@@ -354,6 +353,8 @@ def test_too_few_trials_give_nothing_and_a_constant_score_zeros() -> None:
 
 
 def test_optunas_dashboard_shows_the_study(tmp_path: Path) -> None:
+    import optuna_dashboard  # and scikit-learn, which takes seconds
+
     study = make_study(tmp_path, trials=3, phases=2)
     request: dict[str, Any] = {"PATH_INFO": "/api/studies"}
     setup_testing_defaults(request)
