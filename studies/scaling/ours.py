@@ -22,9 +22,9 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies.scaling.figures import returns_of, staleness, traffic, training_means
+from studies.scaling.figures import staleness, traffic
 from studies.scaling.machines import ROOT, Machines
-from studies.scaling.matrix import DISTURBANCES, TASKS, Condition, Row, settings_of
+from studies.scaling.matrix import TASKS, Condition, Row, settings_of
 
 #: All children must have joined by then.
 _START_SECONDS = 300.0
@@ -32,8 +32,8 @@ _START_SECONDS = 300.0
 #: So many children start side by side.
 _STARTING = 2
 
-#: Runs the parent and the children.
-INTERPRETER = sys.executable
+#: A child logs this word when it has built its network and is about to join.
+_READY = "training"
 
 #: How often the history is read, while children join and while they train.
 _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
@@ -65,6 +65,7 @@ class Ours:
         self._port = free_port()
         #: When each child has joined first, in Unix seconds.
         self._joined: dict[str, float] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._exchanges: list[Row] = []
         self._refused = 0
         #: Since then, in seconds of a monotonic clock, the bytes sent and received by the parent.
@@ -83,33 +84,26 @@ class Ours:
             }
         )
 
-    def run(self, limit: float, late: float) -> Row:
-        """Trains, and returns what is known of it without judging its snapshots.
-
-        Args:
-            limit: seconds of learning at most.
-            late: seconds after which the second half joins, if it joins late.
-        """
-        condition = self._machines.condition
+    def run(self, limit: float) -> Row:
+        """Trains for so many seconds at most, and returns what is known of it without judging its
+        snapshots."""
         file = self._out.with_suffix(".toml")
         file.write_text(self._experiment.to_toml())
-        command = [INTERPRETER, "-m", "genkidama.parent", str(file), "--until-eof"]
+        command = [sys.executable, "-m", "genkidama.parent", str(file), "--until-eof"]
         command += ["--listen", f"0.0.0.0:{self._port}", "--out", str(self._out)]
         command += ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
         self._parent = self._machines.start_beside(command, "parent")
         machines = range(len(self._machines.shares))
-        is_late = DISTURBANCES[condition.disturbance].late
-        first = machines[: max(1, len(machines) // 2)] if is_late else machines
         # Not all at once: a parent that gets no time on the CPU says too late who has joined.
-        for start in range(0, len(first), _STARTING):
-            together = list(first[start : start + _STARTING])
+        for start in range(0, len(machines), _STARTING):
+            together = list(machines[start : start + _STARTING])
             for machine in together:
                 self._start_child(machine)
             self._wait_for(together)
         self.begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
         self._count()
-        self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
+        self._train(limit)
         seconds = time.time() - self.begin
         row = {
             "seconds": seconds,
@@ -121,15 +115,6 @@ class Ours:
         self._parent.wait()
         self._read()
         last: Row = self._exchanges[-1] if self._exchanges else {}
-        if DISTURBANCES[condition.disturbance].alone:
-            others = returns_of(map(_name, range(condition.machines // 2)), self._exchanges)
-            moments = range(1, int(seconds) + 1)
-            means = training_means(others, [self.begin + moment for moment in moments])
-            row["means"] = [
-                (moment, round(mean, 1))
-                for moment, mean in zip(moments, means, strict=True)
-                if mean is not None
-            ]
         return {
             **row,
             **{key: last.get(key) for key in ("steps", "episodes", "version")},
@@ -155,10 +140,11 @@ class Ours:
 
     def _start_child(self, machine: int) -> None:
         url = f"ws://{self._machines.network.parents_address(machine)}:{self._port}"
-        command = [INTERPRETER, "-m", "genkidama.child", "--parent", url, "--until-eof"]
+        command = [sys.executable, "-m", "genkidama.child", "--parent", url, "--until-eof"]
         for module in TASKS[self._machines.condition.task].allow:
             command += ["--allow", module]
-        self._machines.start(machine, [*command, "--name", _name(machine)], _name(machine))
+        name = _name(machine)
+        self._children[machine] = self._machines.start(machine, [*command, "--name", name], name)
 
     def _wait_for(self, machines: list[int]) -> None:
         """Waits until they have joined, and freezes each at once."""
@@ -170,7 +156,7 @@ class Ours:
             # It has built its network and is about to join. The history says so a quarter of a
             # second later: its cores do not run free until then.
             for machine in set(waiting) - ready:
-                if self._machines.has_said(_name(machine), "training"):
+                if self._machines.said(_name(machine), _READY):
                     self._machines.groups[machine].hold(self._machines.shares[machine])
                     ready.add(machine)
             for machine in [one for one in waiting if _name(one) in self._joined]:
@@ -179,26 +165,31 @@ class Ours:
             self._check(waiting, deadline)
             time.sleep(_JOINING_SECONDS)
 
-    def _train(self, limit: float, late: float, waiting: list[int]) -> None:
+    def _train(self, limit: float) -> None:
         """Returns when the parent has ended the run, or the time is over."""
         assert self._parent is not None
-        started: list[int] = []
+        churn = list(self._machines.churn)
+        back: dict[int, int] = {}
         while self._parent.poll() is None and (now := time.time() - self.begin) < limit:
             self._read()
             self._machines.disturb(now)
             if time.monotonic() - self._traffic[-1][0] >= _COUNTING_SECONDS:
                 self._count()
-            if waiting and now >= late:
-                for machine in waiting:
-                    # It starts as fast as this computer can, and is held once it has joined.
-                    self._machines.groups[machine].release()
-                    self._start_child(machine)
-                started, waiting = waiting, []
-            for machine in [one for one in started if _name(one) in self._joined]:
-                self._machines.groups[machine].hold(self._machines.shares[machine])
-                self._machines.count_from_now(machine)
-                started.remove(machine)
-            time.sleep(_JOINING_SECONDS if started else _TRAINING_SECONDS)
+            if churn and now >= churn[0][0]:
+                _, leaves, returns = churn.pop(0)
+                self._children[leaves].terminate()
+                if returns is not None:
+                    self._children[returns].kill()  # if it still is there
+                    # It starts as fast as this computer can, and is held when it is about to join.
+                    self._machines.groups[returns].release()
+                    back[returns] = self._machines.said(_name(returns), _READY)
+                    self._start_child(returns)
+            for machine, before in list(back.items()):
+                if self._machines.said(_name(machine), _READY) > before:
+                    self._machines.groups[machine].hold(self._machines.shares[machine])
+                    self._machines.count_from_now(machine)
+                    del back[machine]
+            time.sleep(_JOINING_SECONDS if back else _TRAINING_SECONDS)
 
     def _count(self) -> None:
         """Takes down what the kernel has counted at the parent's connections."""
