@@ -391,7 +391,7 @@ class Gaussian:
                 actions[random] = rng.uniform(self._low, self._high, (len(random), self.columns))
             if self._box is None or self.to_environment is not self._converter:
                 return actions, [self.to_environment(action) for action in actions]
-            # A call of `clip` costs as much as a small network: one is enough for all lanes.
+            # One call for all lanes, as each costs microseconds.
             least, most, each = self._box
             return actions, list(np.clip(actions, least, most).reshape(lanes, *each))
 
