@@ -54,10 +54,7 @@ which the interpreter of the peers has.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice, takewhile
@@ -65,46 +62,13 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks import store
-from benchmarks.judging import Judge, first
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.machine import available_cores
 from studies.scaling import figures, matrix, picture
-from studies.scaling.machines import ROOT, Machines, folder_for, sweep
+from studies.scaling.machines import ROOT, sweep
 from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, TASKS, Condition, Row
-from studies.scaling.ours import Ours, experiment_of
-
-
-def measure(condition: Condition, limit: float | None = None) -> Row:
-    """One row: the run, and its snapshots judged.
-
-    Args:
-        condition: what is measured.
-        limit: seconds of learning at most; None is the task's.
-    """
-    began = time.time()
-    root = Path(tempfile.mkdtemp(prefix="scaling-"))
-    folder = folder_for(root, condition)
-    task = TASKS[condition.task]
-    goal, every = task.goal + task.margin, task.every / condition.machines
-    limit = limit or task.limit
-    row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": limit}
-    try:
-        with Machines(condition, folder, limit) as machines:
-            if CONTENDERS[condition.contender].kind == "ours":
-                run = Ours(machines, folder, goal, every)
-            else:
-                from studies.scaling.rivals import rival
-
-                run = rival(machines, folder, goal, every)
-            row |= run.run(limit)
-        if "reached" not in row:
-            with Judge(experiment_of(condition), condition.seed) as judge:
-                row["reached"] = first(run.snapshots(), task.goal, judge, task.scale)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-    row["wall"] = round(time.time() - began, 1)
-    return row
+from studies.scaling.ours import measure
 
 
 class SideBySide:

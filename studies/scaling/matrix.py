@@ -294,6 +294,7 @@ TASKS: dict[str, Task] = {
         goal=-100.0,
         margin=8.0,
         scale=0.4,
+        every=4.0,
         limit=300.0,
         experiment="cartpole/cartpole.toml",
         own={**_INIT, **_ACROBOT},

@@ -1,4 +1,4 @@
-"""One run of a Parent and its Children, as real processes with real websockets.
+"""One run of a Parent and its Children, as real processes with real websockets; the row of any run.
 
 The children start unheld, since a tenth of a core imports torch for half a minute. A child gets its
 share when it is about to join, and is frozen when it has, until all have joined. Then all get their
@@ -7,15 +7,17 @@ shares, go on, and the time begins.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.judging import Snapshot
+from benchmarks.judging import Judge, Snapshot, first
 from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
@@ -23,8 +25,8 @@ from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
 from studies.scaling.figures import staleness, traffic
-from studies.scaling.machines import ROOT, Machines
-from studies.scaling.matrix import TASKS, Condition, Row, settings_of
+from studies.scaling.machines import ROOT, Machines, folder_for
+from studies.scaling.matrix import TASKS, Condition, Row, contender_of, settings_of
 
 #: All children must have joined by then.
 _START_SECONDS = 300.0
@@ -215,6 +217,38 @@ class Ours:
         if self._parent.poll() is not None or time.monotonic() > deadline:
             said = "; ".join(f"{name}: {self._machines.log(name)}" for name in names)
             raise EnvironmentFailure(f"not all children have joined: {said}")
+
+
+def measure(condition: Condition, limit: float | None = None) -> Row:
+    """One row: the run, and its snapshots judged.
+
+    Args:
+        condition: what is measured.
+        limit: seconds of learning at most; None is the task's.
+    """
+    began = time.time()
+    root = Path(tempfile.mkdtemp(prefix="scaling-"))
+    folder = folder_for(root, condition)
+    task = TASKS[condition.task]
+    goal, every = task.goal + task.margin, task.every / condition.machines
+    limit = limit or task.limit
+    row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": limit}
+    try:
+        with Machines(condition, folder, limit) as machines:
+            if contender_of(condition.contender).kind == "ours":
+                run = Ours(machines, folder, goal, every)
+            else:
+                from studies.scaling.rivals import rival
+
+                run = rival(machines, folder, goal, every)
+            row |= run.run(limit)
+        if "reached" not in row:
+            with Judge(experiment_of(condition), condition.seed) as judge:
+                row["reached"] = first(run.snapshots(), task.goal, judge, task.scale)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    row["wall"] = round(time.time() - began, 1)
+    return row
 
 
 def _name(machine: int) -> str:
