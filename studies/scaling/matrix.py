@@ -95,6 +95,9 @@ CONTENDERS: dict[str, Contender] = {
         title="Genkidama, one machine that learns by itself",
     ),
     "average": Contender("ours", _AVERAGING, _AVERAGE, title="Genkidama, averaging in chunks"),
+    "average-constant": Contender(
+        "ours", _AVERAGING, machines=(8,), title="Genkidama, averaging at a constant rate"
+    ),
     "average-half": Contender(
         "ours",
         _AVERAGING,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import store
+from genkidama.config.schedules import learning_rate
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
 from studies.scaling.figures import scaling, table, traffic
@@ -62,6 +63,15 @@ def test_one_machine_learns_by_itself_as_its_learner_does(task: str) -> None:
     assert (alone.parent.rule, alone.parent.alpha, alone.child.beta) == ("blend", 1.0, 0.0)
     for section in ("environment", "network", "algorithm", "optimizer"):
         assert getattr(alone, section) == getattr(acts, section)
+
+
+@pytest.mark.parametrize(("contender", "ends"), [("average", 0.0), ("average-constant", 1.4e-3)])
+def test_the_rate_ends_with_the_steps_of_the_task_or_stays(contender: str, ends: float) -> None:
+    experiment = experiment_of(Condition(contender, 8, 1, task="continuous"))
+    assert experiment.stop.steps == TASKS["continuous"].steps == 1_000_000
+    assert learning_rate(experiment.optimizer, 0.0) == 1.4e-3
+    assert learning_rate(experiment.optimizer, 1.0) == ends
+    assert experiment.adapts == experiment_of(Condition("average", 8, 1)).adapts
 
 
 def test_the_study_has_five_seeds_of_each_task_and_eight_of_the_lander() -> None:
