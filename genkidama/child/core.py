@@ -34,6 +34,7 @@ from genkidama.child.collector import (
 from genkidama.child.shared_memory import (
     CLOCKS,
     BatchSink,
+    ReplayRows,
     RolloutSink,
     SharedArray,
     SharedMemory,
@@ -351,13 +352,17 @@ class SingleCore:
         if self.index == 0:
             self.memory.averaging[3] = self._seconds
         # Over a slow link there is time for further steps, which make the chunk longer.
+        longer: list[CollectedBatch] = []
         while self._late and self._looks < CHUNKS * self._chunk_steps // LOOK_STEPS:
-            self._absorb(chunk)
+            rows = ReplayRows(*(column[: chunk.steps].copy() for column in chunk.rows))
+            longer.append(chunk._replace(rows=rows))
             self._window.add(chunk, self._lanes)
             chunk = self.collector.collect(min(LOOK_STEPS, self._chunk_steps))
         if self.memory.averaging[5] < self._pushes:
             self.pipe.pause("chunk")
         self.pull()
+        for part in longer:  # θ_P has replaced the statistics, too
+            self._absorb(part)
         return chunk
 
     @property

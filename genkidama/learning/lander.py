@@ -59,8 +59,8 @@ def make_lean(environment: gymnasium.Env[Any, Any]) -> None:
 class LeanLander(LunarLander):
     """Gymnasium's lander with a leaner `step`.
 
-    Continuous actions, wind and rendering are left to Gymnasium's `step`, and so is an action that
-    is no int from 0 to 3.
+    Wind and rendering are left to Gymnasium's `step`, and so is an action that is no int from 0 to
+    3 or, with continuous actions, no array of two floats.
     """
 
     _position: Box2D.b2Vec2
@@ -69,15 +69,28 @@ class LeanLander(LunarLander):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         body = self.lander
-        if (
-            type(action) is not int
-            or not 0 <= action <= 3
-            or body is None
-            or self.continuous
-            or self.enable_wind
-            or self.render_mode is not None
-        ):
+        if body is None or self.enable_wind or self.render_mode is not None:
             return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
+        # The power of the main engine and of those at the sides, whose direction is the sign.
+        main = side = 0.0
+        if self.continuous:
+            if (
+                not isinstance(action, np.ndarray)
+                or action.shape != (2,)
+                or action.dtype.kind != "f"
+            ):
+                return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
+            up, aside = action.tolist()
+            if up > 0.0:
+                main = (min(up, 1.0) + 1.0) * 0.5
+            if abs(aside) > 0.5:
+                side = max(-1.0, min(aside, 1.0))
+        elif type(action) is not int or not 0 <= action <= 3:
+            return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
+        elif action == 2:
+            main = 1.0
+        elif action:
+            side = action - 2.0
         if body is not self._moving:  # since `reset`
             # Both show what the body holds at the moment when they are read.
             self._position, self._velocity = body.position, body.linearVelocity
@@ -85,23 +98,23 @@ class LeanLander(LunarLander):
         position, velocity = self._position, self._velocity
         random = self.np_random.random  # `uniform(-1, 1)` takes four times as long
         along, across = (-1.0 + 2.0 * random()) / SCALE, (-1.0 + 2.0 * random()) / SCALE
-        fuel = 0.0
-        if action:
+        if main or side:
             sin, cos = math.sin(body.angle), math.cos(body.angle)
-            if action == 2:
-                fuel, power = 0.3, MAIN_ENGINE_POWER
-                below = MAIN_ENGINE_Y_LOCATION / SCALE + 2 * along
-                x, y = sin * below - cos * across, -cos * below - sin * across
-                at = position.x + x, position.y + y
-            else:
-                fuel, power = 0.03, SIDE_ENGINE_POWER
-                away = 3 * across + (action - 2) * SIDE_ENGINE_AWAY / SCALE
-                x, y = sin * along - cos * away, -cos * along - sin * away
-                at = (
-                    position.x + x - sin * 17 / SCALE,
-                    position.y + y + cos * SIDE_ENGINE_HEIGHT / SCALE,
-                )
-            body.ApplyLinearImpulse((-x * power, -y * power), at, True)
+        if main:
+            below = MAIN_ENGINE_Y_LOCATION / SCALE + 2 * along
+            x, y = sin * below - cos * across, -cos * below - sin * across
+            force = -x * MAIN_ENGINE_POWER * main, -y * MAIN_ENGINE_POWER * main
+            body.ApplyLinearImpulse(force, (position.x + x, position.y + y), True)
+        if side:
+            away = 3 * across + math.copysign(1.0, side) * SIDE_ENGINE_AWAY / SCALE
+            x, y = sin * along - cos * away, -cos * along - sin * away
+            at = (
+                position.x + x - sin * 17 / SCALE,
+                position.y + y + cos * SIDE_ENGINE_HEIGHT / SCALE,
+            )
+            power = abs(side)
+            force = -x * SIDE_ENGINE_POWER * power, -y * SIDE_ENGINE_POWER * power
+            body.ApplyLinearImpulse(force, at, True)
         self.world.Step(1.0 / FPS, 6 * 30, 2 * 30)
         x = (position.x - _WIDTH) / _WIDTH
         y = (position.y - (self.helipad_y + LEG_DOWN / SCALE)) / _HEIGHT
@@ -116,7 +129,7 @@ class LeanLander(LunarLander):
             + 10 * right
         )
         before: float | None = self.prev_shaping
-        reward = (0.0 if before is None else shaping - before) - fuel
+        reward = (0.0 if before is None else shaping - before) - main * 0.3 - abs(side) * 0.03
         self.prev_shaping = shaping
         terminated = False
         if self.game_over or abs(x) >= 1.0:
@@ -148,8 +161,10 @@ def _plays_the_same() -> bool:
     """Tells whether the episodes of `_SEEDS` are equal to the bit; it takes a tenth of a second."""
     try:
         return all(
-            list(_episode(LunarLander(), seed)) == list(_episode(LeanLander(), seed))
+            list(_episode(LunarLander(continuous=moves), seed))
+            == list(_episode(LeanLander(continuous=moves), seed))
             for seed in _SEEDS
+            for moves in (False, True)
         )
     except Exception:  # another Gymnasium's may lack anything that a lean step reads
         return False
@@ -162,8 +177,10 @@ def _episode(lander: LunarLander, seed: int) -> Iterator[tuple[bytes, float, boo
     yield observation.tobytes(), 0.0, False
     terminated = False
     while not terminated:
-        action = lunar_lander.heuristic(lander, observation) if seed % 2 else draws.integers(4)
-        observation, reward, terminated, _, _ = lander.step(int(action))
+        action: Any = draws.uniform(-1.5, 1.5, 2) if lander.continuous else int(draws.integers(4))
+        if seed % 2:
+            action = lunar_lander.heuristic(lander, observation)
+        observation, reward, terminated, _, _ = lander.step(action)
         yield observation.tobytes(), float(reward), terminated
 
 

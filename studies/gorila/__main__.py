@@ -64,7 +64,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
         with Machines(condition, folder, limit) as machines:
             ours = BUNDLES[condition.contender].kind == "ours"
             run = (Ours if ours else rival)(machines, folder, _NEVER, 8.0 / condition.machines)
-            row |= run.run(limit, 0.0)
+            row |= run.run(limit)
         snapshots = run.snapshots()
         in_time = [one for one in snapshots if one.seconds <= options.seconds]
         in_steps = [one for one in snapshots if one.steps <= options.steps]

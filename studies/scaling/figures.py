@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.scaling.matrix import CONTENDERS, DISTURBANCES, TASKS, Condition, Row
+from studies.differences import interval, medians
+from studies.scaling.matrix import CONTENDERS, TASKS, Condition, Row
+
+#: Stands for a run that did not reach the goal where a ratio of two is drawn.
+_NEVER = 1e9
+
+#: So many single machines are measured at once.
+SIDE_BY_SIDE = 4
 
 
 def staleness(values: Sequence[int]) -> Row | None:
@@ -32,45 +39,6 @@ def traffic(counts: Sequence[tuple[float, int, int]]) -> Row:
         round((new - old) / (end - begin)) for new, old in zip(after, before, strict=True)
     )
     return {"sent": sent, "received": received}
-
-
-def returns_of(children: Iterable[str], exchanges: Iterable[Row]) -> list[tuple[float, float]]:
-    """When these children have pushed an episode, and its return, or the mean of those of a push.
-
-    Args:
-        children: their names.
-        exchanges: lines of a history, whose mean return is of all episodes from the beginning on.
-    """
-    children = set(children)
-    found: list[tuple[float, float]] = []
-    count, total = 0, 0.0
-    for line in exchanges:
-        new, sum_of_all = line["episodes"], line["episodes"] * (line["mean_return"] or 0.0)
-        if line["child"] in children and new > count:
-            found += [(line["time"], (sum_of_all - total) / (new - count))] * (new - count)
-        count, total = new, sum_of_all
-    return found
-
-
-def longest_fall(means: Iterable[tuple[float, float]], since: float, by: float = 20.0) -> float:
-    """The longest time for which the mean return was lower by more than `by` than at one moment.
-
-    Args:
-        means: seconds and the mean return in each, ascending.
-        since: that moment.
-        by: points.
-    """
-    before, longest = float("-inf"), 0.0
-    begin: float | None = None
-    for second, mean in means:
-        if second <= since:
-            before = mean
-        elif mean >= before - by:
-            begin = None
-        else:
-            begin = second if begin is None else begin
-            longest = max(longest, second - begin + 1.0)
-    return longest
 
 
 def training_means(
@@ -104,6 +72,7 @@ class Scaling:
     contender: str
     task: str
     machines: int
+    share: float
     disturbance: str
     link: str
     #: How many seeds were measured, and how many of them reached the goal in time.
@@ -113,7 +82,8 @@ class Scaling:
     #: median seed is such a one.
     seconds: float | None
     steps: float | None
-    #: Against the same contender's single machine with nothing in its way.
+    #: Against the same contender's single machine with nothing in its way; where there is none,
+    #: against the best one of all contenders.
     speed_up: float | None
     #: Each seed's, of those that reached the goal.
     speed_ups: tuple[float, ...]
@@ -124,8 +94,10 @@ class Scaling:
     #: One machine's steps to the goal by these: what is lost to staleness and averaging is missing
     #: here.
     learning: float | None
-    #: Against the best single machine of all contenders.
+    #: Against the best single machine of all contenders, and the lower end of a bootstrap interval
+    #: of 95 %.
     against_best: float | None
+    at_least: float | None
     #: Mean staleness of a push.
     staleness: float | None
     #: The least part of its share that a machine used, one that is slowed on purpose apart.
@@ -150,20 +122,27 @@ def scaling(rows: Iterable[Row]) -> list[Scaling]:
         for key, group in groups.items()
         if (key.link, key.disturbance, key.machines) == ("none", "none", 1)
     }
-    best: dict[tuple[str, float], float] = {}
-    for (_, task, share), group in alone.items():
-        seconds = _median_passage(group, "seconds")
-        if seconds is not None:
-            best[task, share] = min(seconds, best.get((task, share), seconds))
+    best: dict[tuple[str, float], list[Row]] = {}
+    for (_, task, share), group in sorted(alone.items(), key=lambda one: _typical(one[1])):
+        best.setdefault((task, share), group)
     order = list(CONTENDERS)
-    return [
-        _one(
-            group,
-            alone.get((key.contender, key.task, key.share), []),
-            best.get((key.task, key.share)),
-        )
-        for key, group in sorted(groups.items(), key=lambda one: (order.index(one[0][0]), one[0]))
-    ]
+    found = []
+    for key, group in groups.items():
+        fastest = best.get((key.task, key.share), [])
+        own = alone.get((key.contender, key.task, key.share), fastest)
+        found.append((key, _one(group, own, fastest)))
+    found.sort(key=lambda one: (*map(_place, (list(TASKS), order), one[0][1::-1]), one[0]))
+    return [one for _, one in found]
+
+
+def _place(order: list[str], name: str) -> int:
+    """Where a name stands; what is measured no longer comes last."""
+    return order.index(name) if name in order else len(order)
+
+
+def _typical(group: list[Row]) -> float:
+    """The median seconds to the goal; infinite if most runs did not reach it."""
+    return float(median(_passages(group, "seconds")))
 
 
 class _Key(NamedTuple):
@@ -181,7 +160,7 @@ class _Key(NamedTuple):
         return cls(*(getattr(condition, name) for name in cls._fields))
 
 
-def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
+def _one(group: list[Row], alone: list[Row], best: list[Row]) -> Scaling:
     row = group[0]
     n: int = row["machines"]
     seconds, steps = (_median_passage(group, name) for name in ("seconds", "steps"))
@@ -189,13 +168,14 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
     speed_up = _ratio(seconds_alone, seconds)
     rate, rate_alone = _rate(group), _rate(alone)
     pace = _ratio(rate, None if rate_alone is None else n * rate_alone)
-    slowed = DISTURBANCES[row["disturbance"]].slow < 1.0
+    slowed = row["disturbance"].startswith("slow")
     stale = [row["staleness"]["mean"] for row in group if row.get("staleness")]
     passages = sorted(_passages(group, "seconds"))
     return Scaling(
         row["contender"],
         Condition.of(row).task,
         n,
+        row["share"],
         row["disturbance"],
         row["link"],
         seeds=len(group),
@@ -211,7 +191,8 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
         efficiency=None if speed_up is None else speed_up / n,
         pace=pace,
         learning=_ratio(steps_alone, steps),
-        against_best=_ratio(best, seconds),
+        against_best=_ratio(_median_passage(best, "seconds"), seconds),
+        at_least=_at_least(best, group),
         staleness=fmean(stale) if stale else None,
         use=min(min(row["use"][1:] if slowed else row["use"]) for row in group),
         least=_finite(passages[0]),
@@ -223,6 +204,13 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
             "cpu",
         ),
     )
+
+
+def _at_least(best: list[Row], group: list[Row]) -> float | None:
+    """The lower end of the interval of how many times as soon; None with less than three seeds."""
+    samples = [np.minimum(_passages(one, "seconds"), _NEVER) for one in (best, group)]
+    ends = interval(samples, lambda slow, fast: medians(slow) / medians(fast))
+    return None if ends is None else ends[0]
 
 
 def _median_of(group: list[Row], name: str) -> float | None:
@@ -256,49 +244,26 @@ def _median_passage(group: list[Row], name: str) -> float | None:
     return _finite(float(median(_passages(group, name))))
 
 
-def tasks(found: Iterable[Scaling]) -> str:
-    """A Markdown table of what was measured with the parent's bytes counted; "" without any."""
+def table(found: Iterable[Scaling]) -> str:
+    """A Markdown table of all conditions."""
+    head = (
+        "| task, goal | | machines | | solved | seconds, median | least–most | steps | pace "
+        "| learning | over the best one (from) | kB/s to the parent | kB/s from it "
+        "| parent's cores | stale | use |"
+    )
     lines = [
         f"| {TASKS[one.task].environment}, {TASKS[one.task].goal:g} | {one.contender} "
-        f"| {one.machines} | {_words(one)} | {one.reached} of {one.seeds} | {_number(one.seconds)} "
+        f"| {one.machines}{'' if one.share == 0.1 else f' × {one.share:g} cores'} "
+        f"| {', '.join(word for word in (one.disturbance, one.link) if word != 'none')} "
+        f"| {one.reached} of {one.seeds} | {_number(one.seconds)} "
         f"| {_number(one.least)}–{_number(one.most)} | {_number(one.steps, ',.0f')} "
+        f"| {_number(one.pace, '.2f')} | {_number(one.learning, '.2f')} "
+        f"| {_number(one.against_best)} ({_number(one.at_least)}) "
         f"| {_number(one.received, ',.0f', 1e-3)} | {_number(one.sent, ',.0f', 1e-3)} "
-        f"| {_number(one.parent_cpu, '.3f')} | {one.use:.2f} |"
-        for one in sorted(found, key=lambda one: list(TASKS).index(one.task))
-        if one.sent is not None
+        f"| {_number(one.parent_cpu, '.3f')} | {_number(one.staleness)} | {one.use:.2f} |"
+        for one in found
     ]
-    head = (
-        "| task, goal | | machines | | solved | seconds, median | least–most | steps "
-        "| kB/s to the parent | kB/s from it | parent's cores | use |"
-    )
-    return _markdown(head, lines)
-
-
-def falls(rows: Iterable[Row]) -> str:
-    """A Markdown table of the runs in which half of the machines were alone; "" without any."""
-    lines = [
-        f"| {row['contender']}, {Condition.of(row).task} | {row['machines']} | {row['seed']} "
-        f"| {[mean for second, mean in row['means'] if second <= row['alone'][1]][-1]:.0f} "
-        f"| {min(mean for second, mean in row['means'] if second > row['alone'][1]):.0f} "
-        f"| {longest_fall(row['means'], row['alone'][1]):g} |"
-        for row in rows
-        if row.get("means")
-    ]
-    head = (
-        "| half alone for a minute | machines | seed | mean of the others at the return "
-        "| least after it | seconds more than 20 below |"
-    )
-    return _markdown(head, lines)
-
-
-def _markdown(head: str, lines: list[str]) -> str:
-    """A table after an empty line; "" without any lines."""
-    rule = "|" + "---|" * (head.count("|") - 1)
-    return "\n".join(["", head, rule, *lines, ""]) if lines else ""
-
-
-def _words(one: Scaling) -> str:
-    return ", ".join(word for word in (one.disturbance, one.link) if word != "none")
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines, ""])
 
 
 def _number(value: float | None, form: str = ".1f", unit: float = 1.0) -> str:
@@ -308,8 +273,8 @@ def _number(value: float | None, form: str = ".1f", unit: float = 1.0) -> str:
 def remaining(left: Sequence[Condition], done: Iterable[Row]) -> float:
     """Seconds that the rest of a plan will probably take.
 
-    A run takes as long as those like it did; as those with as many machines; or else its task's
-    limit.
+    A run takes as long as those like it did; as those with as many machines; or else a minute and
+    its task's limit by the machines.
 
     Args:
         left: what is still to be measured.
@@ -323,7 +288,9 @@ def remaining(left: Sequence[Condition], done: Iterable[Row]) -> float:
     for condition in left:
         first, second = _likes(condition)
         walls = alike.get(first) or alike.get(second)
-        total += fmean(walls) if walls else TASKS[condition.task].limit
+        limit = TASKS[condition.task].limit / condition.machines
+        seconds = fmean(walls) if walls else 60.0 + limit
+        total += seconds / (SIDE_BY_SIDE if condition.shares_computer else 1)
     return total
 
 

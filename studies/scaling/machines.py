@@ -15,7 +15,7 @@ from types import TracebackType
 import genkidama
 from studies.groups import Group
 from studies.scaling.links import Network
-from studies.scaling.matrix import DISTURBANCES, LINKS, Condition, Row, cuts, shares
+from studies.scaling.matrix import DISTURBANCES, LINKS, Condition, Row, churn, cuts, shares
 
 ROOT = Path(genkidama.__file__).resolve().parent.parent
 
@@ -42,8 +42,13 @@ class Machines:
         self._processes: list[subprocess.Popen[bytes]] = []
         #: Seconds since the beginning, and who is cut off from then on.
         self.plan: list[tuple[float, list[int]]] = []
-        if DISTURBANCES[condition.disturbance].cuts:
-            self.plan = cuts(condition.machines, limit, random.Random(condition.seed))
+        #: Who leaves when, and who is back.
+        self.churn: list[tuple[float, int, int | None]] = []
+        disturbance, rng = DISTURBANCES[condition.disturbance], random.Random(condition.seed)
+        if disturbance.cuts:
+            self.plan = cuts(condition.machines, limit, rng)
+        if disturbance.churn:
+            self.churn = churn(condition.machines, limit, rng)
         self._begun = [0.0] * len(self.shares)
         self._used = [0.0] * len(self.shares)
         self._throttled = [0] * len(self.shares)
@@ -115,10 +120,10 @@ class Machines:
         lines = (self._folder / f"{name}.log").read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
-    def has_said(self, name: str, word: str) -> bool:
-        """Whether a process has written this word."""
+    def said(self, name: str, word: str) -> int:
+        """How often the processes of this name have written a word."""
         path = self._folder / f"{name}.log"
-        return path.exists() and word in path.read_text(errors="replace")
+        return path.read_text(errors="replace").count(word) if path.exists() else 0
 
     def begin(self) -> float:
         """All get their shares now, and go on if they were stopped. Returns the time, Unix."""

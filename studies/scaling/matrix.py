@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from itertools import product
 from random import Random
 from typing import Any
@@ -16,8 +17,16 @@ Row = dict[str, Any]
 _COMMON = {"optimizer.schedule": "constant", "child.cores": 1}
 
 
-#: Every child learns by itself, with the settings of `lunarlander.toml`.
-_LEARNS = {"parent.rule": "blend", "child.exchange": "free", "child.exchange_seconds": 0.5}
+#: Every child learns by itself, with the settings of its task's example.
+_LEARNS = {
+    "parent.rule": "blend",
+    "parent.rule_options": {},
+    "child.exchange": "free",
+    "child.exchange_seconds": 0.5,
+}
+
+#: A parent that is a copy of its one child.
+_COPIES = {**_LEARNS, "parent.alpha": 1.0, "child.beta": 0.0}
 
 #: What `lunarlander.toml` was before children only acted in it.
 _BLEND = {
@@ -28,29 +37,27 @@ _BLEND = {
     "optimizer.learning_rate": 5e-4,
 }
 
-#: The rate falls with the steps of all machines, and so at the same step for any number of them.
-_AVERAGE = {"optimizer.schedule": "linear", "stop.steps": 450_000}
+_AVERAGING = "lunarlander/averaging.toml"
 
-#: The best settings that are known for one machine that learns by itself.
+#: The rate falls with the steps of all machines, and so at the same step for any number of them.
+_AVERAGE = {"optimizer.schedule": "linear"}
+
+#: The best settings that are known for one machine that learns by itself, in this loop.
 _ALONE = {
     **_AVERAGE,
+    **_COPIES,
     "environment.lanes": 8,
     "algorithm.batch_size": 1024,
     "algorithm.epochs": 4,
     "algorithm.minibatch_size": 64,
     "algorithm.normalize_advantages": True,
     "optimizer.learning_rate": 7e-4,
-    "parent.rule": "blend",
-    "parent.alpha": 1.0,
-    "child.beta": 0.0,
-    "child.exchange": "free",
-    "child.exchange_seconds": 0.5,
 }
 
 _CUT_SECONDS = 20.0
 
-#: How long children are alone, and how long a run goes on when they are back.
-_ALONE_SECONDS, AFTER_SECONDS = 60.0, 45.0
+#: With `churn` a machine leaves so often, and is back as long afterwards.
+_CHURN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,8 @@ class Contender:
 
     #: Who runs it: `ours`, `ddp`, `flower` or `sb3`.
     kind: str
-    #: The experiment below `examples/`, and its settings that differ.
-    experiment: str = "lunarlander/lunarlander.toml"
+    #: The experiment below `examples/`, "" for the task's own; and its settings that differ.
+    experiment: str = ""
     settings: Mapping[str, Any] | None = None
     #: Whether one machine has the shares of all n: no network, the upper bound.
     together: bool = False
@@ -73,9 +80,6 @@ class Contender:
     #: What people read in tables and pictures.
     title: str = ""
 
-    #: Whether it learns any task, and not LunarLander alone.
-    any_task: bool = False
-
     def overrides(self) -> dict[str, Any]:
         """The settings that differ from the experiment's file, by their dotted keys."""
         return {**_COMMON, **(self.settings or {})}
@@ -83,54 +87,32 @@ class Contender:
 
 #: Variants of ours, then the peers. A new variant is one line.
 CONTENDERS: dict[str, Contender] = {
-    "experience": Contender("ours", title="Genkidama, children act, one learner", any_task=True),
+    "experience": Contender("ours", title="Genkidama, children act, one learner"),
     "alone": Contender(
         "ours",
-        settings={**_LEARNS, "parent.alpha": 1.0, "child.beta": 0.0},
+        settings=_COPIES,
         machines=(1,),
         title="Genkidama, one machine that learns by itself",
     ),
-    "average": Contender(
-        "ours",
-        "lunarlander/averaging.toml",
-        _AVERAGE,
-        title="Genkidama, averaging in chunks",
-        any_task=True,
+    "average": Contender("ours", _AVERAGING, _AVERAGE, title="Genkidama, averaging in chunks"),
+    "average-constant": Contender(
+        "ours", _AVERAGING, machines=(8,), title="Genkidama, averaging at a constant rate"
     ),
     "average-half": Contender(
         "ours",
-        "lunarlander/averaging.toml",
+        _AVERAGING,
         {**_AVERAGE, "parent.encoding": "float16"},
         machines=(8,),
         title="Genkidama, averaging in chunks, float16",
-        any_task=True,
-    ),
-    "average-blend": Contender(
-        "ours",
-        "lunarlander/averaging.toml",
-        {**_AVERAGE, "parent.rule": "blend"},
-        machines=(8,),
-        title="Genkidama, averaging in chunks by a blend",
     ),
     "alone-tuned": Contender(
         "ours",
-        "lunarlander/averaging.toml",
+        _AVERAGING,
         _ALONE,
         machines=(1,),
         title="Genkidama, one machine with its best settings",
     ),
     "blend": Contender("ours", settings=_BLEND, machines=(1, 8), title="Genkidama, blend"),
-    "difference": Contender(
-        "ours",
-        settings={
-            **_LEARNS,
-            "parent.rule": "difference",
-            "parent.alpha": 1.0,
-            "parent.rule_options": {"children_power": -0.5},
-        },
-        machines=(8,),
-        title="Genkidama, differences, α = 1/√n",
-    ),
     "gradient": Contender(
         "ours",
         settings={"parent.rule": "gradient", "child.exchange": "update"},
@@ -150,12 +132,6 @@ CONTENDERS: dict[str, Contender] = {
         divided=True,
         machines=(1, 8),
         title="torch.distributed, one batch for all",
-    ),
-    "ddp-each": Contender(
-        "ddp", settings=_LEARNS, machines=(8,), title="torch.distributed, a batch each"
-    ),
-    "flower": Contender(
-        "flower", settings=_LEARNS, machines=(8,), title="Flower, FedAvg, a batch a round"
     ),
     "flower-long": Contender(
         "flower",
@@ -215,38 +191,67 @@ class Task:
     margin: float
     #: Seconds of learning at most, unless told otherwise.
     limit: float
+    #: Its example below `examples/`, by which a learner learns, and what differs from that.
+    experiment: str
+    own: Mapping[str, Any] = field(default_factory=dict)
+    #: What differs from `averaging.toml` for those that average, by dotted keys.
+    average: Mapping[str, Any] = field(default_factory=dict)
+    #: Steps of all machines with which the rate of those falls to its end.
+    steps: int = 450_000
     #: Of returns, against LunarLander's.
     scale: float = 1.0
     #: Seconds between two snapshots, times the number of machines.
     every: float = 8.0
-    #: Of a core, for each machine, unless told otherwise.
-    share: float = 0.1
-    #: What differs from `averaging.toml` for those that average, by dotted keys.
-    average: Mapping[str, Any] = field(default_factory=dict)
-    #: The experiment of `experience` below `examples/`, and what differs from it.
-    experiment: str = ""
-    experience: Mapping[str, Any] = field(default_factory=dict)
-    #: Modules that a child may import for it.
+    #: Modules that a child may import for it, and one that takes an installation of its own.
     allow: tuple[str, ...] = ()
+    module: str = ""
+    #: `environment.options` of one child whose physics differ.
+    physics: Mapping[str, Any] = field(default_factory=dict)
 
 
-_BREAKOUT = {"algorithm.entropy_coefficient": 0.01, "algorithm.normalize_advantages": True}
+_NORMAL = {
+    "environment.normalize_observations": True,
+    "environment.normalize_rewards": True,
+    "environment.reward_scale": 1.0,
+    "algorithm.gae_lambda": 0.95,
+}
+#: As `genkidama init` writes it for tasks without an example.
+_INIT = {
+    **_NORMAL,
+    "algorithm.batch_size": 1024,
+    "algorithm.epochs": 10,
+    "algorithm.minibatch_size": 128,
+    "optimizer.learning_rate": 1e-3,
+    "parent.rule_options": {},
+}
+_ACROBOT = {"algorithm.gamma": 0.99, "algorithm.entropy_coefficient": 0.01}
+_HOPPER = {"algorithm.gamma": 0.999}
 
 _FIRST_TASK = "lunarlander"
 
+#: Of each task of the study; LunarLander has more.
+_SEEDS = 5
+
 TASKS: dict[str, Task] = {
-    "lunarlander": Task("LunarLander-v3", goal=200.0, margin=30.0, limit=600.0),
+    "lunarlander": Task(
+        "LunarLander-v3",
+        goal=200.0,
+        margin=30.0,
+        limit=600.0,
+        experiment="lunarlander/lunarlander.toml",
+        physics={"gravity": -6.0},
+    ),
     "cartpole": Task(
         "CartPole-v1",
         goal=475.0,
         margin=15.0,
         limit=180.0,
+        experiment="cartpole/cartpole.toml",
         average={
             "environment.reward_scale": 1.0,
             "algorithm.gamma": 0.98,
             "algorithm.gae_lambda": 0.9,
         },
-        experiment="cartpole/cartpole.toml",
     ),
     "breakout": Task(
         "minatar.gym:BaseEnv",
@@ -254,9 +259,15 @@ TASKS: dict[str, Task] = {
         margin=1.0,
         scale=0.035,
         every=24.0,
-        limit=300.0,
+        limit=900.0,
+        experiment="minatar/breakout.toml",
+        own={
+            "parent.rule": "experience",
+            "child.backend": "hogwild",
+            "environment.lanes": 16,
+            "algorithm.batch_size": 2048,
+        },
         average={
-            **_BREAKOUT,
             "environment.options": {"game": "breakout", "use_minimal_action_set": True},
             "environment.reward_scale": 1.0,
             "network.name": "convolutional",
@@ -266,23 +277,44 @@ TASKS: dict[str, Task] = {
             "network.activation": "relu",
             "algorithm.gamma": 0.99,
             "algorithm.gae_lambda": 0.95,
-            "stop.steps": 5_000_000,
+            "algorithm.entropy_coefficient": 0.01,
         },
-        experiment="minatar/breakout.toml",
-        experience={
-            "parent.rule": "experience",
-            "child.backend": "hogwild",
-            "environment.lanes": 16,
-            "algorithm.batch_size": 2048,
-        },
+        steps=5_000_000,
         allow=("minatar",),
     ),
     "continuous": Task(
         "LunarLanderContinuous-v3",
         goal=200.0,
         margin=30.0,
-        limit=600.0,
+        every=32.0,
+        limit=900.0,
         experiment="lunarlander/continuous.toml",
+        steps=1_000_000,
+        physics={"gravity": -6.0},
+    ),
+    "acrobot": Task(
+        "Acrobot-v1",
+        goal=-100.0,
+        margin=8.0,
+        scale=0.4,
+        every=4.0,
+        limit=300.0,
+        experiment="cartpole/cartpole.toml",
+        own={**_INIT, **_ACROBOT},
+        average={**_NORMAL, **_ACROBOT},
+    ),
+    "hopper": Task(
+        "Hopper-v5",
+        goal=1500.0,
+        margin=200.0,
+        scale=8.0,
+        every=32.0,
+        limit=900.0,
+        experiment="cartpole/cartpole.toml",
+        own={**_INIT, **_HOPPER},
+        average={**_NORMAL, **_HOPPER},
+        steps=1_000_000,
+        module="mujoco",
     ),
 }
 
@@ -291,24 +323,25 @@ TASKS: dict[str, Task] = {
 class Disturbance:
     """What goes wrong."""
 
-    #: Machine 0 gets this part of its share.
-    slow: float = 1.0
+    #: Machine 0 gets this many times its share, and the others so many times theirs.
+    first: float = 1.0
+    rest: float = 1.0
     #: Whether a random half of the machines is cut off once a minute, at a random moment.
     cuts: bool = False
-    #: Whether the second half of the machines joins later.
-    late: bool = False
-    #: Whether the second half of the machines is cut off once for a minute. Then the run has no
-    #: goal: it goes on for a while after that.
-    alone: bool = False
+    #: Whether a random machine leaves every ten seconds, and is back ten seconds later.
+    churn: bool = False
+    #: Whether the environment of child 0 has other physics than that which is judged.
+    physics: bool = False
 
 
 DISTURBANCES: dict[str, Disturbance] = {
     "none": Disturbance(),
-    "slow10": Disturbance(slow=0.1),
-    "slow100": Disturbance(slow=0.01),
+    "slow10": Disturbance(first=0.1),
+    "slow100": Disturbance(first=0.01),
+    "unequal": Disturbance(first=10.0, rest=0.5),
     "cuts": Disturbance(cuts=True),
-    "late": Disturbance(late=True),
-    "alone": Disturbance(alone=True),
+    "churn": Disturbance(churn=True),
+    "physics": Disturbance(physics=True),
 }
 
 
@@ -328,6 +361,7 @@ class Link:
 LINKS: dict[str, Link | None] = {
     "none": None,
     "ethernet": Link(100.0, 1.0),
+    "delay": Link(100.0, 20.0),
     "wifi": Link(20.0, 20.0, 0.01),
     "internet": Link(5.0, 80.0),
 }
@@ -351,6 +385,11 @@ class Condition:
         """The condition under which a row was measured."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__ if name in row})
 
+    @property
+    def shares_computer(self) -> bool:
+        """Whether it leaves room for others like it: one machine that learns by itself."""
+        return self.machines == 1 and self.share <= 0.1 and self.contender.startswith("alone")
+
     def __str__(self) -> str:
         extra = [word for word in (self.disturbance, self.link) if word != "none"]
         if self.task != _FIRST_TASK:
@@ -369,30 +408,31 @@ class Condition:
 def settings_of(condition: Condition) -> tuple[str, dict[str, Any]]:
     """The experiment's file below `examples/`, and what differs from it by dotted keys."""
     contender, task = contender_of(condition.contender), TASKS[condition.task]
-    settings = {**contender.overrides(), "seed": condition.seed}
+    averages = contender.experiment == _AVERAGING
+    own = {} if contender.experiment else task.own
+    settings = {**(task.average if averages else own), **contender.overrides()}
+    settings["seed"] = condition.seed
+    if averages:
+        settings["stop.steps"] = task.steps
     if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
         settings["algorithm.start_steps"] = 512 // condition.machines
-    file = contender.experiment
     if condition.task != _FIRST_TASK:
-        average = condition.contender != "experience"
-        file = file if average else task.experiment
-        settings |= task.average if average else task.experience
         settings["environment.id"] = task.environment
     if contender.together:
         settings["child.cores"] = math.ceil(condition.machines * condition.share)
-    if DISTURBANCES[condition.disturbance].alone:
-        settings["stop.window"] = 1_000_000  # the mean of all episodes tells the sum of each push
-        if "stop.steps" in settings:
-            settings["stop.steps"] *= 3  # nothing but the time ends it
-    return file, settings
+    if DISTURBANCES[condition.disturbance].physics:
+        other = {f"environment.options.{key}": value for key, value in task.physics.items()}
+        settings["children"] = [{"name": "child-0", "settings": other}]
+    return contender.experiment or task.experiment, settings
 
 
 def shares(condition: Condition) -> list[float]:
     """The share of each control group, in cores: one a machine, or one for all together."""
     if contender_of(condition.contender).together:
         return [condition.share * condition.machines]
-    slow = DISTURBANCES[condition.disturbance].slow
-    return [condition.share * slow] + [condition.share] * (condition.machines - 1)
+    disturbance = DISTURBANCES[condition.disturbance]
+    rest = [condition.share * disturbance.rest] * (condition.machines - 1)
+    return [condition.share * disturbance.first, *rest]
 
 
 def problem(condition: Condition, cores: int) -> str | None:
@@ -402,22 +442,29 @@ def problem(condition: Condition, cores: int) -> str | None:
         condition: what is to be measured.
         cores: of this machine.
     """
-    asked = condition.share * condition.machines
+    asked = sum(shares(condition))
     name = f"{condition.contender}, {condition.machines} machines, {condition.disturbance}"
-    if condition.task != _FIRST_TASK and not contender_of(condition.contender).any_task:
-        able = " ".join(name for name, one in CONTENDERS.items() if one.any_task)
+    kind, task = contender_of(condition.contender).kind, TASKS[condition.task]
+    if condition.task != _FIRST_TASK and kind != "ours":
+        able = " ".join(name for name, one in CONTENDERS.items() if one.kind == "ours")
         return f"{condition.contender}: it learns {_FIRST_TASK} only; take --contenders {able}"
+    if task.module and find_spec(task.module) is None:
+        return (
+            f"{task.environment}: takes {task.module}, which this interpreter lacks; run the study "
+            "with benchmarks/.venv/bin/python after make peers, or leave it out with --tasks"
+        )
     if asked > 0.9 * cores:
         return (
-            f"{name}: {condition.machines} × {condition.share:g} cores are {asked:g}, and this "
-            f"machine has {cores}, a tenth of them for the parent; take a smaller --share or "
-            "fewer --machines"
+            f"{name}: the shares are {asked:g} cores, and this machine has {cores}, a tenth of "
+            "them for the parent; take a smaller --share or fewer --machines"
         )
     if min(shares(condition)) < 0.001:
         return f"{name}: a share below 0.001 cores; take a larger --share"
     disturbance = DISTURBANCES[condition.disturbance]
-    if (disturbance.cuts or disturbance.alone) and LINKS[condition.link] is None:
+    if disturbance.cuts and LINKS[condition.link] is None:
         return f"{name}: the loopback cannot be cut; take --links ethernet"
+    if disturbance.physics and not task.physics:
+        return f"{name}: {task.environment} has no other physics; take --tasks lunarlander"
     return None
 
 
@@ -429,7 +476,7 @@ def makes_sense(condition: Condition) -> bool:
         return False
     if contender.together:
         return condition.disturbance == "none" and condition.link == "none"
-    if contender.kind != "ours" and (disturbance.cuts or disturbance.late or disturbance.alone):
+    if contender.kind != "ours" and (disturbance.cuts or disturbance.churn or disturbance.physics):
         return False  # a group of torch.distributed's is fixed, and Flower waits for its minimum
     return condition.disturbance == "none" or condition.machines > 1
 
@@ -440,7 +487,7 @@ def plan(
     seeds: Iterable[int],
     disturbances: Iterable[str] = ("none",),
     links: Iterable[str] = ("none",),
-    share: float | None = None,
+    share: float = 0.1,
     tasks: Iterable[str] = (_FIRST_TASK,),
 ) -> list[Condition]:
     """All runs, in their order: every seed goes round all conditions before the next one.
@@ -454,7 +501,7 @@ def plan(
         seeds: of the runs.
         disturbances: keys of `DISTURBANCES`.
         links: keys of `LINKS`.
-        share: of a core, for each machine; None takes each task's own.
+        share: of a core, for each machine.
         tasks: keys of `TASKS`.
     """
     own = {name: contender_of(name).machines for name in contenders}
@@ -468,7 +515,7 @@ def plan(
     order = []
     for position, seed in enumerate(seeds):
         these = [
-            Condition(contender, n, seed, disturbance, link, share or TASKS[task].share, task)
+            Condition(contender, n, seed, disturbance, link, share, task)
             for task, link, disturbance, n, contender in product(
                 tasks, links, disturbances, turns, contenders
             )
@@ -476,6 +523,46 @@ def plan(
         ]
         order += these[::-1] if position % 2 else these
     return [condition for condition in order if makes_sense(condition)]
+
+
+#: What the study measures of each task, with how many machines.
+_CELLS = (
+    ("alone", 1),
+    ("alone-tuned", 1),
+    ("average", 4),
+    ("average", 8),
+    ("experience", 4),
+    ("experience", 8),
+)
+
+
+def study(tasks: Sequence[str], seeds: Iterable[int]) -> list[Condition]:
+    """The runs of the six tasks, and of LunarLander's links and unequal machines; seed by seed.
+
+    One machine of 1 core is what a laptop among boards is compared with.
+
+    Args:
+        tasks: keys of `TASKS`.
+        seeds: from 1 on. Beyond the fifth they are LunarLander's alone, without unequal machines.
+    """
+    found: list[Condition] = []
+    for seed in seeds:
+        all_of_it = seed <= _SEEDS
+        those = [one for one in tasks if all_of_it or one == _FIRST_TASK]
+        cells = [Condition(name, n, seed, task=one) for one in those for name, n in _CELLS]
+        if _FIRST_TASK in tasks:
+            links = [
+                ("none", "delay"),
+                ("none", "wifi"),
+                ("none", "internet"),
+                ("cuts", "ethernet"),
+            ]
+            cells += [Condition("average", 8, seed, *way) for way in links]
+        if _FIRST_TASK in tasks and all_of_it:
+            cells += [Condition("average", 8, seed, one) for one in ("unequal", "churn", "physics")]
+            cells.append(Condition("alone-tuned", 1, seed, share=1.0))
+        found += sorted(cells, key=lambda one: not one.shares_computer)
+    return found
 
 
 def cuts(machines: int, limit: float, rng: Random) -> list[tuple[float, list[int]]]:
@@ -499,9 +586,18 @@ def cuts(machines: int, limit: float, rng: Random) -> list[tuple[float, list[int
     return found
 
 
-def alone(machines: int, at: float) -> list[tuple[float, list[int]]]:
-    """When links are cut and mended if the second half is cut off once, from this second on."""
-    return [(at, list(range(machines // 2, machines))), (at + _ALONE_SECONDS, [])]
+def churn(machines: int, limit: float, rng: Random) -> list[tuple[float, int, int | None]]:
+    """Seconds, the machine that leaves then, and the one that left before and is back.
+
+    Args: as for `cuts`.
+    """
+    found: list[tuple[float, int, int | None]] = []
+    gone: int | None = None
+    for turn in range(1, int(limit / _CHURN_SECONDS)):
+        leaves = rng.choice([machine for machine in range(machines) if machine != gone])
+        found.append((turn * _CHURN_SECONDS, leaves, gone))
+        gone = leaves
+    return found
 
 
 def missing(wanted: Iterable[Condition], rows: Iterable[Row]) -> list[Condition]:

@@ -1,4 +1,4 @@
-"""One run of a Parent and its Children, as real processes with real websockets.
+"""One run of a Parent and its Children, as real processes with real websockets; the row of any run.
 
 The children start unheld, since a tenth of a core imports torch for half a minute. A child gets its
 share when it is about to join, and is frozen when it has, until all have joined. Then all get their
@@ -7,24 +7,26 @@ shares, go on, and the time begins.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.judging import Snapshot
+from benchmarks.judging import Judge, Snapshot, first
 from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies.scaling.figures import returns_of, staleness, traffic, training_means
-from studies.scaling.machines import ROOT, Machines
-from studies.scaling.matrix import DISTURBANCES, TASKS, Condition, Row, settings_of
+from studies.scaling.figures import staleness, traffic
+from studies.scaling.machines import ROOT, Machines, folder_for
+from studies.scaling.matrix import TASKS, Condition, Row, contender_of, settings_of
 
 #: All children must have joined by then.
 _START_SECONDS = 300.0
@@ -32,8 +34,8 @@ _START_SECONDS = 300.0
 #: So many children start side by side.
 _STARTING = 2
 
-#: Runs the parent and the children.
-INTERPRETER = sys.executable
+#: A child logs this word when it has built its network and is about to join.
+_READY = "training"
 
 #: How often the history is read, while children join and while they train.
 _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
@@ -65,6 +67,7 @@ class Ours:
         self._port = free_port()
         #: When each child has joined first, in Unix seconds.
         self._joined: dict[str, float] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._exchanges: list[Row] = []
         self._refused = 0
         #: Since then, in seconds of a monotonic clock, the bytes sent and received by the parent.
@@ -83,33 +86,26 @@ class Ours:
             }
         )
 
-    def run(self, limit: float, late: float) -> Row:
-        """Trains, and returns what is known of it without judging its snapshots.
-
-        Args:
-            limit: seconds of learning at most.
-            late: seconds after which the second half joins, if it joins late.
-        """
-        condition = self._machines.condition
+    def run(self, limit: float) -> Row:
+        """Trains for so many seconds at most, and returns what is known of it without judging its
+        snapshots."""
         file = self._out.with_suffix(".toml")
         file.write_text(self._experiment.to_toml())
-        command = [INTERPRETER, "-m", "genkidama.parent", str(file), "--until-eof"]
+        command = [sys.executable, "-m", "genkidama.parent", str(file), "--until-eof"]
         command += ["--listen", f"0.0.0.0:{self._port}", "--out", str(self._out)]
         command += ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
         self._parent = self._machines.start_beside(command, "parent")
         machines = range(len(self._machines.shares))
-        is_late = DISTURBANCES[condition.disturbance].late
-        first = machines[: max(1, len(machines) // 2)] if is_late else machines
         # Not all at once: a parent that gets no time on the CPU says too late who has joined.
-        for start in range(0, len(first), _STARTING):
-            together = list(first[start : start + _STARTING])
+        for start in range(0, len(machines), _STARTING):
+            together = list(machines[start : start + _STARTING])
             for machine in together:
                 self._start_child(machine)
             self._wait_for(together)
         self.begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
         self._count()
-        self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
+        self._train(limit)
         seconds = time.time() - self.begin
         row = {
             "seconds": seconds,
@@ -121,15 +117,6 @@ class Ours:
         self._parent.wait()
         self._read()
         last: Row = self._exchanges[-1] if self._exchanges else {}
-        if DISTURBANCES[condition.disturbance].alone:
-            others = returns_of(map(_name, range(condition.machines // 2)), self._exchanges)
-            moments = range(1, int(seconds) + 1)
-            means = training_means(others, [self.begin + moment for moment in moments])
-            row["means"] = [
-                (moment, round(mean, 1))
-                for moment, mean in zip(moments, means, strict=True)
-                if mean is not None
-            ]
         return {
             **row,
             **{key: last.get(key) for key in ("steps", "episodes", "version")},
@@ -155,10 +142,11 @@ class Ours:
 
     def _start_child(self, machine: int) -> None:
         url = f"ws://{self._machines.network.parents_address(machine)}:{self._port}"
-        command = [INTERPRETER, "-m", "genkidama.child", "--parent", url, "--until-eof"]
+        command = [sys.executable, "-m", "genkidama.child", "--parent", url, "--until-eof"]
         for module in TASKS[self._machines.condition.task].allow:
             command += ["--allow", module]
-        self._machines.start(machine, [*command, "--name", _name(machine)], _name(machine))
+        name = _name(machine)
+        self._children[machine] = self._machines.start(machine, [*command, "--name", name], name)
 
     def _wait_for(self, machines: list[int]) -> None:
         """Waits until they have joined, and freezes each at once."""
@@ -170,7 +158,7 @@ class Ours:
             # It has built its network and is about to join. The history says so a quarter of a
             # second later: its cores do not run free until then.
             for machine in set(waiting) - ready:
-                if self._machines.has_said(_name(machine), "training"):
+                if self._machines.said(_name(machine), _READY):
                     self._machines.groups[machine].hold(self._machines.shares[machine])
                     ready.add(machine)
             for machine in [one for one in waiting if _name(one) in self._joined]:
@@ -179,26 +167,31 @@ class Ours:
             self._check(waiting, deadline)
             time.sleep(_JOINING_SECONDS)
 
-    def _train(self, limit: float, late: float, waiting: list[int]) -> None:
+    def _train(self, limit: float) -> None:
         """Returns when the parent has ended the run, or the time is over."""
         assert self._parent is not None
-        started: list[int] = []
+        churn = list(self._machines.churn)
+        back: dict[int, int] = {}
         while self._parent.poll() is None and (now := time.time() - self.begin) < limit:
             self._read()
             self._machines.disturb(now)
             if time.monotonic() - self._traffic[-1][0] >= _COUNTING_SECONDS:
                 self._count()
-            if waiting and now >= late:
-                for machine in waiting:
-                    # It starts as fast as this computer can, and is held once it has joined.
-                    self._machines.groups[machine].release()
-                    self._start_child(machine)
-                started, waiting = waiting, []
-            for machine in [one for one in started if _name(one) in self._joined]:
-                self._machines.groups[machine].hold(self._machines.shares[machine])
-                self._machines.count_from_now(machine)
-                started.remove(machine)
-            time.sleep(_JOINING_SECONDS if started else _TRAINING_SECONDS)
+            if churn and now >= churn[0][0]:
+                _, leaves, returns = churn.pop(0)
+                self._children[leaves].terminate()
+                if returns is not None:
+                    self._children[returns].kill()  # if it still is there
+                    # It starts as fast as this computer can, and is held when it is about to join.
+                    self._machines.groups[returns].release()
+                    back[returns] = self._machines.said(_name(returns), _READY)
+                    self._start_child(returns)
+            for machine, before in list(back.items()):
+                if self._machines.said(_name(machine), _READY) > before:
+                    self._machines.groups[machine].hold(self._machines.shares[machine])
+                    self._machines.count_from_now(machine)
+                    del back[machine]
+            time.sleep(_JOINING_SECONDS if back else _TRAINING_SECONDS)
 
     def _count(self) -> None:
         """Takes down what the kernel has counted at the parent's connections."""
@@ -224,6 +217,38 @@ class Ours:
         if self._parent.poll() is not None or time.monotonic() > deadline:
             said = "; ".join(f"{name}: {self._machines.log(name)}" for name in names)
             raise EnvironmentFailure(f"not all children have joined: {said}")
+
+
+def measure(condition: Condition, limit: float | None = None) -> Row:
+    """One row: the run, and its snapshots judged.
+
+    Args:
+        condition: what is measured.
+        limit: seconds of learning at most; None is the task's.
+    """
+    began = time.time()
+    root = Path(tempfile.mkdtemp(prefix="scaling-"))
+    folder = folder_for(root, condition)
+    task = TASKS[condition.task]
+    goal, every = task.goal + task.margin, task.every / condition.machines
+    limit = limit or task.limit
+    row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": limit}
+    try:
+        with Machines(condition, folder, limit) as machines:
+            if contender_of(condition.contender).kind == "ours":
+                run = Ours(machines, folder, goal, every)
+            else:
+                from studies.scaling.rivals import rival
+
+                run = rival(machines, folder, goal, every)
+            row |= run.run(limit)
+        if "reached" not in row:
+            with Judge(experiment_of(condition), condition.seed) as judge:
+                row["reached"] = first(run.snapshots(), task.goal, judge, task.scale)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    row["wall"] = round(time.time() - began, 1)
+    return row
 
 
 def _name(machine: int) -> str:

@@ -28,7 +28,7 @@ def save(path: Path, found: Sequence[Scaling]) -> None:
 
 
 def figure(found: Sequence[Scaling]) -> Figure:
-    """Two panels: speed-up over the same contender's single machine, and seconds to the goal.
+    """Two panels: speed-up as `Scaling.speed_up` has it, and seconds to the goal.
 
     Only what nothing disturbs is shown. Contenders differ in colour, in mark and in the order of
     the legend.
@@ -45,7 +45,8 @@ def figure(found: Sequence[Scaling]) -> Figure:
         left, right = result.subplots(1, 2)
         machines = sorted({one.machines for one in shown})
         left.plot(machines, machines, color=GREY, linestyle=":", label="as many times as machines")
-        for position, contender in enumerate(CONTENDERS):
+        present = {one.contender for one in shown}
+        for position, contender in enumerate(name for name in CONTENDERS if name in present):
             own = [one for one in shown if one.contender == contender]
             style = {
                 "color": colours[position % len(colours)],
@@ -61,7 +62,7 @@ def figure(found: Sequence[Scaling]) -> Figure:
                 if points:
                     axes.plot(*zip(*points, strict=True), **style)
             _seeds(left, own, style["color"])
-        left.set_title("Speed-up over one machine of the same kind")
+        left.set_title("Speed-up over one machine of the same kind, or the best one")
         right.set_title("Seconds to a mean of 500 episodes of 200")
         for axes in (left, right):
             axes.set_xscale("log", base=2)

@@ -71,7 +71,7 @@ class _OurLearner:
         self._experiment = experiment
         (folder / "experiment.json").write_text(json.dumps(experiment.to_dict()))
 
-    def run(self, limit: float, late: float) -> Row:
+    def run(self, limit: float) -> Row:
         """Trains, and returns what is known of it without judging its snapshots."""
         self.start()
         self._begin = self._machines.begin()
@@ -210,7 +210,7 @@ class SB3:
         self._goal = goal
         self._every = every
 
-    def run(self, limit: float, late: float) -> Row:
+    def run(self, limit: float) -> Row:
         """Trains, and judges the policies when it is held no longer."""
         condition = self._machines.condition
         command = [str(PEERS), str(ROOT / "benchmarks/peers/sb3.py"), "learn", "--told"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from genkidama.child.collector import CollectedBatch
 from genkidama.child.core import SingleCore
 from genkidama.child.worker import EPISODE, PROGRESS, UPDATE
 from genkidama.config.experiment import Experiment
@@ -647,3 +648,42 @@ def test_after_each_update_the_core_has_the_childs_weights_whatever_pull_steps_s
         memory.weights[:] = 0.5
         core.learn(core.collector.collect())
         assert core.model.numbers.tobytes() == memory.weights.tobytes()
+
+
+def test_over_a_slow_link_every_step_counts_in_the_statistics_of_the_next_push(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 6},
+        environment={"lanes": 2, "normalize_observations": True, "normalize_rewards": True},
+        algorithm={"name": "ppo", "batch_size": 64},  # four chunks of eight steps in each lane
+        child={"exchange": "chunk"},
+    )
+    with single(settings) as (core, memory, _):
+        theirs = memory.weights.copy()
+        names = ("observations", "returns")
+        for name in names:
+            theirs[core.model.signature.slices[f"statistics.{name}"]][0] = 1000.0
+        memory.averaging[1:5] = 100.0, 1.0, 0.0, 1.0
+        core._seconds, core._pushes = 1e-6, 1.0  # the answer is late
+        chunks: list[int] = []
+        collect = core.collector.collect
+
+        def counted(most: int) -> CollectedBatch:
+            chunks.append((chunk := collect(most)).steps)
+            return chunk
+
+        def pause(after: str = "episode") -> None:
+            if after == "chunk" and not core.model.numbers[-3]:
+                memory.weights[:] = theirs  # θ_P is here, whole
+
+        monkeypatch.setattr(core.collector, "collect", counted)
+        monkeypatch.setattr(core.pipe, "pause", pause)
+        core.learn(core._act())
+        assert len(chunks) > 2
+        counts = [
+            float(memory.weights[core.model.signature.slices[f"statistics.{name}"]][0])
+            for name in names
+        ]
+        assert counts == [1000.0 + sum(chunks)] * 2

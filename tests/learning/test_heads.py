@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -205,6 +207,27 @@ def test_within_the_bounds_an_action_stays_what_it_was() -> None:
         2.5,
         -5.0,
     ]  # what was stored is the sample, and π is its density
+
+
+class Halved(Gaussian):
+    """A head of a user's, whose actions arrive as half of them."""
+
+    def __init__(self, space: Box) -> None:
+        super().__init__(space)
+        self.to_environment = lambda action: action / 2
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Halved])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_lanes_get_what_each_would_get_by_itself(kind: type[Gaussian], dtype: Any) -> None:
+    low, high = np.array([[-1.0, 0.0]], dtype), np.array([[0.5, np.inf]], dtype)
+    head = kind(Box(low, high, dtype=dtype))
+    outputs = np.tile(np.array([0.0, 0.0, 1.0, 1.0], np.float32), (200, 1))
+    stored, given = head.together(np.random.default_rng(1), 0.1, 200)(outputs)
+    alone = [head.to_environment(action) for action in stored]
+    assert len(given) == 200 and {one.dtype for one in given} == {one.dtype for one in alone}
+    np.testing.assert_array_equal(given, alone)
+    assert kind is Halved or (stored != np.reshape(given, stored.shape)).any()
 
 
 def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:

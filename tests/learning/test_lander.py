@@ -19,6 +19,7 @@ from genkidama.learning.lander import LeanLander
 from tests.helpers import small
 
 LANDER = Environment(id="LunarLander-v3")
+CONTINUOUS = Environment(id="LunarLander-v3", options={"continuous": True})
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,8 @@ def lean(**options: Any) -> gymnasium.Env[Any, Any]:
 
 
 def at_random(environment: Any, observation: Any) -> Any:
+    if environment.unwrapped.continuous:
+        return environment.draws.normal(0.0, 1.0, 2).astype(np.float32)
     return environment.draws.integers(4).item()
 
 
@@ -97,6 +100,29 @@ def test_every_option_plays_as_gymnasiums(options: dict[str, Any]) -> None:
     assert list(played(ours, lands, 3)) == list(played(gymnasiums, lands, 3))
     if "render_mode" in options:
         assert np.array_equal(ours.render(), gymnasiums.render())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("choose", "episodes"), [(at_random, 30), (lands, 8)])
+def test_continuous_engines_are_gymnasiums_to_the_bit(
+    choose: Callable[[Any, Any], Any], episodes: int
+) -> None:
+    ours, gymnasiums = lean(continuous=True), make_environment(CONTINUOUS)
+    assert type(ours.unwrapped) is LeanLander
+    found = list(played(ours, choose, episodes))
+    assert len(found) > 1000 and found == list(played(gymnasiums, choose, episodes))
+
+
+@pytest.mark.parametrize(
+    "action", [[0.7, -0.6], np.array([np.nan, np.nan]), np.array([1, -1]), np.array([9.0, -9.0])]
+)
+def test_any_two_numbers_are_an_action_as_gymnasium_takes_them(action: Any) -> None:
+    ours, gymnasiums = lean(continuous=True), make_environment(CONTINUOUS)
+    seen = []
+    for environment in (ours, gymnasiums):
+        environment.reset(seed=3)
+        step = environment.unwrapped.step(action)
+        seen.append((step[0].tobytes(), *map(float, step[1:4])))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("action", [4, -1, 0.5])

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import store
+from genkidama.config.schedules import learning_rate
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
-from studies.scaling.figures import longest_fall, returns_of, scaling, traffic
-from studies.scaling.matrix import TASKS, Condition, plan
+from studies.scaling.figures import scaling, table, traffic
+from studies.scaling.matrix import LINKS, TASKS, Condition, churn, plan, shares, study
 from studies.scaling.ours import experiment_of
 from studies.scaling.relay import Way
 from tests.studies.rows import of, row
 
+ROOT = Path(__file__).parents[2]
 MACHINES = [1, 2, 4, 8, 16]
 
 
@@ -35,49 +41,90 @@ def test_a_row_says_its_task_unless_it_is_the_first_one() -> None:
     assert "task" not in lander.as_row() and cartpole.as_row()["task"] == "cartpole"
     for one in (lander, cartpole):
         assert Condition.of(one.as_row()) == one and matrix.problem(one, 2) is None
-    (blend,) = plan(["blend"], [8], [1], tasks=["cartpole"])
-    assert matrix.problem(blend, 2) == (
-        "blend: it learns lunarlander only; take --contenders experience average average-half"
-    )
+    (peer,) = plan(["ddp"], [8], [1], tasks=["cartpole"])
+    assert (matrix.problem(peer, 2) or "").startswith("ddp: it learns lunarlander only; take")
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("contender", ["average", "average-half", "experience"])
+@pytest.mark.parametrize("contender", ["average", "average-half", "experience", "alone-tuned"])
 def test_every_task_has_an_experiment(contender: str, task: str) -> None:
     experiment = experiment_of(Condition(contender, 8, 3, task=task))
     assert (experiment.environment.id, experiment.seed) == (TASKS[task].environment, 3)
-    assert (experiment.child.exchange == "chunk") == (contender != "experience")
+    assert (experiment.child.exchange == "chunk") == contender.startswith("average")
     assert (experiment.parent.rule == "experience") == (contender == "experience")
     assert (experiment.parent.encoding == "float16") == (contender == "average-half")
 
 
-def test_falls_count_from_the_return_on_and_against_the_mean_then() -> None:
-    means = [
-        (0, 10.0),
-        (1, 120.0),
-        (2, 70.0),
-        (3, 100.0),
-        (4, 79.0),
-        (5, 80.0),
-        (6, 79.0),
-        (8, 59.0),
-    ]
-    assert longest_fall(means, since=3.0) == 3.0
-    assert longest_fall(means, since=3.5) == 3.0
-    assert longest_fall(means, since=5.0) == 1.0
-    assert longest_fall(means, since=9.0) == 0.0
+@pytest.mark.parametrize("task", TASKS)
+def test_one_machine_learns_by_itself_as_its_learner_does(task: str) -> None:
+    alone, acts = (
+        experiment_of(Condition(name, 1, 3, task=task)) for name in ("alone", "experience")
+    )
+    assert (alone.parent.rule, alone.parent.alpha, alone.child.beta) == ("blend", 1.0, 0.0)
+    for section in ("environment", "network", "algorithm", "optimizer"):
+        assert getattr(alone, section) == getattr(acts, section)
 
 
-def test_the_returns_of_some_children_follow_from_the_mean_of_all() -> None:
-    lines = [
-        {"time": 1.0, "child": "a", "episodes": 0, "mean_return": None},
-        {"time": 2.0, "child": "a", "episodes": 1, "mean_return": 4.0},
-        {"time": 3.0, "child": "b", "episodes": 3, "mean_return": 2.0},
-        {"time": 4.0, "child": "a", "episodes": 3, "mean_return": 2.0},
-        {"time": 5.0, "child": "a", "episodes": 5, "mean_return": 3.2},
-    ]
-    assert returns_of(["a"], lines) == [(2.0, 4.0), (5.0, 5.0), (5.0, 5.0)]
-    assert returns_of(["b"], lines) == [(3.0, 1.0), (3.0, 1.0)]
+@pytest.mark.parametrize(("contender", "ends"), [("average", 0.0), ("average-constant", 1.4e-3)])
+def test_the_rate_ends_with_the_steps_of_the_task_or_stays(contender: str, ends: float) -> None:
+    experiment = experiment_of(Condition(contender, 8, 1, task="continuous"))
+    assert experiment.stop.steps == TASKS["continuous"].steps == 1_000_000
+    assert learning_rate(experiment.optimizer, 0.0) == 1.4e-3
+    assert learning_rate(experiment.optimizer, 1.0) == ends
+    assert experiment.adapts == experiment_of(Condition("average", 8, 1)).adapts
+
+
+def test_the_study_has_five_seeds_of_each_task_and_eight_of_the_lander() -> None:
+    whole = study(list(TASKS), range(1, 9))
+    assert len(set(whole)) == len(whole)
+    cells = Counter((one.contender, one.machines, one.task) for one in whole if one.link == "none")
+    for task in TASKS:
+        for contender in ("average", "experience"):
+            least = 8 if task == "lunarlander" else 5
+            assert cells[contender, 4, task] >= least <= cells[contender, 8, task]
+    links = Counter((one.link, one.disturbance) for one in whole if one.link != "none")
+    assert set(links.values()) == {8} and {link for link, _ in links} == set(LINKS) - {"none"}
+    for seed in range(1, 9):  # single machines come first, and a seed is whole before the next one
+        own = [one.shares_computer for one in whole if one.seed == seed]
+        assert own == sorted(own, reverse=True)
+    assert [one.seed for one in whole] == sorted(one.seed for one in whole)
+    assert all(matrix.problem(one, 2) is None for one in whole if one.task != "hopper")
+
+
+def test_unequal_machines_are_a_laptop_among_boards_and_one_environment_may_differ() -> None:
+    assert shares(Condition("average", 3, 1, "unequal")) == [1.0, 0.05, 0.05]
+    assert shares(Condition("average", 3, 1, "slow10")) == pytest.approx([0.01, 0.1, 0.1])
+    experiment = experiment_of(Condition("average", 3, 1, "physics"))
+    gravity = [experiment.for_child(f"child-{n}").environment.options for n in range(2)]
+    assert gravity == [{"gravity": -6.0}, {}]
+    other = Condition("average", 3, 1, "physics", task="cartpole")
+    assert (matrix.problem(other, 2) or "").startswith("average, 3 machines, physics: CartPole-v1")
+
+
+@given(st.integers(2, 9), st.floats(0.0, 300.0), st.integers(0, 99))
+def test_one_machine_is_away_at_a_time_and_for_ten_seconds(n: int, limit: float, seed: int) -> None:
+    gone: int | None = None
+    for turn, (second, leaves, back) in enumerate(churn(n, limit, Random(seed)), 1):
+        assert second == 10.0 * turn < limit and back == gone != leaves in range(n)
+        gone = leaves
+
+
+@pytest.mark.parametrize("name", ["scaling", "scaling-averaging", "scaling-baseline"])
+def test_rows_of_all_times_have_a_table(name: str) -> None:
+    rows = store.read(ROOT / f"docs/results/{name}.jsonl")
+    lines = table(scaling(rows)).splitlines()
+    conditions = {Condition.of({**row, "seed": 0}) for row in rows}
+    assert len(lines) == 2 + len(conditions) and len({line.count("|") for line in lines}) == 1
+
+
+def test_what_has_no_machine_of_its_own_kind_is_measured_by_the_best_one() -> None:
+    rows = [row(of(1, seed, "alone"), 90.0 + seed, 900) for seed in (1, 2, 3)]
+    rows += [row(of(1, seed, "alone-tuned"), None) for seed in (1, 2, 3)]
+    rows += [row(of(8, seed, "average"), 10.0 * seed, 300) for seed in (1, 2, 3)]
+    (average,) = (one for one in scaling(rows) if one.contender == "average")
+    assert average.against_best == average.speed_up == pytest.approx(92.0 / 20.0)
+    assert average.learning == 3.0
+    assert average.at_least is not None and 91.0 / 30.0 <= average.at_least < 92.0 / 20.0
 
 
 def test_bytes_a_second_are_those_between_the_first_count_and_the_last() -> None:
@@ -118,7 +165,7 @@ def test_a_stopped_run_goes_on(
 ) -> None:
     asked: list[int] = []
 
-    def measure(condition: Condition, _: argparse.Namespace) -> matrix.Row:
+    def measure(condition: Condition, _: float | None) -> matrix.Row:
         asked.append(condition.machines)
         if len(asked) == 2:
             raise KeyboardInterrupt
@@ -126,6 +173,7 @@ def test_a_stopped_run_goes_on(
 
     monkeypatch.setattr(command, "measure", measure)
     monkeypatch.setattr(command, "sweep", lambda: None)
+    monkeypatch.setattr(command, "earlier", list)
     wanted = plan(["blend"], [1, 8], [1])
     with pytest.raises(KeyboardInterrupt):
         command.run(wanted, [], options)
@@ -135,7 +183,27 @@ def test_a_stopped_run_goes_on(
     assert asked == [8, 1, 1]
     assert len(options.results.read_text().splitlines()) == 2
     said = capsys.readouterr().out
-    assert "[2/2] blend, 1 × 0.1 cores, seed 1: about 10 min left" in said
+    assert "[2/2] blend, 1 × 0.1 cores, seed 1: about 11 min left" in said
+
+
+def test_single_machines_are_measured_side_by_side_and_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Condition] = []
+
+    def measure(condition: Condition, limit: float | None) -> matrix.Row:
+        asked.append(condition)
+        return {"seed": condition.seed, "limit": limit}
+
+    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(command, "ProcessPoolExecutor", lambda count, _: ThreadPoolExecutor(count))
+    left = [Condition("alone", 1, seed) for seed in range(6)] + [Condition("average", 8, 6)]
+    with command.SideBySide(left, 9.0) as machines:
+        found = [machines.measure(one)["seed"] for one in left[:4]]
+        assert found == [0, 1, 2, 3] and sorted(one.seed for one in asked) == found
+        assert machines.measure(left[4]) == {"seed": 4, "limit": 9.0}
+        assert machines.measure(left[5])["seed"] == 5 and left[6] not in asked
+        assert machines.measure(left[6])["seed"] == 6 and len(asked) == 7
 
 
 @given(*(st.integers(1, 10**6) for _ in range(4)), st.sampled_from([2, 4, 8, 16]))

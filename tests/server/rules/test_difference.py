@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from genkidama.errors import ConfigurationError
+from genkidama.learning.model import RunningMeanStd
 from genkidama.protocol.vector import DTYPE, blend
 from genkidama.server.rules.difference import Difference
 from tests.server.rules import check_rule, contribution
@@ -110,6 +111,29 @@ def test_statistics_are_the_childs_own() -> None:
     push = contribution(np.array([4, 20], DTYPE), statistics=1, children=2)
     free(0.5).apply(parent, push)
     assert parent.tolist() == [3.0, 15.0]
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 8), st.integers(0, 7), st.integers(0, 2**32 - 1))
+def test_statistics_of_the_parent_are_those_of_all_samples_whoever_saw_them(
+    children: int, late: int, seed: int
+) -> None:
+    """Children that push in turns count the same, and so do their steps, of whatever age."""
+    rng = np.random.default_rng(seed)
+    rule, parent = free(0.5), np.zeros(4, DTYPE)
+    bases = [parent.copy() for _ in range(late % children + 1)]
+    own = rng.normal(0.0, 5.0, children)  # what each child sees differs
+    batches: list[np.ndarray] = []
+    for turn in range(400):
+        batches.append(rng.normal(own[turn % children], 1.0 + turn % 2, 32))
+        theirs = bases[0].copy()  # θ_P before the last pushes of others
+        RunningMeanStd(theirs[1:]).add(batches[-1][:, None])
+        rule.apply(parent, contribution(theirs, statistics=3, children=children))
+        bases = [*bases[1:], parent.copy()]
+    (mean,), (deviation,) = RunningMeanStd(parent[1:]).mean_and_deviation()
+    everything = np.concatenate(batches)
+    assert mean == pytest.approx(everything.mean(), abs=0.03 * everything.std())
+    assert deviation == pytest.approx(everything.std(), rel=0.03)
 
 
 @pytest.mark.parametrize(
