@@ -674,8 +674,6 @@ def _check_memory(experiment: Experiment, source: str) -> None:
         cause = f"network.name = {experiment.network.name!r}: take 'actor-critic' for instance"
     elif experiment.child.backend != "hogwild":
         cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
-    elif experiment.parent.browsers:
-        cause = "parent.browsers = True: a browser computes no GRU; take it out"
     elif experiment.shares_replay:
         cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
     if cause:

@@ -224,9 +224,9 @@ class Policy:
 
         The names in it begin with the file's: `balance.h` has `balance_act`, the most probable
         action for an observation as the environment gives it. It allocates nothing. With a memory
-        its second argument is the state, `float[BALANCE_MEMORY]`, which the caller sets to 0 when an
-        episode begins, and each call overwrites. If there is a compiler (`cc`, or that in `CC`), it
-        is compared with NumPy on 1,000 observations first.
+        its second argument is the state, `float[BALANCE_MEMORY]`, which the caller sets to 0 when
+        an episode begins, and each call overwrites. If there is a compiler (`cc`, or that in `CC`),
+        it is compared with NumPy on 1,000 observations first.
 
         Raises:
             ConfigurationError: there is no form of its network or head in C.

@@ -977,7 +977,6 @@ def test_what_nothing_could_be_learned_with_is_refused(
         ({"algorithm": {"name": "mine:Learner"}}, "algorithm.name = 'mine:Learner'"),
         ({"network": {"name": "mine:Net"}}, "network.name = 'mine:Net'"),
         ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
-        ({"parent": {"rule": "experience", "browsers": True}}, "parent.browsers = True"),
         (
             {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://x:1"}},
             "replay.url = 'redis://x:1'",
