@@ -250,6 +250,7 @@ def test_every_setting_is_tried_here() -> None:
         *PPO_ONLY,
         *DQN_ONLY,
         *SAC_ONLY,
+        "algorithm.burn_in",  # of vtrace with a memory
         "plugins",
         "search",
     }  # whose settings tests/plugins/hypertrick/test_settings.py tries
@@ -958,6 +959,11 @@ def test_settings_of_others_are_left_out() -> None:
             "algorithm.vtrace = True: is for a3c with the backend ga3c, with "
             "child.exchange = 'chunk', or with parent.rule = 'experience', but "
             "algorithm.name = 'dqn'",
+        ),
+        (
+            {"algorithm": {"name": "vtrace", "burn_in": 4}, **KEPT},
+            "algorithm.burn_in = 4: brings the state of a memory up to date, but network.memory = "
+            "0; set that, or take algorithm.burn_in out",
         ),
     ],
 )

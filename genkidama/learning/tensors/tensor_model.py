@@ -180,6 +180,12 @@ class TensorModel(Model):
             outputs, values = (network or self.network)(self._tensor(observations))
         return outputs.cpu().numpy(), values.cpu().numpy()
 
+    def unrolled(self, observations: Numbers, starts: Array) -> Tensor:
+        with torch.no_grad():
+            self.network(observations, starts)
+        states: Tensor = self.network.states  # type: ignore[assignment]
+        return states
+
     def log_probability(self, outputs: Array, actions: Numbers) -> Array:
         with torch.no_grad():
             log_pi = self.head.log_probability(self._tensor(outputs), self._tensor(actions))
