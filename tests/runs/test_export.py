@@ -201,6 +201,6 @@ def test_the_code_on_the_page_works_as_it_stands(
     assert said.stdout.decode().split() == [str(expected)] * 2
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(code_block(page, "python"), names)
+    exec(code_block(page, "python", "import onnxruntime"), names)
     zeros, _ = policy.predict(np.zeros((1, 4)), deterministic=True)
     assert np.array_equal(names["actions"], zeros) and names["onnxruntime"] is onnxruntime
