@@ -300,7 +300,10 @@ class _Whole(nn.Module):
             observation = ((observation - self.mean) / self.deviation).clamp(-CUT, CUT)
         outputs, value = self._network(observation)
         found = self._acted(outputs, value)
-        return found if state is None else (*found, self._network.states)
+        if state is None:
+            return found
+        after: Tensor = self._network.states  # type: ignore[assignment]
+        return *found, after
 
     def _acted(self, outputs: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Both, and the actions if there are any."""
