@@ -252,7 +252,7 @@ class RecurrentStack:
         """As `acting`, for one row (H + inputs,), with the state after it (1, H), which the next
         call overwrites."""
         size, dot = self._memory.size, np.dot
-        multiply, add, subtract, tanh = np.multiply, np.add, np.subtract, np.tanh
+        multiply, add = np.multiply, np.add
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
         matrices = [np.column_stack((layer.weight, layer.bias)) for layer in self.layers]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
@@ -263,7 +263,8 @@ class RecurrentStack:
         activate = self._stack.activate
         found, state = np.empty(4 * size, np.float32), np.empty((1, size), np.float32)
         r, z, n, inner = np.split(found, 4)
-        rz, after, half = found[: 2 * size], state[0], np.array(0.5, np.float32)
+        rz, after = found[: 2 * size], state[0]
+        half = np.array(0.5, np.float32)  # faster than a number of Python
 
         def forward(row: Array) -> Array:
             first[:] = row[size:]
@@ -272,12 +273,12 @@ class RecurrentStack:
                 dot(matrix, x, result)
                 activate(result)
             dot(gates, given, found)
-            tanh(rz, rz)
+            np.tanh(rz, rz)
             multiply(inner, r, inner)
             add(n, inner, n)
-            tanh(n, n)
+            np.tanh(n, n)
             # h′ = ((h + n) + tanh ⊙ (h − n))/2
-            subtract(h, n, after)
+            np.subtract(h, n, after)
             multiply(z, after, after)
             add(after, n, after)
             add(after, h, after)
