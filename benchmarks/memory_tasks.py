@@ -6,10 +6,13 @@ corridor of 20 steps, has at least 0.9, and at most 0.2 without one, where each 
 `acting`: with a GRU of 64 units cores make at least 0.5 of the steps of a perceptron's in the same
 CPU time.
 
-A run is judged by 100 sampled episodes with the weights that `train` chooses. Each run is a line in
-the results file, and is not repeated once it is there. Nothing else should run meanwhile.
+Everybody stops when the last 100 episodes reach the example's goal, or after `--seconds`, the
+perceptron after 30 s. RecurrentPPO runs with the settings of rl-baselines3-zoo, which end after
+100,000 steps, and with ours. A run is judged by 100 sampled episodes with the weights that `train`
+chooses, or the last. Each run is a line in the results file, and is not repeated once it is there.
+Nothing else should run meanwhile.
 
-    python -m benchmarks.memory_tasks cartpole [--seeds 1 2 3 4 5] [--results FILE] [--alone]
+    python -m benchmarks.memory_tasks cartpole [--seeds 1 2 3 4 5] [--seconds 60] [--alone]
     python -m benchmarks.memory_tasks acting [--lanes 1 8 16]
     python -m benchmarks.memory_tasks report
 """
@@ -44,33 +47,38 @@ TASKS = ("cartpole", "tmaze")
 #: Units of the GRU by who learns.
 MEMORY = {"genkidama": 64, "perceptron": 0}
 
-SECONDS = 60.0
+#: A perceptron does not reach the goal: it has no need of longer.
+PERCEPTRON_SECONDS = 30.0
+
+#: RecurrentPPO's settings by the name of its rows.
+PEERS = {"sb3-contrib": "zoo", "sb3-contrib, our settings": "ours"}
 
 
-def ours(task: str, memory: int, seed: int) -> Row:
+def ours(task: str, memory: int, seed: int, seconds: float) -> Row:
     """One run of an example through `genkidama train`."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         command = [sys.executable, "-m", "genkidama", "train", f"{task}.toml", "--out", str(out)]
         command += ["--seed", str(seed), "--episodes", "100"]
-        command += ["--set", f"network.memory={memory}", "--set", f"stop.seconds={SECONDS}"]
+        command += ["--set", f"network.memory={memory}", "--set", f"stop.seconds={seconds}"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run(
             command, check=True, stderr=subprocess.DEVNULL, cwd=EXAMPLES, env=environment
         )
         run = Run.open(out, allow=["positions", "tmaze"])
         judged = json.loads((out / "evaluation.json").read_text())
-        seconds = run.snapshot.seconds
-        return {"mean": judged["mean"], "steps": run.snapshot.steps, "seconds": seconds}
+        took = run.snapshot.seconds
+        return {"mean": judged["mean"], "steps": run.snapshot.steps, "seconds": took}
 
 
-def peer(task: str, seed: int) -> Row:
+def peer(task: str, settings: str, seed: int, seconds: float) -> Row:
     """One run of RecurrentPPO."""
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         return {"missing": "benchmarks/.venv: make peers"}
     script = ROOT / "benchmarks/peers/sb3_memory.py"
-    command = [str(python), str(script), "--task", task, "--seed", str(seed)]
+    command = [str(python), str(script), "--task", task, "--settings", settings]
+    command += ["--seed", str(seed), "--seconds", str(seconds)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     row: Row = json.loads(text.splitlines()[-1])
     return row
@@ -107,6 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=[*TASKS, "acting", "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--lanes", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--alone", action="store_true", help="without the peer")
     parser.add_argument(
@@ -122,10 +131,11 @@ def main() -> None:
         for seed in options.seeds:
             for name, memory in MEMORY.items():
                 key = {"what": options.what, "by": name, "seed": seed}
-                once(key, lambda memory=memory, seed=seed: ours(options.what, memory, seed))
-            if not options.alone:
-                key = {"what": options.what, "by": "sb3-contrib", "seed": seed}
-                once(key, lambda seed=seed: peer(options.what, seed))
+                seconds = options.seconds if memory else min(PERCEPTRON_SECONDS, options.seconds)
+                once(key, partial(ours, options.what, memory, seed, seconds))
+            for name, settings in () if options.alone else PEERS.items():
+                key = {"what": options.what, "by": name, "seed": seed}
+                once(key, partial(peer, options.what, settings, seed, options.seconds))
     report(done)
 
 

@@ -40,6 +40,7 @@ _OF_ALGORITHMS = {
     ("ppo", "dqn", "vtrace", "sac"): ("minibatch_size",),
     ("dqn", "vtrace", "sac"): ("start_steps",),
     ("dqn", "vtrace"): ("batch_updates", "n_steps"),
+    ("vtrace",): ("burn_in",),
     ("dqn", "sac"): ("demonstrations", "demonstration_share"),
     ("sac",): ("updates_per_step", "target_rate", "layer_norm", "critic_dropout", "target_entropy"),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
@@ -599,6 +600,11 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         )
     if experiment.network.memory:
         _check_memory(experiment, source)
+    elif algorithm.burn_in:
+        raise ConfigurationError(
+            f"{source}: algorithm.burn_in = {algorithm.burn_in}: brings the state of a memory up "
+            "to date, but network.memory = 0; set that, or take algorithm.burn_in out"
+        )
     if environment.exclusive:
         _check_exclusive(experiment, source)
     if environment.period:
@@ -674,8 +680,6 @@ def _check_memory(experiment: Experiment, source: str) -> None:
         cause = f"network.name = {experiment.network.name!r}: take 'actor-critic' for instance"
     elif experiment.child.backend != "hogwild":
         cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
-    elif experiment.parent.browsers:
-        cause = "parent.browsers = True: a browser computes no GRU; take it out"
     elif experiment.shares_replay:
         cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
     if cause:

@@ -223,6 +223,9 @@ class Algorithm(Section, frozen=True):
     n_steps: Natural = 1
     """`dqn`: steps whose rewards are summed up before a value replaces the rest. `vtrace`:
     the longest trajectory."""
+    burn_in: Count = 0
+    """`vtrace` with `network.memory`: steps of the replay in front of these that are only unrolled,
+    to bring the state that is stored with them up to date."""
     double: bool = True
     """`dqn`: whether θ chooses the action that θ⁻ values."""
     dueling: bool = False

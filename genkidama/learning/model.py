@@ -242,6 +242,16 @@ class Model:
         cuts = 0 if rollout.cut_values is not None else len(rollout.cuts)
         return (np.append(sequence_starts(rollout.ends, longest), np.ones(cuts, np.bool_)),)
 
+    def unrolled(self, observations: Numbers, starts: Array) -> Numbers:
+        """The states (m, H) of a memory after each of m steps, without a way back.
+
+        Args:
+            observations: behind the states, as a rollout has them.
+            starts: bool (m,), true where a sequence begins.
+        """
+        self.network(observations, starts)
+        return self.network.state
+
     def exploration(self, rng: np.random.Generator, lanes: int) -> Exploration | None:
         """State-dependent noise of so many lanes; None if each step has noise of its own."""
         steps = self.experiment.network.sde_steps

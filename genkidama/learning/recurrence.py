@@ -126,16 +126,18 @@ class GRU:
         return step
 
     def joined(self) -> Array:
-        """One matrix (4H, inputs + H + 1) from x, h and a 1 to the sums of r and z, to n without
-        g, and to g."""
-        size, inputs = self._input.shape
-        size //= 3
+        """One matrix (4H, inputs + H + 1) from x, h and a 1 to half of the sums of r and of z, to
+        that of n as if r were ½, and to g/2. With σ(2a) = (1 + tanh a)/2 fewer steps follow it."""
+        size, inputs = self.size, self._input.shape[1]
         result = np.zeros((4 * size, inputs + size + 1), np.float32)
         result[: 3 * size, :inputs], result[: 3 * size, -1] = self._input, self._input_bias
         result[: 2 * size, inputs:-1] = self._recurrent[: 2 * size]
-        result[3 * size :, inputs:-1] = self._recurrent[2 * size :]
         result[: 2 * size, -1] += self._bias[: 2 * size]
-        result[3 * size :, -1] = self._bias[2 * size :]
+        result[: 2 * size] *= 0.5
+        inner = result[3 * size :]
+        inner[:, inputs:-1], inner[:, -1] = self._recurrent[2 * size :], self._bias[2 * size :]
+        inner *= 0.5
+        result[2 * size : 3 * size] += inner
         return result
 
     def forward(self, x: Array, h: Array, starts: Array) -> Array:
@@ -247,8 +249,10 @@ class RecurrentStack:
         return forward
 
     def alone(self) -> Callable[[Array], Array]:
-        """As `acting`, for one row (H + inputs,), with the state after it (1, H)."""
+        """As `acting`, for one row (H + inputs,), with the state after it (1, H), which the next
+        call overwrites."""
         size, dot = self._memory.size, np.dot
+        multiply, add = np.multiply, np.add
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
         matrices = [np.column_stack((layer.weight, layer.bias)) for layer in self.layers]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
@@ -257,9 +261,10 @@ class RecurrentStack:
         steps = list(zip(matrices, inputs, results, strict=True))
         first, h = inputs[0][:-1], given[-size - 1 : -1]
         activate = self._stack.activate
-        found = np.empty(4 * size, np.float32)
+        found, state = np.empty(4 * size, np.float32), np.empty((1, size), np.float32)
         r, z, n, inner = np.split(found, 4)
-        rz = found[: 2 * size]
+        rz, after = found[: 2 * size], state[0]
+        half = np.array(0.5, np.float32)  # faster than a number of Python
 
         def forward(row: Array) -> Array:
             first[:] = row[size:]
@@ -268,16 +273,18 @@ class RecurrentStack:
                 dot(matrix, x, result)
                 activate(result)
             dot(gates, given, found)
-            _sigmoid(rz)
-            np.multiply(inner, r, out=inner)
-            np.add(n, inner, out=n)
-            np.tanh(n, out=n)
-            after = np.empty((1, size), np.float32)
-            np.subtract(h, n, out=after[0])
-            after *= z
-            after += n
-            self.state = after
-            return after
+            np.tanh(rz, rz)
+            multiply(inner, r, inner)
+            add(n, inner, n)
+            np.tanh(n, n)
+            # h′ = ((h + n) + tanh ⊙ (h − n))/2
+            np.subtract(h, n, after)
+            multiply(z, after, after)
+            add(after, n, after)
+            add(after, h, after)
+            multiply(after, half, after)
+            self.state = state
+            return state
 
         return forward
 

@@ -5,6 +5,7 @@ Laws of this file:
 - The code computes in float32, as NumPy does. It takes an observation as the environment gives it,
   and returns the most probable action as the environment takes it.
 - It allocates nothing in C, depends on nothing in JavaScript, and keeps nothing between two calls.
+  The state of a memory is an array of the caller's, which each call overwrites.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import textwrap
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,16 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID, bounds, choices, first
 from genkidama.learning.heads import is_plain
 from genkidama.learning.model import CUT
+from genkidama.learning.recurrence import PARAMETERS
 from genkidama.protocol.vector import unflatten
 
 if TYPE_CHECKING:
     from genkidama.runs.policy import Policy
 
 Array = npt.NDArray[Any]
+
+#: W (outputs, inputs) and b (outputs,).
+Layer = tuple[Array, Array]
 
 #: σ(x) in C and in JavaScript, by the names of `network.activation`.
 _ACTIVATIONS = {
@@ -52,8 +56,11 @@ class ActingNetwork:
 
     #: Lines about it for whoever reads the code, in ASCII.
     about: tuple[str, ...]
-    #: W (outputs, inputs) and b (outputs,) of each layer, float32.
-    layers: tuple[tuple[Array, Array], ...]
+    #: Each layer, float32.
+    layers: tuple[Layer, ...]
+    #: The GRU before the last layer: a layer of its inputs and one of its states, both as
+    #: `genkidama.learning.recurrence` has them; None without a memory.
+    memory: tuple[Layer, Layer] | None
     #: The function behind each layer but the last, a key of `_ACTIVATIONS`.
     activation: str
     #: Mean and deviation of the observations, (inputs,) each; None if they are not normalized.
@@ -75,6 +82,11 @@ class ActingNetwork:
         return [self.layers[0][0].shape[1], *(len(bias) for _, bias in self.layers)]
 
     @property
+    def units(self) -> int:
+        """H, the number of numbers of a state; 0 without a memory."""
+        return 0 if self.memory is None else self.memory[1][0].shape[1]
+
+    @property
     def actions(self) -> int:
         """The number of numbers of an action."""
         return len(self.choices) or self.widths[-1]
@@ -88,7 +100,8 @@ class ActingNetwork:
     @property
     def stack(self) -> int:
         """The bytes that the arrays in C take on the stack."""
-        return 4 * (sum(self.rooms.values()) + (self.widths[-1] if self.choices else 0))
+        outputs = self.widths[-1] if self.choices else 0
+        return 4 * (sum(self.rooms.values()) + 6 * self.units + outputs)
 
     @property
     def constants(self) -> int:
@@ -104,6 +117,8 @@ class ActingNetwork:
         )
         for number, (weight, bias) in enumerate(self.layers, 1):
             found |= {f"w{number}": weight, f"b{number}": bias}
+        for name, (weight, bias) in zip(("input", "state"), self.memory or (), strict=False):
+            found |= {f"w_{name}": weight, f"b_{name}": bias}
         return found
 
 
@@ -132,14 +147,16 @@ def acting_network(policy: Policy, language: str) -> ActingNetwork:
         for name, part in parts.items()
         if name.startswith(stack) and name.endswith("weight")
     )
-    inputs = layers[0][0].shape[1]
+    gru = [parts[name] for name in PARAMETERS if name in parts]
+    seen = slice(model.memory, model.memory + layers[0][0].shape[1])
     scale, columns = model.mean_and_deviation(), choices(space)
     low, high = (bound.astype(np.float32) for bound in bounds(space))
     return ActingNetwork(
         about=_about(policy, layers),
         layers=layers,
+        memory=((gru[0], gru[2]), (gru[1], gru[3])) if gru else None,
         activation=experiment.network.activation,
-        scale=None if scale is None else (scale[0][:inputs], scale[1][:inputs]),
+        scale=None if scale is None else (scale[0][seen], scale[1][seen]),
         masked=bool(model.mask),
         choices=columns,
         first=np.zeros(len(columns), np.int64) + (np.ravel(first(space)) if columns else 0),
@@ -148,12 +165,15 @@ def acting_network(policy: Policy, language: str) -> ActingNetwork:
     )
 
 
-def _about(policy: Policy, layers: Sequence[tuple[Array, Array]]) -> tuple[str, ...]:
+def _about(policy: Policy, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Lines about a policy: its origin, its network, what goes in and what comes out."""
     experiment, space = policy.experiment, policy.action_space
     environment, network = experiment.environment, experiment.network
     widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
-    columns = choices(space)
+    columns, memory = choices(space), policy.model.memory
+    stages = list(map(str, widths))
+    if memory:
+        stages.insert(-1, f"GRU of {plural(memory, 'unit')}")
     if isinstance(space, gymnasium.spaces.Discrete):
         action = f"one of {space.start} to {space.start + space.n - 1}, the most probable"
     elif columns:
@@ -165,10 +185,14 @@ def _about(policy: Policy, layers: Sequence[tuple[Array, Array]]) -> tuple[str, 
     lines = {
         "weights": f"version {policy.version}, {experiment.algorithm.name}, "
         f"Genkidama {__version__}",
-        "network": f"{' -> '.join(map(str, widths))}, {network.activation}",
+        "network": f"{' -> '.join(stages)}, {network.activation}",
         "observation": f"{plural(widths[0], 'number')}, as the environment gives them"
         + (f", behind {wrappers}" if wrappers else "")
         + ("; they are normalized here" if environment.normalize_observations else ""),
+        "state": f"{plural(memory, 'number')}: set them to 0 when an episode begins; each call "
+        "overwrites them"
+        if memory
+        else "",
         "mask": f"{widths[-1]} numbers: 0 for each choice that is invalid"
         if policy.model.mask
         else "",
@@ -200,7 +224,7 @@ _C_HEAD = """\
 #define POLICY_INPUTS $inputs   /* numbers of an observation */
 #define POLICY_OUTPUTS $outputs   /* numbers that the network gives */
 #define POLICY_ACTIONS $actions   /* numbers of an action */
-$numbers
+$memory$numbers
 /* y = Wx + b, with W row by row. */
 static inline void policy_layer(const float *w, const float *b, const float *x, int inputs,
                                 float *y, int outputs)
@@ -222,6 +246,29 @@ static inline void policy_activate(float *y, int count)
 {
     for (int i = 0; i < count; i++)
         y[i] = policy_activation(y[i]);
+}
+"""
+
+_C_MEMORY = """
+static inline float policy_sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* The state of the GRU after an input, in the place of the one before. */
+static inline void policy_remember(const float *x, int inputs, float *state)
+{
+    float seen[3 * POLICY_MEMORY], known[3 * POLICY_MEMORY];
+
+    policy_layer(policy_w_input, policy_b_input, x, inputs, seen, 3 * POLICY_MEMORY);
+    policy_layer(policy_w_state, policy_b_state, state, POLICY_MEMORY, known, 3 * POLICY_MEMORY);
+    for (int i = 0; i < POLICY_MEMORY; i++) {
+        float reset = policy_sigmoid(seen[i] + known[i]);
+        float update = policy_sigmoid(seen[POLICY_MEMORY + i] + known[POLICY_MEMORY + i]);
+        float fresh = tanhf(seen[2 * POLICY_MEMORY + i] + reset * known[2 * POLICY_MEMORY + i]);
+
+        state[i] = fresh + update * (state[i] - fresh);
+    }
 }
 """
 
@@ -248,7 +295,7 @@ static inline void policy_mask(float *outputs, const unsigned char *mask)
 
 _C_OUTPUTS = """
 /* All that the network gives: $kind. */
-static inline void policy_outputs(const float *observation$mask, float *outputs)
+static inline void policy_outputs(const float *observation$state$mask, float *outputs)
 {
 $steps
 }
@@ -272,7 +319,7 @@ static inline int policy_largest(const float *x, int count)
 """
 
 _C_SINGLE = """
-static inline int policy_act(const float *observation$mask)
+static inline int policy_act(const float *observation$state$mask)
 {
     float outputs[POLICY_OUTPUTS];
 
@@ -282,7 +329,7 @@ static inline int policy_act(const float *observation$mask)
 """
 
 _C_COLUMNS = """
-static inline void policy_act(const float *observation$mask, int *action)
+static inline void policy_act(const float *observation$state$mask, int *action)
 {
     static const int choices[POLICY_ACTIONS] = {$choices};
     static const int first[POLICY_ACTIONS] = {$first};
@@ -298,12 +345,12 @@ static inline void policy_act(const float *observation$mask, int *action)
 """
 
 _C_BOX = """
-static inline void policy_act(const float *observation, float *action)
+static inline void policy_act(const float *observation$state, float *action)
 {
     static const float low[POLICY_ACTIONS] = {$low};
     static const float high[POLICY_ACTIONS] = {$high};
 
-    policy_outputs(observation, action);
+    policy_outputs(observation$given, action);
     for (int i = 0; i < POLICY_ACTIONS; i++)
         action[i] = policy_clip(action[i], low[i], high[i]);
 }
@@ -313,9 +360,10 @@ static inline void policy_act(const float *observation, float *action)
 def to_c(network: ActingNetwork, prefix: str = "policy") -> str:
     """A header in C99, which is C++, too: `PREFIX_act`, `PREFIX_outputs`, and all numbers."""
     inputs, *_, outputs = network.widths
-    given = ", mask" if network.masked else ""
+    given = _given(network)
     code = _joined(
         (_C_HEAD, True),
+        (_C_MEMORY, network.memory),
         (_C_CLIP, network.scale is not None or not network.choices),
         (_C_MASK, network.masked),
         (_C_OUTPUTS, True),
@@ -327,10 +375,14 @@ def to_c(network: ActingNetwork, prefix: str = "policy") -> str:
         inputs=inputs,
         outputs=outputs,
         actions=network.actions,
+        memory=f"#define POLICY_MEMORY {network.units}   /* numbers of a state */\n"
+        if network.memory
+        else "",
         numbers="".join(_c_array(name, array) for name, array in network.arrays.items()),
         activation=_ACTIVATIONS[network.activation][0],
         invalid=INVALID,
         kind=_kind(network),
+        state=", float *state" if network.memory else "",
         mask=", const unsigned char *mask" if network.masked else "",
         given=given,
         steps="\n".join(_c_steps(network)),
@@ -341,6 +393,8 @@ def to_c(network: ActingNetwork, prefix: str = "policy") -> str:
         high=_listed(map(_c_number, network.bounds[1])),
     )
     use = ["float observation[POLICY_INPUTS];"]
+    if network.memory:
+        use.append("float state[POLICY_MEMORY] = {0};")
     if network.masked:
         use.append("unsigned char mask[POLICY_OUTPUTS];")
     if network.single:
@@ -365,8 +419,12 @@ def _c_steps(network: ActingNetwork) -> Iterator[str]:
         yield f"    float {', '.join(arrays)};\n"
     if network.scale is not None:
         yield _C_SCALE.replace("CUT", _c_number(CUT))
-    for number, (inputs, outputs) in enumerate(pairwise(network.widths), 1):
+    for number, (weight, _) in enumerate(network.layers, 1):
+        outputs, inputs = weight.shape
         layer = f"policy_w{number}, policy_b{number}"
+        if network.memory and number == len(network.layers):
+            yield f"    policy_remember({x}, {network.widths[-2]}, state);"
+            x = "state"
         y = "outputs" if number == len(network.layers) else f"x{number}"
         yield f"    policy_layer({layer}, {x}, {inputs}, {y}, {outputs});"
         if y != "outputs":
@@ -397,6 +455,11 @@ export const INPUTS = $inputs;
 export const OUTPUTS = $outputs;
 """
 
+_JS_UNITS = """
+/** Numbers of a state: new Float32Array(MEMORY) when an episode begins. Each call overwrites it. */
+export const MEMORY = $units;
+"""
+
 _JS_SINGLE = """
 /** The most probable action: a number. */
 export function act(observation$given) {
@@ -417,10 +480,10 @@ export function act(observation$given) {
 
 _JS_BOX = """
 /** The mean of the actions, within their bounds: a Float32Array of $actions. */
-export function act(observation) {
+export function act(observation$given) {
   const low = [$low];
   const high = [$high];
-  return outputs(observation).map((x, i) => clip(x, low[i], high[i]));
+  return outputs(observation$given).map((x, i) => clip(x, low[i], high[i]));
 }
 """
 
@@ -435,9 +498,13 @@ _JS_SCALE = """\
   x = x.map((value, i) => clip((value - mean[i]) / deviation[i], -$cut, $cut));
 """
 
+_JS_CHECK_STATE = """\
+  check("a state", state, MEMORY);
+"""
+
 _JS_LAYERS = """\
   layers.forEach((layer, number) => {
-    x = forward(layer, x);
+$remembered    x = forward(layer, x);
     if (number < layers.length - 1) x = x.map(activation);
   });
 """
@@ -473,6 +540,23 @@ function activation(x) {
 }
 """
 
+_JS_MEMORY = """
+const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+
+// The state of the GRU after an input, in the place of the one before.
+function remember(x, state) {
+  const seen = forward(input, x);
+  const known = forward(recurrent, state);
+  for (let i = 0; i < MEMORY; i++) {
+    const reset = sigmoid(seen[i] + known[i]);
+    const update = sigmoid(seen[MEMORY + i] + known[MEMORY + i]);
+    const fresh = Math.tanh(seen[2 * MEMORY + i] + reset * known[2 * MEMORY + i]);
+    state[i] = fresh + update * (state[i] - fresh);
+  }
+  return state;
+}
+"""
+
 _JS_CLIP = """
 function clip(x, low, high) {
   return Math.min(Math.max(x, low), high);
@@ -500,6 +584,11 @@ let taken = 0;
 const take = (count) => numbers.subarray(taken, (taken += count));
 """
 
+_JS_GRU = """\
+const input = [take($width * 3 * MEMORY), take(3 * MEMORY)];
+const recurrent = [take(MEMORY * 3 * MEMORY), take(3 * MEMORY)];
+"""
+
 
 def to_js(network: ActingNetwork, name: str = "policy.js") -> str:
     """An ES module for pages and Node.js: `act`, `outputs`, and all numbers.
@@ -509,18 +598,21 @@ def to_js(network: ActingNetwork, name: str = "policy.js") -> str:
         name: of the file, for the example in its comment.
     """
     inputs, *_, outputs = network.widths
-    given = ", mask" if network.masked else ""
+    given = _given(network)
     raw = b"".join(array.astype("<f4").tobytes() for array in network.arrays.values())
     code = _joined(
         (_JS_HEAD, True),
+        (_JS_UNITS, network.memory),
         (_JS_SINGLE, network.single),
         (_JS_COLUMNS, network.choices and not network.single),
         (_JS_BOX, not network.choices),
         (_JS_OUTPUTS, True),
+        (_JS_CHECK_STATE, network.memory),
         (_JS_SCALE, network.scale is not None),
         (_JS_LAYERS, True),
         (_JS_MASK, network.masked),
         (_JS_TAIL, True),
+        (_JS_MEMORY, network.memory),
         (_JS_CLIP, network.scale is not None or not network.choices),
         (_JS_LARGEST, network.choices),
         (_JS_NUMBERS, True),
@@ -530,6 +622,7 @@ def to_js(network: ActingNetwork, name: str = "policy.js") -> str:
         ),
         ("const layers = $layers.map(\n", True),
         ("  ([inputs, outputs]) => [take(inputs * outputs), take(outputs)],\n);\n", True),
+        (_JS_GRU, network.memory),
         inputs=inputs,
         outputs=outputs,
         actions=network.actions,
@@ -538,7 +631,12 @@ def to_js(network: ActingNetwork, name: str = "policy.js") -> str:
         invalid=INVALID,
         kind=_kind(network),
         given=given,
-        layers=[list(sizes) for sizes in pairwise(network.widths)],
+        layers=[[*weight.shape[::-1]] for weight, _ in network.layers],
+        units=network.units,
+        width=network.widths[-2],
+        remembered="    if (number === layers.length - 1) x = remember(x, state);\n"
+        if network.memory
+        else "",
         cut=CUT,
         choices=_listed(network.choices),
         first=_listed(network.first),
@@ -547,6 +645,11 @@ def to_js(network: ActingNetwork, name: str = "policy.js") -> str:
         high=_listed(map(_js_number, network.bounds[1])),
     )
     use = [f'    import {{ act }} from "./{name}";', f"    const action = act(observation{given});"]
+    if network.memory:
+        use[:1] = [
+            f'    import {{ MEMORY, act }} from "./{name}";',
+            "    const state = new Float32Array(MEMORY);",
+        ]
     return _comment([*network.about, "", *use]) + code
 
 
@@ -561,6 +664,11 @@ def _kind(network: ActingNetwork) -> str:
 def _start(network: ActingNetwork) -> str:
     """The first choice of a single action, as it stands before the place of the chosen one."""
     return f"{network.first[0]} + " if network.single and network.first[0] else ""
+
+
+def _given(network: ActingNetwork) -> str:
+    """The arguments behind the observation."""
+    return ", state" * bool(network.memory) + ", mask" * network.masked
 
 
 def _listed(values: Iterable[object]) -> str:

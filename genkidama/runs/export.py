@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import EnvironmentFailure
 from genkidama.learning.actions import INVALID
 from genkidama.learning.forms import as_tensors, load_tensors
 from genkidama.runs.codegen import ActingNetwork, acting_network, prefixed, to_c, to_js
@@ -61,6 +61,8 @@ class _Computed(NamedTuple):
     #: Actions as the environment takes them, (n, numbers), and V(s), (n,), if they are given.
     actions: Array | None
     values: Array | None = None
+    #: The states of a memory after them, (n, H).
+    states: Array | None = None
 
 
 class _Made(NamedTuple):
@@ -83,17 +85,11 @@ def export(policy: Policy, form: str, path: str | Path) -> Export:
         path: the file.
 
     Raises:
-        ConfigurationError: its network or head has no such form, as one with a memory, or torch is
-            missing for ONNX.
+        ConfigurationError: its network or head has no such form, or torch is missing for ONNX.
         EnvironmentFailure: the file computes something else than NumPy, another package is missing,
             or it cannot be written; an older one stays as it was.
     """
     path = Path(path)
-    if memory := policy.model.memory:
-        raise ConfigurationError(
-            f"network.memory = {memory}: a policy with a memory has no form in C, JavaScript or "
-            "ONNX; play it in Python, as policy.predict(observation, state)"
-        )
     made = FORMS[form](policy, path)
     if made.run is None:
         checked = f"not compared with NumPy: there is no {made.checker} here"
@@ -116,17 +112,21 @@ def export(policy: Policy, form: str, path: str | Path) -> Export:
 
 
 def _observations(policy: Policy) -> Array:
-    """Observations (n, …), float32: as in training, and far off."""
+    """Observations (n, …), float32: as in training, and far off. With a memory they are rows, as
+    the model has them: each behind a state that it could have come to."""
     model, rng = policy.model, np.random.default_rng(0)
     shape = (_COMPARED, *model.observation_shape)
     if policy.observation_space.dtype in (np.uint8, np.bool_):
-        high = 256 if model.sees_bytes else 2
+        high = 256 if policy.observation_space.dtype == np.uint8 else 2
         found: Array = rng.integers(0, high, shape)
     else:
         each = (_COMPARED, *(1 for _ in model.observation_shape))
         found = rng.standard_normal(shape, np.float32) * 10.0 ** rng.uniform(-1.0, 1.5, each)
         if (scale := model.mean_and_deviation()) is not None:
             found = found * scale[1] + scale[0]
+    if model.memory:
+        found = found.astype(np.float32, copy=False)
+        found[:, : model.memory] = rng.uniform(-1.0, 1.0, (_COMPARED, model.memory))
     if model.mask:
         valid = rng.random((_COMPARED, model.mask)) < 0.5
         found[:, -model.mask :] = valid | ~valid.any(1, keepdims=True)
@@ -137,15 +137,20 @@ def _difference(policy: Policy, observations: Array, found: _Computed) -> float:
     """The largest difference between outputs; a ValueError says that results are other ones."""
     model, head = policy.model, policy.model.head
     batches = np.array_split(observations, len(observations) // _BATCH)
-    parts = [model.evaluate(model.native(model.seen(batch))) for batch in batches]
-    outputs, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-    outputs = outputs[:, : found.outputs.shape[1]]
+    parts = []
+    for batch in batches:
+        outputs, values = model.evaluate(model.native(model.seen(batch)))
+        state = (np.array(model.network.state),) if model.memory else ()
+        parts.append((outputs[:, : found.outputs.shape[1]], values, *state))
     differences = []
-    for name, theirs, ours in (
-        ("outputs", found.outputs, outputs),
-        ("values", found.values, values),
+    for name, theirs, each in zip(
+        ("outputs", "values", "states"),
+        (found.outputs, found.values, found.states),
+        zip(*parts, strict=True),
+        strict=False,  # without a memory there are no states
     ):
         if theirs is not None:
+            ours = np.concatenate(each)
             largest = np.abs(ours[ours > INVALID]).max(initial=1.0)
             # Without critics a value is NaN on both sides.
             if not np.allclose(theirs, ours, _TOLERANCE, _TOLERANCE * largest, equal_nan=True):
@@ -162,21 +167,27 @@ def _difference(policy: Policy, observations: Array, found: _Computed) -> float:
 
 _C_CHECK = """\
 #include <stdio.h>
+#include <string.h>
 #include "policy.h"
 
 int main(void)
 {
-    float given[POLICY_INPUTS + $masks], outputs[POLICY_OUTPUTS];
+    float given[$units + POLICY_INPUTS + $masks], outputs[POLICY_OUTPUTS], state[$units + 1];
+    float *observation = given + $units;
     $type action[POLICY_ACTIONS];
-    double found[POLICY_OUTPUTS + POLICY_ACTIONS];
+    double found[POLICY_OUTPUTS + POLICY_ACTIONS + $units];
 
     while (fread(given, sizeof given, 1, stdin) == 1) {
         unsigned char mask[$masks + 1];
         for (int i = 0; i < $masks; i++)
-            mask[i] = given[POLICY_INPUTS + i] > 0.0f;
+            mask[i] = observation[POLICY_INPUTS + i] > 0.0f;
         (void)mask;
-        policy_outputs(given$mask, outputs);
+        memcpy(state, given, $units * sizeof *state);
         $act;
+        for (int i = 0; i < $units; i++)
+            found[POLICY_OUTPUTS + POLICY_ACTIONS + i] = state[i];
+        memcpy(state, given, $units * sizeof *state);
+        policy_outputs(observation$more, outputs);
         for (int i = 0; i < POLICY_OUTPUTS; i++)
             found[i] = outputs[i];
         for (int i = 0; i < POLICY_ACTIONS; i++)
@@ -194,13 +205,14 @@ def _c(policy: Policy, path: Path) -> _Made:
     prefix = prefix if prefix[:1].isalpha() else f"policy_{prefix}"
     text = to_c(network, prefix).encode()
     compiler = os.environ.get("CC", "").split() or ["cc"]
-    mask = ", mask" if network.masked else ""
-    act = f"policy_act(given{mask}, action)"
+    more = ", state" * bool(network.memory) + ", mask" * network.masked
+    act = f"policy_act(observation{more}, action)"
     program = Template(_C_CHECK).substitute(
         masks=network.widths[-1] if network.masked else 0,
-        mask=mask,
+        units=network.units,
+        more=more,
         type="int" if network.choices else "float",
-        act=f"action[0] = policy_act(given{mask})" if network.single else act,
+        act=f"action[0] = policy_act(observation{more})" if network.single else act,
     )
 
     def run(observations: Array) -> _Computed:
@@ -220,17 +232,23 @@ def _c(policy: Policy, path: Path) -> _Made:
 
 _JS_CHECK = """\
 import { readFileSync } from "node:fs";
-import { INPUTS, OUTPUTS, act, outputs } from "./policy.mjs";
+import * as policy from "./policy.mjs";
 
 const given = new Float32Array(new Uint8Array(readFileSync(0)).buffer);
 const width = Number(process.argv[2]);
+const units = policy.MEMORY ?? 0;
 const found = [];
 for (let start = 0; start < given.length; start += width) {
-  const observation = given.subarray(start, start + INPUTS);
-  const mask = width > INPUTS ? given.subarray(start + INPUTS, start + width) : undefined;
-  const action = act(observation, mask);
-  found.push(...outputs(observation, mask));
+  const row = given.subarray(start, start + width);
+  const observation = row.subarray(units, units + policy.INPUTS);
+  const more = [];
+  if (units) more.push(row.slice(0, units));
+  if (width > units + policy.INPUTS) more.push(row.subarray(units + policy.INPUTS));
+  found.push(...policy.outputs(observation, ...more));
+  if (units) more[0] = row.slice(0, units);
+  const action = policy.act(observation, ...more);
   found.push(...(typeof action === "number" ? [action] : action));
+  if (units) found.push(...more[0]);
 }
 process.stdout.write(Buffer.from(Float64Array.from(found).buffer));
 """
@@ -268,11 +286,15 @@ def _output(command: list[str], folder: Path, given: bytes = b"") -> bytes:
 
 
 def _rows(policy: Policy, network: ActingNetwork, output: bytes) -> _Computed:
-    """The results of a program that writes rows of float64: outputs, and then actions."""
-    count = network.widths[-1]
-    rows = np.frombuffer(output).reshape(-1, count + network.actions)
-    outputs, actions = np.split(rows, [count], axis=1)
-    return _Computed(outputs.astype(np.float32), actions.astype(policy.model.head.dtype))
+    """The results of a program that writes rows of float64: outputs, actions, and states."""
+    ends = np.cumsum((network.widths[-1], network.actions, network.units))
+    rows = np.frombuffer(output).reshape(-1, ends[-1])
+    outputs, actions, states = np.split(rows, ends[:-1], axis=1)
+    return _Computed(
+        outputs.astype(np.float32),
+        actions.astype(policy.model.head.dtype),
+        states=states.astype(np.float32) if network.memory else None,
+    )
 
 
 # ONNX.
@@ -280,17 +302,25 @@ def _rows(policy: Policy, network: ActingNetwork, output: bytes) -> _Computed:
 
 def _onnx(policy: Policy, path: Path) -> _Made:
     model = as_tensors(policy.model, policy, "Policy.to_onnx", "onnx")
-    content = load_tensors("tensor_model:to_onnx", "Policy.to_onnx")(model, policy.action_space)
+    content = load_tensors("tensor_model:to_onnx", "Policy.to_onnx")(model, policy)
 
     def run(observations: Array) -> _Computed:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        batches = np.array_split(observations, len(observations) // _BATCH)
-        parts = [session.run(None, {"observation": batch}) for batch in batches]
-        outputs, values, *actions = (np.concatenate(each) for each in zip(*parts, strict=True))
-        found = actions[0].reshape(len(values), -1) if actions else None
-        return _Computed(outputs, found, values)
+        memory, shape = model.memory, policy.observation_space.shape or ()
+        names = [output.name for output in session.get_outputs()]
+        parts = []
+        for batch in np.array_split(observations, len(observations) // _BATCH):
+            given = {"observation": batch[:, memory:].reshape(-1, *shape)}
+            if memory:
+                given["state"] = batch[:, :memory]
+            parts.append(session.run(None, given))
+        found = dict(zip(names, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+        actions, values = found.get("action"), found["value"]
+        if actions is not None:
+            actions = actions.reshape(len(values), -1)
+        return _Computed(found["outputs"], actions, values, found.get("next_state"))
 
     return _Made(content, "", "ONNX Runtime", run if find_spec("onnxruntime") else None)
 

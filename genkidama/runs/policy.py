@@ -223,8 +223,10 @@ class Policy:
         """Writes the policy as one header, C99 and C++, for a robot's firmware.
 
         The names in it begin with the file's: `balance.h` has `balance_act`, the most probable
-        action for an observation as the environment gives it. It allocates nothing. If there is a
-        compiler (`cc`, or that in `CC`), it is compared with NumPy on 1,000 observations first.
+        action for an observation as the environment gives it. It allocates nothing. With a memory
+        its second argument is the state, `float[BALANCE_MEMORY]`, which the caller sets to 0 when
+        an episode begins, and each call overwrites. If there is a compiler (`cc`, or that in `CC`),
+        it is compared with NumPy on 1,000 observations first.
 
         Raises:
             ConfigurationError: there is no form of its network or head in C.
@@ -234,7 +236,8 @@ class Policy:
         return export(self, "c", path).path
 
     def to_js(self, path: str | Path) -> Path:
-        """Writes the policy as an ES module, for pages and Node.js: `act(observation)`.
+        """Writes the policy as an ES module, for pages and Node.js: `act(observation)`, or
+        `act(observation, state)` with a memory.
 
         As `to_c`, also its errors; if there is `node`, that compares it.
         """
@@ -246,7 +249,8 @@ class Policy:
         Its input is `observation`, float32 (B, …), as the environment gives it. Its outputs are
         `outputs` (logits; or means and logarithms of deviations; or both), `value`, and `action`:
         the most probable one, as the environment takes it. A custom head, and actions in parts
-        (Dict, Tuple), have no `action` there.
+        (Dict, Tuple), have no `action` there. With a memory `state` is another input, float32
+        (B, H), which is 0 when an episode begins, and `next_state` another output.
 
         Raises:
             ConfigurationError: torch is not installed.

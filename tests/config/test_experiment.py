@@ -251,6 +251,7 @@ def test_every_setting_is_tried_here() -> None:
         *PPO_ONLY,
         *DQN_ONLY,
         *SAC_ONLY,
+        "algorithm.burn_in",  # of vtrace with a memory
         "plugins",
         "search",
     }  # whose settings tests/plugins/hypertrick/test_settings.py tries
@@ -960,6 +961,11 @@ def test_settings_of_others_are_left_out() -> None:
             "child.exchange = 'chunk', or with parent.rule = 'experience', but "
             "algorithm.name = 'dqn'",
         ),
+        (
+            {"algorithm": {"name": "vtrace", "burn_in": 4}, **KEPT},
+            "algorithm.burn_in = 4: brings the state of a memory up to date, but network.memory = "
+            "0; set that, or take algorithm.burn_in out",
+        ),
     ],
 )
 def test_what_nothing_could_be_learned_with_is_refused(
@@ -978,7 +984,6 @@ def test_what_nothing_could_be_learned_with_is_refused(
         ({"algorithm": {"name": "mine:Learner"}}, "algorithm.name = 'mine:Learner'"),
         ({"network": {"name": "mine:Net"}}, "network.name = 'mine:Net'"),
         ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
-        ({"parent": {"rule": "experience", "browsers": True}}, "parent.browsers = True"),
         (
             {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://x:1"}},
             "replay.url = 'redis://x:1'",

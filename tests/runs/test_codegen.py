@@ -74,7 +74,8 @@ def policy_of(
     checkpoint = untrained(folder, experiment).load()
     policy = Policy(checkpoint, allow=["tests"])
     if (moments := policy.model.moments("observations")) is not None:
-        moments.add(np.random.default_rng(1).normal(3.0, 2.0, (500, 5 + masks)))
+        size = policy.model.observation_size
+        moments.add(np.random.default_rng(1).normal(3.0, 2.0, (500, size)))
         checkpoint.vector[:] = policy.model.numbers
         policy = Policy(checkpoint, allow=["tests"])
     return policy
@@ -90,12 +91,35 @@ def observations(policy: Policy, normalized: bool, masks: int) -> Any:
     return found
 
 
+#: The rows that begin an episode: these are of many lengths.
+STARTS = {0, 1, 4, 30, 31, 90, 150}
+
+
+def by_numpy(policy: Policy, given: Any) -> Any:
+    """Actions (n, numbers) of `Policy.predict`."""
+    if not policy.model.memory:
+        found, _ = policy.predict(given, deterministic=True)
+        return found.reshape(len(given), -1)
+    actions, state = [], None
+    for number, row in enumerate(given):
+        action, state = policy.predict(row, state, number in STARTS, deterministic=True)
+        actions.append(np.ravel(action))
+    return np.array(actions)
+
+
 def by_c(policy: Policy, folder: Path, given: Any) -> Any:
     """Actions (n, numbers) of a library that is compiled from the header alone."""
     network = acting_network(policy, "C")
     (folder / "tried.h").write_text(to_c(network, "tried"))
-    kind, mask = "int" if network.choices else "float", ", mask" * network.masked
-    act = f"*action = tried_act(x{mask})" if network.single else f"tried_act(x{mask}, action)"
+    kind = "int" if network.choices else "float"
+    more = ", state" * bool(network.memory) + ", mask" * network.masked
+    act = f"*action = tried_act(x{more})" if network.single else f"tried_act(x{more}, action)"
+    kept = (
+        "static float state[TRIED_MEMORY];"
+        "for (int i = 0; begins && i < TRIED_MEMORY; i++) state[i] = 0.0f;"
+        if network.memory
+        else "(void)begins;"
+    )
     declared = "unsigned char mask[TRIED_OUTPUTS];" if network.masked else ""
     filled = (
         "for (int i = 0; i < TRIED_OUTPUTS; i++) mask[i] = x[TRIED_INPUTS + i] > 0.0f;"
@@ -103,15 +127,16 @@ def by_c(policy: Policy, folder: Path, given: Any) -> Any:
         else ""
     )
     (folder / "tried.c").write_text(
-        f'#include "tried.h"\nvoid act(const float *x, {kind} *action);\n'
-        f"void act(const float *x, {kind} *action) {{ {declared} {filled} {act}; }}\n"
+        f'#include "tried.h"\nvoid act(const float *x, int begins, {kind} *action);\n'
+        f"void act(const float *x, int begins, {kind} *action)\n"
+        f"{{ {declared} {kept} {filled} {act}; }}\n"
     )
     command = ("cc", *STRICT, "-shared", "-fPIC", "tried.c", "-lm", "-o", "tried.so")
     subprocess.run(command, cwd=folder, check=True)
     library, actions = CDLL(str(folder / "tried.so")), []
-    for row in np.ascontiguousarray(given, np.float32):
+    for number, row in enumerate(np.ascontiguousarray(given, np.float32)):
         action = np.zeros(network.actions, np.int32 if network.choices else np.float32)
-        library.act(row.ctypes, action.ctypes)
+        library.act(row.ctypes, int(number in STARTS), action.ctypes)
         actions.append(action)
     return np.array(actions)
 
@@ -120,14 +145,23 @@ def by_js(policy: Policy, folder: Path, given: Any) -> Any:
     network = acting_network(policy, "JavaScript")
     (folder / "tried.mjs").write_text(to_js(network))
     (folder / "given.json").write_text(json.dumps(given.tolist()))
-    (folder / "try.mjs").write_text("""
+    (folder / "try.mjs").write_text(
+        f"const starts = {sorted(STARTS)};"
+        + """
         import { readFileSync } from "node:fs";
-        import { INPUTS, act } from "./tried.mjs";
+        import * as policy from "./tried.mjs";
+        const { INPUTS, MEMORY, act } = policy;
         const rows = JSON.parse(readFileSync("given.json"));
         const listed = (action) => (typeof action === "number" ? [action] : [...action]);
-        const acted = (row) => listed(act(row.slice(0, INPUTS), row.slice(INPUTS)));
+        const state = new Float32Array(MEMORY ?? 0);
+        const acted = (row, i) => {
+          if (starts.includes(i)) state.fill(0);
+          const more = MEMORY ? [state] : [];
+          return listed(act(row.slice(0, INPUTS), ...more, row.slice(INPUTS)));
+        };
         console.log(JSON.stringify(rows.map(acted)));
-    """)
+    """
+    )
     done = subprocess.run(["node", "try.mjs"], cwd=folder, capture_output=True, check=True)
     return np.array(json.loads(done.stdout))
 
@@ -141,6 +175,9 @@ CASES: dict[str, dict[str, Any]] = {
     "bits": {"actions": "bits", "activation": "elu"},
     "mask": {"actions": "from -1", "masks": 3, "activation": "silu"},
     "masks": {"actions": "columns", "masks": 11, "normalized": True},
+    "memory": {"actions": "from -1", "memory": 6, "normalized": True},
+    "memory, masks": {"actions": "columns", "masks": 11, "memory": 5, "activation": "elu"},
+    "memory, continuous": {"actions": "box", "memory": 9, "hidden": (4,), "normalized": True},
 }
 
 
@@ -151,8 +188,7 @@ def test_it_acts_as_the_policy_does(tmp_path: Path, case: str, run: Any) -> None
         pytest.skip(f"there is no {program}")
     policy = policy_of(tmp_path, **CASES[case])
     given = observations(policy, CASES[case].get("normalized", False), CASES[case].get("masks", 0))
-    expected, _ = policy.predict(given, deterministic=True)
-    expected = expected.reshape(len(given), -1)
+    expected = by_numpy(policy, given)
     assert len(np.unique(expected, axis=0)) > 1
     found = run(policy, tmp_path, given)
     if "box" in CASES[case]["actions"] or "doubles" in CASES[case]["actions"]:
@@ -197,6 +233,12 @@ def test_a_module_refuses_an_observation_of_another_length(tmp_path: Path) -> No
     with pytest.raises(subprocess.CalledProcessError) as failed:
         by_js(policy, tmp_path, np.zeros((1, 4)))
     assert b"RangeError: an observation of 4 numbers: expected 5" in failed.value.stderr
+    remembering = policy_of(tmp_path / "other", "discrete", memory=4)
+    (tmp_path / "kept.mjs").write_text(to_js(acting_network(remembering, "JavaScript")))
+    program = 'import("./kept.mjs").then(({ act }) => act([1, 2, 3, 4, 5], [0, 0, 0]))'
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        subprocess.run(["node", "-e", program], cwd=tmp_path, capture_output=True, check=True)
+    assert b"RangeError: a state of 3 numbers: expected 4" in failed.value.stderr
 
 
 @given(st.floats(width=32, allow_nan=False))
@@ -219,6 +261,18 @@ def test_a_header_says_what_it_takes(tmp_path: Path) -> None:
         "    int action = tried_act(observation, mask);",
     ):
         assert f" * {line}\n" in text
+    remembering = acting_network(policy_of(tmp_path / "other", "box", memory=4), "C")
+    text = to_c(remembering, "tried")
+    for line in (
+        "network      5 -> 16 -> 7 -> GRU of 4 units -> 3, tanh",
+        "state        4 numbers: set them to 0 when an episode begins; each call overwrites them",
+        "    float state[TRIED_MEMORY] = {0};",
+        "    tried_act(observation, state, action);",
+    ):
+        assert f" * {line}\n" in text
+    gru = 3 * 4 * (7 + 4 + 2)
+    assert remembering.constants == 4 * (5 * 16 + 16 + 16 * 7 + 7 + gru + 4 * 3 + 3 + 2 * 3)
+    assert remembering.stack == 4 * (16 + 7 + 6 * 4)
     assert text.isascii() and to_js(network).isascii()
     assert sum(array.size for array in network.arrays.values()) == numbers
 

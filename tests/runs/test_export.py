@@ -15,7 +15,7 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import EnvironmentFailure
 from genkidama.runs import codegen, export
 from genkidama.runs.policy import Policy
 from tests.helpers import small, untrained
@@ -36,21 +36,15 @@ class Camera(gymnasium.Env[Any, Any]):
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
 
-@pytest.mark.parametrize("form", [*CHECKERS, "onnx"])
-def test_a_memory_has_no_other_form(tmp_path: Path, form: str) -> None:
-    policy = Policy(untrained(tmp_path / "run", small(network={"memory": 4})).load())
-    with pytest.raises(ConfigurationError, match=r"network.memory = 4: .* has no form in C, Java"):
-        export.export(policy, form, path := tmp_path / "policy")
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("form", CHECKERS)
-@pytest.mark.parametrize("case", ["masks", "normalized"])
+@pytest.mark.parametrize("case", ["masks", "normalized", "memory"])
 def test_it_is_compared_and_written(tmp_path: Path, form: str, case: str) -> None:
     if shutil.which(CHECKERS[form]) is None:
         pytest.skip(f"there is no {CHECKERS[form]}")
     masks = 11 if case == "masks" else 0
-    policy = policy_of(tmp_path / "run", "columns" if masks else "box", masks, normalized=True)
+    network = {"memory": 9} if case == "memory" else {}
+    actions = "columns" if masks else "box"
+    policy = policy_of(tmp_path / "run", actions, masks, normalized=True, **network)
     found = export.export(policy, form, path := tmp_path / f"a policy.{form}")
     assert found.path == path and path.read_bytes()
     assert found.size.startswith(f"{path.stat().st_size:,} bytes")
@@ -67,6 +61,14 @@ def test_it_is_compared_and_written(tmp_path: Path, form: str, case: str) -> Non
         ("_C_LARGEST", "x[i] > x[best]", "x[i] < x[best]", "actions are not those of its outputs"),
         ("_JS_TAIL", "let i = 0", "let i = 1", "outputs differ"),
         ("_JS_LARGEST", "value > x[best]", "value < x[best]", "actions are not those of its"),
+        (
+            "_C_MEMORY",
+            "update * (state[i] - fresh)",
+            "update * (fresh - state[i])",
+            "outputs differ",
+        ),
+        ("_JS_MEMORY", "state[i] = fresh + ", "state[i] += fresh + ", "outputs differ"),
+        ("_JS_MEMORY", "return state", "x = [...state]; state.fill(0); return x", "states differ"),
     ],
 )
 def test_code_that_computes_something_else_is_not_written(
@@ -80,7 +82,8 @@ def test_code_that_computes_something_else_is_not_written(
     form = "c" if "_C_" in template else "js"
     if shutil.which(CHECKERS[form]) is None:
         pytest.skip(f"there is no {CHECKERS[form]}")
-    policy = policy_of(tmp_path / "run", "discrete", masks=3)
+    remembers = {"memory": 5} if "MEMORY" in template else {}
+    policy = policy_of(tmp_path / "run", "discrete", masks=3, **remembers)
     policy.model.numbers[:] += 0.01  # biases, too
     (path := tmp_path / "policy").write_text("old")
     text = getattr(codegen, template)
@@ -198,6 +201,6 @@ def test_the_code_on_the_page_works_as_it_stands(
     assert said.stdout.decode().split() == [str(expected)] * 2
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(code_block(page, "python"), names)
+    exec(code_block(page, "python", "import onnxruntime"), names)
     zeros, _ = policy.predict(np.zeros((1, 4)), deterministic=True)
     assert np.array_equal(names["actions"], zeros) and names["onnxruntime"] is onnxruntime

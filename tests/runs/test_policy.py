@@ -21,6 +21,7 @@ from genkidama.runs.evaluation_worker import play, steps_of
 from genkidama.runs.policy import Policy, explain
 from tests.environments import Doors
 from tests.helpers import untrained
+from tests.texts import code_block
 
 
 def policy_of(folder: Path, name: str, dqn: bool = False, **settings: Any) -> Policy:
@@ -143,6 +144,33 @@ def test_onnx_runtime_finds_the_same(tmp_path: Path, name: str) -> None:
     (actions,) = session.run(["action"], {"observation": many.astype(np.float32)})
     expected, _ = policy.predict(many, deterministic=True)
     assert np.allclose(actions, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Pendulum-v1", "tests.environments:Doors"])
+def test_onnx_runtime_remembers_the_same(tmp_path: Path, name: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    policy = policy_of(tmp_path, name, memory=64, normalize_observations=True)
+    session = onnxruntime.InferenceSession(str(policy.to_onnx(tmp_path / "policy.onnx")))
+    shapes = {each.name: each.shape[1:] for each in (*session.get_inputs(), *session.get_outputs())}
+    assert shapes["state"] == shapes["next_state"] == [64]
+    assert session.get_inputs()[0].shape[1:] == list(policy.observation_space.shape)
+    rng = np.random.default_rng(0)
+    state, theirs = None, np.zeros((3, 64), np.float32)
+    starts = np.ones(3, np.bool_)
+    for _ in range(60):  # three episodes at once, and others behind them
+        seen = rng.normal(size=(3, *policy.observation_space.shape)).astype(np.float32)
+        seen[:, -1] = 1.0  # something is valid, if this is a mask
+        theirs[starts] = 0.0
+        given = {"observation": seen, "state": theirs}
+        found, theirs = session.run(["action", "next_state"], given)
+        expected, state = policy.predict(seen, state, starts, deterministic=True)
+        assert np.allclose(found, expected, atol=1e-5) and np.allclose(theirs, state, atol=1e-5)
+        starts = rng.random(3) < 0.1
+    assert state is not None and np.abs(state).min() > 0.0
+    names = {"numpy": np, "session": session, "observations": seen[:1]}
+    exec(code_block("docs/notes/export.md", "python", "next_state"), names)
+    assert np.allclose(names["state"], policy.predict(seen[:1])[1], atol=1e-5)
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ class BuiltIn(Network):
     memory: nn.GRU | None
 
     #: Its states after the rows that came last, (m, H).
-    _states: Tensor
+    states: Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class BuiltIn(Network):
         """With a memory: its states after the rows that were acted on last, (m, H)."""
         if self.by_hand is not None:
             return self.by_hand.state
-        state: Array = self._states.numpy()
+        state: Array = self.states.numpy()
         return state
 
     def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,7 +176,7 @@ class BuiltIn(Network):
             begin = states[index[: counts[0]]][None]
             after, _ = self.memory(sequences, begin)
             found = after.data[torch.from_numpy(places).to(rows.device)]
-        self._states = found.detach()
+        self.states = found.detach()
         return found
 
     def acting_together(self, exploration: Exploration | None = None) -> Callable[[Array], Array]:
@@ -200,7 +200,7 @@ class BuiltIn(Network):
             return outputs
         log_deviation: Tensor = self.log_deviation
         if log_deviation.ndim == 1:
-            return torch.cat((outputs, log_deviation.expand(len(outputs), -1)), 1)
+            return torch.cat((outputs, log_deviation.expand(outputs.shape[0], -1)), 1)
         variance = features.detach().square() @ (2.0 * log_deviation).exp() + LEAST_VARIANCE
         return torch.cat((outputs, 0.5 * variance.log()), 1)
 

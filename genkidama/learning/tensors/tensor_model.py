@@ -180,6 +180,12 @@ class TensorModel(Model):
             outputs, values = (network or self.network)(self._tensor(observations))
         return outputs.cpu().numpy(), values.cpu().numpy()
 
+    def unrolled(self, observations: Numbers, starts: Array) -> Tensor:
+        with torch.no_grad():
+            self.network(observations, starts)
+        states: Tensor = self.network.states  # type: ignore[assignment]
+        return states
+
     def log_probability(self, outputs: Array, actions: Numbers) -> Array:
         with torch.no_grad():
             log_pi = self.head.log_probability(self._tensor(outputs), self._tensor(actions))
@@ -225,11 +231,11 @@ def survives_a_fork(work: Callable[[], object]) -> bool:
     return forked(lambda: once() and forked(once))
 
 
-def to_onnx(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
+def to_onnx(model: TensorModel, spaces: Spaces) -> bytes:
     """The content of the file that `Policy.to_onnx` writes.
 
     Args:
-        space: of the actions.
+        spaces: with those that the model was made for.
 
     Raises:
         EnvironmentFailure: packages for it are missing.
@@ -238,9 +244,14 @@ def to_onnx(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
         import onnxscript  # noqa: F401  torch's exporter needs it
     except ImportError as error:
         raise EnvironmentFailure(f"to_onnx needs {error.name}: {pip_install('onnx')}") from None
-    whole = _Whole(model, space).eval()
-    example = torch.randn(3, *model.observation_shape)
+    whole = _Whole(model, spaces.action_space).eval()
+    shape = spaces.observation_space.shape or ()
+    given = {"observation": torch.randn(3, *shape)}
     names = ["outputs", "value", "action"][: 3 if is_plain(model.head) else 2]
+    if model.memory:
+        given["state"] = torch.randn(3, model.memory)
+        names.append("next_state")
+    batch = {0: torch.export.Dim("batch")}
     logging.getLogger("torch.onnx").setLevel(
         logging.ERROR
     )  # it misses packages that are not needed
@@ -248,10 +259,10 @@ def to_onnx(model: TensorModel, space: gymnasium.Space[Any]) -> bytes:
         warnings.simplefilter("ignore")  # the exporter's, of names that torch will drop
         program = torch.onnx.export(
             whole,
-            (example,),
-            input_names=["observation"],
+            tuple(given.values()),
+            input_names=list(given),
             output_names=names,
-            dynamic_shapes={"observation": {0: torch.export.Dim("batch")}},
+            dynamic_shapes=dict.fromkeys(given, batch),
             dynamo=True,
             verbose=False,
         )
@@ -282,10 +293,20 @@ class _Whole(nn.Module):
             self.register_buffer("low", torch.from_numpy(space.low).float())
             self.register_buffer("high", torch.from_numpy(space.high).float())
 
-    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, observation: Tensor, state: Tensor | None = None) -> tuple[Tensor, ...]:
+        if state is not None:
+            observation = torch.cat((state, observation.flatten(1)), 1)
         if self._normalizes:
             observation = ((observation - self.mean) / self.deviation).clamp(-CUT, CUT)
         outputs, value = self._network(observation)
+        found = self._acted(outputs, value)
+        if state is None:
+            return found
+        after: Tensor = self._network.states  # type: ignore[assignment]
+        return *found, after
+
+    def _acted(self, outputs: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Both, and the actions if there are any."""
         head = self._head
         if self._space.shape is None or not (is_plain(head) or getattr(head, "squashes", False)):
             return outputs, value

@@ -38,7 +38,7 @@ _LARGEST_FILE = 32 * LARGEST
 #: Documents of checkpoints that are kept, to be sent to the next who asks.
 _KEPT = 16
 
-_ACTING = ("body.", "policy.", STATISTICS[0])
+_ACTING = ("body.", "memory.", "policy.", STATISTICS[0])
 
 #: The newest weights: their signature, vector and version; None if there are none.
 Newest = Callable[[], tuple[Signature, Vector, int] | None]
@@ -65,14 +65,13 @@ def policy_document(
     }
     if experiment.network.name != "actor-critic" or not any(map(_is_policy, parts)):
         return {**found, "problem": "its network is not the one that the page computes"}
-    if experiment.network.memory:
-        return {**found, "problem": "its network has a memory, which the page does not compute"}
     if size > LARGEST:
         return {**found, "problem": f"its weights have {size:,} bytes, and {LARGEST:,} are sent"}
     numbers = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in parts.values())
     return {
         **found,
         "activation": experiment.network.activation,
+        "memory": experiment.network.memory,
         "arrays": [(name, part.shape) for name, part in parts.items()],
         "numbers": b64encode(numbers).decode(),
     }

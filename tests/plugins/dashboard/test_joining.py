@@ -170,6 +170,8 @@ EXPERIMENTS = [
     acting("Acrobot-v1"),
     acting("MountainCar-v0"),
     acting("MountainCarContinuous-v0", **{"network.activation": "relu"}),
+    acting("CartPole-v1", **{"network.memory": 5, "environment.normalize_observations": True}),
+    acting("Pendulum-v1", **{"network.memory": 3, "network.hidden": [8]}),
 ]
 
 
@@ -179,7 +181,7 @@ def test_rows_of_a_browser_are_those_of_the_protocol(node: Node, experiment: Exp
     env = make_environment(experiment.environment)
     model = Model(experiment, env)
     if (moments := model.moments("observations")) is not None:
-        moments.add(np.random.default_rng(0).normal(0.3, 0.5, (50, 4)))
+        moments.add(np.random.default_rng(0).normal(0.3, 0.5, (50, model.observation_size)))
     body = """
     const actor = new Actor(data.experiment, seeded(5));
     actor.take(Float32Array.from(data.weights));
@@ -194,12 +196,21 @@ def test_rows_of_a_browser_are_those_of_the_protocol(node: Node, experiment: Exp
     assert why == ""
     assert [(name, tuple(shape)) for name, shape in entries] == list(model.signature.entries)
     columns, returns, total, discounted = columns_of(model), [], 0.0, 0.0
+    state = np.zeros(model.memory)
     for raw, steps, ended in blocks:
         rows = np.array(raw, np.float32).reshape(-1, columns.count)
         assert columns.problem(rows) == ""
         made = rows[rows[:, columns.following] > 0]
         assert len(made) == steps
         outputs, _ = model.evaluate(model.native(model.seen(made[:, : columns.observation])))
+        for number in range(steps if model.memory else 0):
+            np.testing.assert_allclose(made[number, : model.memory], state, atol=1e-5)
+            state = model.network.state[number]
+            after = rows[number + int(made[number, columns.following])]
+            if not made[number, columns.terminated]:
+                np.testing.assert_allclose(after[: model.memory], state, atol=1e-5)
+            if made[number, columns.terminated] or made[number, columns.truncated]:
+                state = np.zeros(model.memory)
         actions = made[:, columns.actions]
         log = model.log_probability(outputs, actions.astype(model.head.dtype))
         np.testing.assert_allclose(made[:, columns.log_mu], log, atol=2e-4)

@@ -250,14 +250,9 @@ EXPERIMENTS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {"network.activation": "elu"}),
     ("Pendulum-v1", {"network.activation": "silu", "algorithm.name": "ppo"}),
     ("MountainCarContinuous-v0", {"environment.normalize_observations": True}),
+    ("CartPole-v1", {"network.memory": 5, "environment.normalize_observations": True}),
+    ("Pendulum-v1", {"network.memory": 3, "network.activation": "relu"}),
 ]
-
-
-def test_a_memory_is_not_played_in_a_page() -> None:
-    experiment = Experiment().with_settings({"environment.id": "CartPole-v1", "network.memory": 4})
-    model = Model(experiment, make_environment(experiment.environment))
-    document = policy_document(experiment, model.signature, model.numbers, 7)
-    assert "has a memory" in document["problem"] and "numbers" not in document
 
 
 @pytest.mark.parametrize(("name", "changes"), EXPERIMENTS)
@@ -269,6 +264,7 @@ def test_the_network_gives_what_numpys_gives(
     model = Model(experiment, env)
     rng = np.random.default_rng(2)
     observations = rng.normal(0.0, 2.0, (200, *env.observation_space.shape)).astype(np.float32)
+    states = rng.uniform(-1.0, 1.0, (200, model.memory)).astype(np.float32)
     if (moments := model.moments("observations")) is not None:
         moments.add(rng.normal(0.5, 2.0, (50, moments._sum.size)))
     document = policy_document(experiment, model.signature, model.numbers, 7)
@@ -276,16 +272,27 @@ def test_the_network_gives_what_numpys_gives(
     body = """
     const outputs = network(data.policy);
     const act = actor(data.policy, made(data.id));
-    return data.observations.map((x) => {
+    return data.observations.map((x, i) => {
       const given = Float32Array.from(x);
-      const action = act(given);
-      return [[...outputs(given)], action.length ? [...action] : action];
+      const action = act(given, Float32Array.from(data.states[i]));
+      const state = Float32Array.from(data.states[i]);
+      return [[...outputs(given, state)], action.length ? [...action] : action, [...state]];
     });
     """
-    found = node(body, policy=document, id=name, observations=observations.tolist())
-    expected, _ = model.evaluate(model.native(model.seen(observations)))
+    found = node(
+        body,
+        policy=document,
+        id=name,
+        observations=observations.tolist(),
+        states=states.tolist(),
+    )
+    rows = np.concatenate((states, observations), 1)
+    expected, _ = model.evaluate(model.native(model.seen(rows)))
+    if model.memory:
+        after = np.array([state for *_, state in found])
+        np.testing.assert_allclose(after, model.network.state, atol=1e-5)
     width = len(found[0][0])  # without the deviations of continuous actions
-    outputs = np.array([each for each, _ in found])
+    outputs = np.array([each for each, *_ in found])
     np.testing.assert_allclose(outputs, np.asarray(expected)[:, :width], atol=1e-5, rtol=1e-4)
     for ours, row in zip(found, outputs, strict=True):
         if isinstance(ours[1], int):
@@ -303,6 +310,20 @@ def test_the_network_gives_what_numpys_gives(
 def look() -> Iterator[Look]:
     with browsing() as look:
         yield look
+
+
+def counting_policy(version: int) -> dict[str, Any]:
+    """A policy for CartPole that pushes to one side three times, and then to the other."""
+    settings = {"environment.id": "CartPole-v1", "network.hidden": [2], "network.memory": 1}
+    experiment = Experiment().with_settings(settings)
+    model = Model(experiment, make_environment(experiment.environment))
+    model.numbers[:] = 0.0
+    parts = model.network.parts
+    # h ← h + (1 − h)/11: above 0.3 from the fourth step on.
+    parts["memory.bias_ih_l0"][1:] = np.log(10.0), 20.0
+    parts["policy.0.weight"][:, 0] = 0.0, 1.0
+    parts["policy.0.bias"][:] = 0.3, 0.0
+    return policy_document(experiment, model.signature, model.numbers, version)
 
 
 def constant_policy(version: int, action: int, **changes: Any) -> dict[str, Any]:
@@ -365,6 +386,22 @@ def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look) -> None:
             parent.policies[None] = {**constant_policy(20, 0), "checkpoints": [3]}
             parent.say({**at(20), "type": "status"})
             page.wait_for_selector("#play-label >> text=version 20 plays (the newest)")
+
+
+def test_each_episode_begins_with_a_memory_of_nothing(look: Look) -> None:
+    with made_up(at(9)) as parent:
+        parent.policies = {None: {**counting_policy(9), "checkpoints": []}}
+        with look(parent.url) as page:
+            page.wait_for_selector("#play-label >> text=version 9 plays (the newest)")
+            lengths = [0]
+            while len(lengths) < 4:
+                step = int(re.findall(r"step (\d+)", label(page))[0])
+                if step < lengths[-1]:
+                    lengths.append(0)
+                lengths[-1] = max(lengths[-1], step)
+                page.wait_for_timeout(20)
+            # To one side without end, as with an older state, it would be eight to eleven.
+            assert all(15 <= length <= 19 for length in lengths[:3])
 
 
 def test_weights_are_asked_for_every_five_seconds_at_most(look: Look) -> None:

@@ -34,15 +34,23 @@ export function signature({ environment: settings, network }) {
     });
   };
   const widths = [inputs, ...network.hidden];
-  if (network.shared) {
+  const memory = network.memory || 0;
+  const last = memory || widths.at(-1);
+  if (network.shared || memory) {
     stack("body", widths);
-    stack("policy", [widths.at(-1), outputs]);
-    stack("value", [widths.at(-1), 1]);
+    if (memory) {
+      entries.push(["memory.weight_ih_l0", [3 * memory, widths.at(-1)]]);
+      entries.push(["memory.weight_hh_l0", [3 * memory, memory]]);
+      entries.push(["memory.bias_ih_l0", [3 * memory]], ["memory.bias_hh_l0", [3 * memory]]);
+    }
+    stack("policy", [last, outputs]);
+    stack("value", [last, 1]);
   } else {
     stack("policy", [...widths, outputs]);
     stack("value", [...widths, 1]);
   }
-  if (settings.normalize_observations) entries.push(["statistics.observations", [1 + 2 * inputs]]);
+  const counted = memory + inputs;
+  if (settings.normalize_observations) entries.push(["statistics.observations", [1 + 2 * counted]]);
   if (settings.normalize_rewards) entries.push(["statistics.returns", [3]]);
   return entries;
 }
@@ -88,12 +96,14 @@ export class Actor {
     this.entries = signature(experiment);
     this.world = environment(settings_of(experiment.environment));
     this.activation = experiment.network.activation;
+    this.units = experiment.network.memory || 0;
     this.gamma = experiment.environment.normalize_rewards ? experiment.algorithm.gamma : null;
     this.begin();
   }
 
   begin() {
     this.state = this.world.reset(this.random);
+    this.memory = new Float32Array(this.units);
     this.steps = 0;
     this.total = 0;
     this.discounted = 0;
@@ -105,6 +115,11 @@ export class Actor {
     this.deviations = found.log_deviation;
   }
 
+  // What a row begins with: the state of the network's memory, and what is seen.
+  seen(state) {
+    return [...this.memory, ...this.world.observe(state)];
+  }
+
   // Rows of so many steps, and the returns of the episodes that ended among them.
   collect(steps) {
     const { world, random } = this;
@@ -112,8 +127,9 @@ export class Actor {
     const stops = [];
     const returns = [];
     for (let i = 0; i < steps; i++) {
-      const seen = world.observe(this.state);
-      const [columns, action, log] = draw(this.outputs(seen), this.deviations, world, random);
+      const seen = this.seen(this.state);
+      const outputs = this.outputs(world.observe(this.state), this.memory);
+      const [columns, action, log] = draw(outputs, this.deviations, world, random);
       const [next, reward, terminated] = world.step(this.state, action, random);
       this.state = next;
       this.steps += 1;
@@ -122,7 +138,7 @@ export class Actor {
       const cut = !terminated && (truncated || i === steps - 1);
       const row = [...seen, ...columns, reward, +terminated, +truncated, log, 1];
       if (this.gamma !== null) row.push((this.discounted = this.gamma * this.discounted + reward));
-      if (cut) stops.push([i, world.observe(next)]);
+      if (cut) stops.push([i, this.seen(next)]);
       rows.push(row);
       if (terminated || truncated) {
         returns.push(this.total);

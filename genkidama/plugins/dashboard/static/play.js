@@ -132,6 +132,8 @@ function begin_game() {
   const state = world.reset(Math.random);
   game = { state, last: state, steps: 0, total: 0, wait: 0, behind: 0, over: false };
   game.first = policy.version;
+  // Of its network, if it has one: newer weights go on from it, too.
+  game.memory = new Float32Array(policy.memory);
   replace(policy);
 }
 
@@ -156,7 +158,7 @@ function tell() {
 
 function step() {
   const { state, act } = game;
-  const [next, reward, done] = world.step(state, act(world.observe(state)), Math.random);
+  const [next, reward, done] = world.step(state, act(world.observe(state), game.memory), Math.random);
   game.last = state;
   game.state = next;
   game.total += reward;

@@ -43,7 +43,22 @@ function forward([weight, bias], x) {
   });
 }
 
+const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+
+// The state of a GRU after x, in the place of the one before; genkidama.learning.recurrence has it.
+function remember([seeing, knowing], x, state) {
+  const [seen, known, size] = [forward(seeing, x), forward(knowing, state), state.length];
+  for (let i = 0; i < size; i++) {
+    const reset = sigmoid(seen[i] + known[i]);
+    const update = sigmoid(seen[size + i] + known[size + i]);
+    const fresh = Math.tanh(seen[2 * size + i] + reset * known[2 * size + i]);
+    state[i] = fresh + update * (state[i] - fresh);
+  }
+  return state;
+}
+
 // A function from an observation to all that the network of these arrays, by their names, gives.
+// With a memory its state is another argument, a Float32Array of zeros when an episode begins.
 export function layers(parts, name) {
   const statistics = parts["statistics.observations"];
   const scale = statistics ? moments(statistics) : null;
@@ -53,12 +68,17 @@ export function layers(parts, name) {
       .filter((name) => name.startsWith(part) && name.endsWith("weight"))
       .map((name) => [parts[name], parts[name.replace("weight", "bias")]]),
   );
-  return (observation) => {
+  const gru = ["ih", "hh"].map((kind) => [parts[`memory.weight_${kind}_l0`], parts[`memory.bias_${kind}_l0`]]);
+  const remembers = gru[0][0] !== undefined;
+  return (observation, state) => {
     let x = observation;
     if (scale) {
-      x = x.map((value, i) => Math.min(Math.max((value - scale[0][i]) / scale[1][i], -CUT), CUT));
+      // The moments of a state stand before those of what is seen, and are not used.
+      const [means, deviations] = scale.map((part) => part.subarray(part.length - x.length));
+      x = x.map((value, i) => Math.min(Math.max((value - means[i]) / deviations[i], -CUT), CUT));
     }
     stack.forEach((layer, number) => {
+      if (remembers && number === stack.length - 1) x = remember(gru, x, state);
       x = forward(layer, x);
       if (number < stack.length - 1) x = x.map(activation);
     });
@@ -72,8 +92,8 @@ export const network = (policy) => layers(unpack(policy), policy.activation);
 // A function from an observation to an action of this environment.
 export function actor(policy, { choices, low, high }) {
   const outputs = network(policy);
-  return (observation) => {
-    const y = outputs(observation);
+  return (observation, state) => {
+    const y = outputs(observation, state);
     if (choices) return y.reduce((best, value, i) => (value > y[best] ? i : best), 0);
     return y.map((value, i) => Math.min(Math.max(value, low[i]), high[i]));
   };
