@@ -6,8 +6,8 @@ Laws, checked with each message, and at the end of the day:
   it before that node has said goodbye, was told of its end, asks for another, or was silent for
   `search.return_seconds`.
 - A node trains its trial with the settings that the study has for it.
-- In the end the study has the reports and the states that the parent has, and each trial that has
-  reported has weights on the disk.
+- In the end the study has the reports, but for those of the last seconds, and the
+  states that the parent has, and each trial that has reported has weights on the disk.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.server.trial import Snapshot
 from tests.simulation.books import Books, Key
 from tests.simulation.world import World
+
+
+#: Seconds from a report to its place in the study, at most.
+_WRITING = 5.0
 
 
 class SearchBooks(Books):
@@ -132,7 +136,10 @@ class SearchBooks(Books):
         url = storage_url("", self._out)
         study = read(open_study(url, self._out.name))
         written = {trial.number: trial for trial in study.trials if trial.state != "waiting"}
+        before = self._search.seconds(self._now) - _WRITING
         for trial in self._search.trials.values():
+            if trial.phases and trial.phases[-1].end > before:
+                continue
             record = written.get(trial.index)
             if record is None:
                 self._break(f"the study does not know trial {trial.index}")
