@@ -278,7 +278,9 @@ def hunt(bug: Bug, seeds: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("genkidama", "tests", "benchmarks"):
             shutil.copytree(
-                ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__")
+                ROOT / name,
+                Path(folder, name),
+                ignore=shutil.ignore_patterns("__pycache__", ".venv"),
             )
         path = Path(folder, "genkidama", bug.file)
         text = path.read_text()

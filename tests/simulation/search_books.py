@@ -29,7 +29,6 @@ from genkidama.server.trial import Snapshot
 from tests.simulation.books import Books, Key
 from tests.simulation.world import World
 
-
 #: Seconds from a report to its place in the study, at most.
 _WRITING = 5.0
 

@@ -34,7 +34,7 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent, acceptor
 from genkidama.parent import parent as parent_module
 from genkidama.plugins.actors import learner_process
-from genkidama.protocol.messages import Goodbye, Hello, Join, Push, Request, decode_reply, encode
+from genkidama.protocol.messages import Hello, Join, Leave, Push, Request, decode_reply, encode
 from genkidama.protocol.session import BlendReply, Decision, Session
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
@@ -164,6 +164,7 @@ def plan(seed: int) -> Plan:
     if chance.random() < 0.05:
         shards, settings = 1, _search(settings, chance)
         kinds = {kind: weight for kind, weight in _KINDS.items() if kind not in _NOT_OF_SEARCHES}
+        kinds["liar"] = 12
     elif shards == 1 and random.Random(f"kind {seed}").random() < 0.12:
         settings = _experience(settings, chance)
         kinds = {**_KINDS, "kill learner": 6}
@@ -196,7 +197,9 @@ def _search(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         "parent": parent,
         "stop": {},
         "search": {
-            "method": chance.choice(["hypertrick", "asynchronous_hyperband", "asha", "random"]),
+            "method": chance.choice(
+                ["hypertrick", "asynchronous_hyperband", "asha", "random", "pbt"]
+            ),
             "trials": chance.randint(4, 12),
             "phases": 3,
             "phase_steps": chance.choice([50, 200]),
@@ -343,7 +346,7 @@ class Day:
         day = self
         save_latest, save_best = CheckpointFolder.save_latest, CheckpointFolder.save_best
         receive, add_work, init = Session.receive, Session.add_work, Session.__init__
-        push = Session.push
+        push, leave = Session.push, Session.leave
 
         def latest(
             self: CheckpointFolder, signature: Any, vector: Any, snapshot: Any, state: Any = None
@@ -368,8 +371,6 @@ class Day:
             books.takes(self, decision, getattr(reply, "version", 0))
             if isinstance(decision, BlendReply):
                 day.answered[self.name, books.name] = day.world.now
-            if isinstance(reply, Goodbye) and self.over is None:
-                day.gone.add(self.name)
             if self.over is not None and day.stopped is None:
                 day.stopped = day.world.now
             return decision
@@ -380,6 +381,11 @@ class Day:
             if fresh:
                 day._books_of(self).pushes_from(self, vector, made)
             return made
+
+        def left(self: Session, over: str = "", proof: str = "") -> Leave:
+            if self.over is None and not over:
+                day.gone.add(self.name)
+            return leave(self, over, proof)
 
         def add(self: Session, steps: int, returns: Any, measures: Any) -> Any:
             session, word, gathered = day.sessions[id(self)]
@@ -392,7 +398,7 @@ class Day:
 
         with (
             mock.patch.multiple(
-                Session, receive=received, add_work=add, push=pushed, __init__=begin
+                Session, receive=received, add_work=add, push=pushed, leave=left, __init__=begin
             ),
             mock.patch.multiple(CheckpointFolder, save_latest=latest, save_best=best),
             mock.patch.object(parent_module, "make_server", self._make_server),
@@ -588,7 +594,7 @@ class Day:
                 self.books[host].damaged()
             case "clock":
                 disk.skew += chance.choice([-3600.0, 3600.0, 60.0])
-            case "liar" if "search" in self.plan.settings and chance.random() < 0.7:
+            case "liar" if chance.random() < 0.6:
                 self._squatters.append(self._god.start(self._squat(host, chance)))
             case "stranger" | "liar" as kind:
                 token = (
@@ -639,10 +645,11 @@ class Day:
                     await asyncio.sleep(chance.uniform(0.0, 1.0))
 
     async def _squat(self, host: str, chance: random.Random) -> None:
-        """A node that is given a trial, and pushes to it for ever, whatever it is told."""
-        phase = self.plan.settings["search"]["phase_steps"]
+        """A child that joins and pushes for ever, whatever it is told: also from a version that is
+        not there and, in a search, to a trial that is another node's by now."""
+        search = self.plan.settings.get("search")
+        phase = 50 if search is None else search["phase_steps"]
         headers = {"Authorization": f"Bearer {self._tokens[15]}"}
-        trial = None
         with suppress(Exception):
             async with connect(
                 f"ws://{host}:{PORT}", additional_headers=headers, proxy=None, open_timeout=5
@@ -654,14 +661,15 @@ class Day:
                     assert isinstance(reply, bytes)
                     return decode_reply(reply)
 
-                while trial is None:
-                    trial = (await ask(Hello(protocol=2, name="liar", session=LIE))).trial
+                hello = Hello(protocol=2, name="liar", session=LIE)
+                while (trial := (await ask(hello)).trial) is None and search is not None:
                     await asyncio.sleep(1.0)
                 await ask(Join.of(SIGNATURE))
                 vector = np.ones(SIGNATURE.size, DTYPE)
                 for sequence in range(1, 40):
                     steps = chance.choice([1, phase])
-                    push = Push(version=0, sequence=sequence, steps=steps, trial=trial)
+                    version = chance.choice([0, 0, 0, 1 << 40])
+                    push = Push(version=version, sequence=sequence, steps=steps, trial=trial)
                     push.vector, push.returns = vector, [chance.gauss(0.0, 1.0)]
                     await ask(push)
                     await asyncio.sleep(chance.expovariate(0.5))
