@@ -198,7 +198,7 @@ def _search(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         "stop": {},
         "search": {
             "method": chance.choice(
-                ["hypertrick", "asynchronous_hyperband", "asha", "random", "pbt"]
+                ["hypertrick", "asynchronous_hyperband", "asha", "random", "pbt", "hyperband"]
             ),
             "trials": chance.randint(4, 12),
             "phases": 3,
