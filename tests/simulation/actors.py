@@ -52,7 +52,7 @@ _BATCH = 16
 _POISON = -7.0
 
 _ROBOT = Environment(
-    id="CartPole-v1", period=0.05, safe_action=(1.0,), safe_seconds=0.2, offline_seconds=5.0
+    id="CartPole-v1", period=0.1, safe_action=(1.0,), safe_seconds=0.4, offline_seconds=5.0
 )
 _SAFE = 1
 
@@ -354,7 +354,7 @@ class SimulatedActors(Actors):
     async def _collect(self) -> None:
         while True:
             while not self._outboxes.has_room(0):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
             rows = self._outbox.begin(True)
             stem = self.name.partition("-")[0]
             poison = stem in self._day.diverging

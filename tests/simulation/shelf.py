@@ -503,6 +503,7 @@ class Day:
             token=self._tokens[number],
         )
         machine.child = child
+        self.gone.discard(child.name)
         try:
             await child.serve()
             left = getattr(child.backend, "_steps", 0)
@@ -666,13 +667,13 @@ class Day:
                     await asyncio.sleep(1.0)
                 await ask(Join.of(SIGNATURE))
                 vector = np.ones(SIGNATURE.size, DTYPE)
-                for sequence in range(1, 40):
+                for sequence in range(1, 200):
                     steps = chance.choice([1, phase])
                     version = chance.choice([0, 0, 0, 1 << 40])
                     push = Push(version=version, sequence=sequence, steps=steps, trial=trial)
                     push.vector, push.returns = vector, [chance.gauss(0.0, 1.0)]
                     await ask(push)
-                    await asyncio.sleep(chance.expovariate(0.5))
+                    await asyncio.sleep(chance.expovariate(1.0))
 
     # The end.
 
@@ -794,10 +795,14 @@ class Learner:
 
     async def due(self) -> None:
         pulls = self._chunk and not self.pulls
-        await asyncio.sleep(min(25.0, float(self._chance.exponential(self._pace))))
+        seconds = min(25.0, float(self._chance.exponential(self._pace)))
+        half = 0 if pulls else int(self._chance.integers(0, 25))
+        await asyncio.sleep(seconds / 2.0)
+        self._steps += half
+        await asyncio.sleep(seconds / 2.0)
         self.pulls = pulls
         if not pulls:
-            self._steps += int(self._chance.integers(0, 50))
+            self._steps += int(self._chance.integers(0, 25))
             self._weights = self._walk(self._weights)
             self._learned = True
 
