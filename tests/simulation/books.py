@@ -4,7 +4,8 @@ Laws, checked with each message, checkpoint and restart:
 - A push counts once, if it starts from a version that is there, and before the run's end. Only a
   push that counts changes θ_P, a version or a count of steps.
 - θ_P is what the rule's formula makes of the pushes that counted, in float64.
-- A checkpoint holds exactly the pushes that had counted when it was copied.
+- A checkpoint holds exactly the pushes that had counted when it was copied, and the last number of
+  each session.
 - A file under a checkpoint's name is whole, unless a bit of it was flipped.
 - A parent resumes from a state that was saved, and from none older than the last checkpoint that
   it has noted, unless the disk was damaged since.
@@ -117,6 +118,10 @@ class Books:
 
         def copied(now: float) -> Snapshot:
             made = snapshot(now)
+            for child in {entry.key[0] for entry in self.entries}:
+                session, sequence = self._sequence(child)
+                if sequence and made.sessions.get(child) != (session, sequence):
+                    self._break(f"a checkpoint lacks push {sequence} of {child}'s session")
             self._copies[id(made)] = made, len(self.entries)
             return made
 
