@@ -206,7 +206,7 @@ class World:
 
 def _no_sensors(health: Health, run: str, now: float) -> dict[str, float]:
     """Figures of a machine without sensors: those of the real one would differ from play to play,
-    and take a third of a day's time to read."""
+    and take a quarter of a day's time to read."""
     return {}
 
 
@@ -717,6 +717,8 @@ class Disk:
             content = now[: self._chance.randint(least, len(now))]
         path.write_bytes(content)
         self._contents[path.stat().st_ino] = content
+        if inode in self.flipped:
+            self.flipped.add(path.stat().st_ino)
 
     def flip(self, path: Path) -> None:
         """Turns one bit of a file round."""
