@@ -669,7 +669,7 @@ class Day:
                 vector = np.ones(SIGNATURE.size, DTYPE)
                 for sequence in range(1, 200):
                     steps = chance.choice([1, phase])
-                    version = chance.choice([0, 0, 0, 1 << 40])
+                    version = chance.choice([0, 0, 0, 1 << 40]) if search is None else 0
                     push = Push(version=version, sequence=sequence, steps=steps, trial=trial)
                     push.vector, push.returns = vector, [chance.gauss(0.0, 1.0)]
                     await ask(push)
