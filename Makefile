@@ -117,9 +117,10 @@ fuzz: $(INSTALLED_DEV) ## Fuzz all that reads what others send or keep, SECONDS 
 	@$(PIP_INSTALL) atheris
 	$(BIN)/python -m tests.fuzzing $(TARGETS) --seconds $(SECONDS)
 
-# Day SEED with the machines' logs, or SEEDS days from day FROM on.
+# Day SEED with the machines' logs, SEEDS days from day FROM on, or HOURS on all cores, with a row
+# for each fifty days in build/days.jsonl: the same command goes on where the last one was.
 simulate: $(INSTALLED_DEV) ## Play days of a parent and its children in virtual time (docs/notes/reliability.md).
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--from $(or $(FROM),0) --seeds $(or $(SEEDS),200))
+	$(BIN)/python -m tests.simulation $(if $(HOURS),hours $(HOURS),$(if $(SEED),--seed $(SEED),--from $(or $(FROM),0) --seeds $(or $(SEEDS),200)))
 
 simulate-planted: $(INSTALLED_DEV) ## Plant bugs, and play days until each is noticed.
 	$(BIN)/python -m tests.simulation planted --seeds $(or $(SEEDS),1000)

@@ -10,11 +10,14 @@ moment of each to the reply to its join: median, 99 % and most (the bare server 
 their pushes are spread over the time. A child whose last push has no reply yet lets its moment pass
 (`passed`). `reply_ms`, from a push to the last byte of its reply: 50, 99 and 99.9 %, and most.
 `megabytes`: the server's resident memory after a tenth of the turn, least, most, and last. `cpu`
-and `busy`: cores that server and children took. `said`: the parent's warnings.
+and `busy`: cores that server and children took. `turn_ms`: the longest that a process of children
+was busy with what had come, in which it read no reply. `said`: the parent's warnings.
 
     python benchmarks/load.py --children 1000                    ten minutes a side
     python benchmarks/load.py --children 100 --numbers 250000
     python benchmarks/load.py --children 2000 5000 --seconds 20 --turns 3
+    python benchmarks/load.py --turns 1 --trace build/stalls.jsonl       the parent's stalls, too
+    python benchmarks/stalls.py build/stalls.jsonl                       and what lies over them
     python benchmarks/load.py --report docs/results/load.jsonl
 """
 
@@ -36,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stalls
 from exchange import LOAD_CORE, SERVER_CORE, Connection, random_vector, start_bare
 from processes import command, cpu_seconds, free_port, keep, resident, start_parent, stop
 
@@ -88,7 +92,9 @@ def play(options: argparse.Namespace) -> Row:
     end = began + options.seconds
     due = [(began + period * number / len(children), number) for number in range(len(children))]
     waiting, gone, times, passed = set[int](), set[int](), list[float](), 0
+    longest, woken = 0.0, began
     while (now := time.perf_counter()) < end + _LAST_SECONDS and (due or waiting):
+        longest = max(longest, now - woken)
         while due and due[0][0] <= now:
             moment, number = heapq.heappop(due)
             if number in gone or moment >= end:
@@ -101,7 +107,9 @@ def play(options: argparse.Namespace) -> Row:
             with contextlib.suppress(OSError):  # `is_answered` finds that it is closed
                 if not children[number].push(time.perf_counter_ns()):
                     poll.modify(children[number].socket.fileno(), both)
-        for fd, event in poll.poll(max(0.0, due[0][0] - now) if due else 0.1):
+        found = poll.poll(max(0.0, due[0][0] - time.perf_counter()) if due else 0.1)
+        woken = time.perf_counter()
+        for fd, event in found:
             child = children[number := by_fd[fd]]
             try:
                 if event & select.EPOLLOUT and child.flush():
@@ -113,7 +121,7 @@ def play(options: argparse.Namespace) -> Row:
                 poll.unregister(fd)
                 gone.add(number)
                 waiting.discard(number)
-    np.savez(options.times, joins=joins, times=times)
+    np.savez(options.times, joins=joins, times=times, longest=1e3 * longest)
     busy = (time.process_time() - cpu) / (time.perf_counter() - began)
     figures = len(times), passed, len(waiting), len(gone), busy
     return dict(zip(("answered", "passed", "unanswered", "dropped", "busy"), figures, strict=True))
@@ -154,6 +162,7 @@ def turn(server: str, pid: int, port: int, children: int, options: argparse.Name
         **{name: round(sum(row[name] for row in found), 3) for name in found[0]},
         "join_ms": np.percentile(joins, (50, 99, 100)).round(1).tolist(),
         "reply_ms": np.percentile(times, (50, 99, 99.9, 100)).round(2).tolist(),
+        "turn_ms": round(max(float(one["longest"]) for one in loaded), 1),
         "cpu": round((cpu_seconds(pid) - cpu) / seconds, 3),
         "megabytes": [steady[0], min(steady), max(steady), steady[-1]],
     }
@@ -172,7 +181,8 @@ def measure(children: int, options: argparse.Namespace) -> bool:
     experiment.write_text(_SETTINGS)
     out, ports = options.folder / f"run-{children}", (free_port(), free_port())
     bare = start_bare(ports[1], options.numbers, options.folder / "bare.log")
-    parent = start_parent(experiment, out, ports[0], SERVER_CORE)
+    program = [stalls.__file__, str(options.trace)] if options.trace else ["-m", "genkidama.parent"]
+    parent = start_parent(experiment, out, ports[0], SERVER_CORE, program)
     try:
         for _ in range(options.turns):
             for server, process, port in zip(
@@ -212,6 +222,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1, help="of each server, in alternation")
     parser.add_argument("--processes", type=int, default=2, help="that play the children")
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
+    parser.add_argument("--trace", type=Path, help="file for the parent's stalls (see stalls.py)")
     parser.add_argument("--report", type=Path, help="only print such a file as a table")
     for name, kind in {"--play": str, "--port": int, "--times": str}.items():  # of such a process
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)

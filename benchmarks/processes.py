@@ -73,11 +73,15 @@ def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subproce
 
 
 def start_parent(
-    experiment: Path, out: Path, port: int, cpu: int | None = None
+    experiment: Path,
+    out: Path,
+    port: int,
+    cpu: int | None = None,
+    program: Sequence[str] = ("-m", "genkidama.parent"),
 ) -> subprocess.Popen[bytes]:
     """Starts a Parent on loopback and waits until it listens. Its log is beside `out`."""
     log = out.with_suffix(".log")
-    own = ["-m", "genkidama.parent", str(experiment), "--listen", f"127.0.0.1:{port}"]
+    own = [*program, str(experiment), "--listen", f"127.0.0.1:{port}"]
     process = start([sys.executable, *own, "--out", str(out)], log, cpu)
     wait_for_port(process, port, log)
     return process

@@ -5,7 +5,8 @@ Laws of this file:
   counted, and the clock goes on from there: missed ticks are not made up for.
 - While the policy is late for longer than `safe_seconds`, a thread takes `safe_action` at each
   tick. What it is rewarded with belongs to the policy's next step, whose action came too late and
-  is replaced, too. So to the learner a late action is one that the environment has ignored.
+  is replaced, too. So to the learner a late action is one that the environment has ignored. The
+  thread leaves a tick to a policy that is waiting for it.
 - One thread at a time is in the environment.
 """
 
@@ -70,6 +71,8 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._closed = threading.Event()
         self._guard: threading.Thread | None = None
         self._playing = False
+        #: Whether the policy has decided, and waits for the tick.
+        self._decided = False
         #: When the next tick is.
         self._due = 0.0
         #: When the last action and the last observation were.
@@ -101,9 +104,11 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         return first
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._decided = True
         while not self._keeps_time and (left := self._due - self._now()) > 0.0:
             self._sleep(left)
         with self._lock:
+            self._decided = False
             if self._meanwhile is None and not self._is_unsafe():
                 return self._tick(action, False)
             if not self._is_over():
@@ -162,7 +167,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
                 if self._meanwhile is None:
                     left = self._observed + self._bound - self._now()
                 if self._meanwhile is not None or left <= 0.0:
-                    if self._now() >= self._due:
+                    if self._now() >= self._due and not self._decided:
                         self._tick_safely()
                     left = self._due - self._now()
                 left = max(left, 1e-4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
 import argparse
+import gc
 import os
 import shlex
 import sys
@@ -76,6 +77,9 @@ def main(
         # Each push brings a vector, which is freed with its reply. If the system gave and took its
         # memory each time, that would take longer than the blend.
         keep_large_blocks()
+        # Nothing of what is there now is ever garbage. A full collection, for which all children
+        # wait, then looks through what they have brought alone.
+        gc.freeze()
         if about_stop:
             get_logger().info("goal", reason=about_stop)
         parent.run()

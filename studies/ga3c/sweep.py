@@ -22,6 +22,7 @@ Each window is a line of the results, and is not repeated once it is there.
     python -m studies.ga3c.sweep dynamic                 two starts, three seeds, an hour
     python -m studies.ga3c.sweep report                  prints the tables
     python -m studies.ga3c gpu                           the source's table, an hour
+    python -m studies.ga3c gpu --minutes 8               the most telling points (see gpu.py)
 """
 
 from __future__ import annotations
@@ -248,7 +249,7 @@ def table_of_gpu(rows: list[store.Row]) -> str:
     for one, row in sorted(by.items()):
         if one.device == "cpu":
             continue
-        there = [by.get(one._replace(device="cpu")), by.get(_hogwild(one.example, one.width))]
+        there = [by.get(one._replace(device="cpu")), by.get(hogwild(one.example, one.width))]
         ga3c, a3c = (
             [f"{each['pps']:.0f}", f"{each['tps']:.0f}"] if each else ["–", "–"] for each in there
         )
@@ -262,7 +263,7 @@ def table_of_gpu(rows: list[store.Row]) -> str:
     return "\n".join(lines)
 
 
-def _hogwild(example: str, width: int) -> Window:
+def hogwild(example: str, width: int) -> Window:
     return Window(example, width, "cpu", 0, 0, 0, 0)
 
 
@@ -313,15 +314,24 @@ def gpu(arguments: list[str] | None = None) -> int:
     parser = _parser("ga3c gpu", "ga3c-gpu.jsonl", 20.0, 20, 5.0)
     parser.add_argument("--width", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--agents", type=int, nargs="+", default=[16, 32, 64, 128], help="N_A")
+    parser.add_argument("--minutes", type=float, help="only the most telling points, in that time")
+    parser.add_argument("--emulated", type=int, nargs="*", default=[16, 64, 256], help="their N_A")
+    parser.add_argument("--device", default="cuda", help="of --minutes: `cpu` tries it without one")
     parser.set_defaults(exchange=_EXCHANGE_OF_GPU)
     options = parser.parse_args(arguments)
-    if not has_cuda():
+    if options.minutes and options.seconds == parser.get_default("seconds"):
+        options.seconds, options.window, options.windows = 5.0, 3.0, 6
+    if not (has_cuda() or (options.minutes and options.device == "cpu")):
         raise ConfigurationError(
             "there is no CUDA device here (torch.cuda.is_available() is false): run it where there "
             "is one; `python -m studies.ga3c.sweep run` measures the CPU"
         )
+    if options.minutes:
+        from studies.ga3c.gpu import brief
+
+        return brief(options)
     rows = store.read(options.results)
-    windows = [_hogwild(options.example, width) for width in options.width]
+    windows = [hogwild(options.example, width) for width in options.width]
     # The document's rule of thumb: N_P = N_T = 2. On the CPU nothing is adjusted.
     for dynamic, device in ((False, "cuda"), (False, "cpu"), (True, "cuda"))[
         : 3 if options.windows else 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks import stalls
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
@@ -32,6 +34,26 @@ def test_a_policy_of_envpools_is_judged_in_gymnasiums_by_the_same_episodes() -> 
     returns = play(model, environment, range(5), 7, greedy=False)
     assert mean == pytest.approx(sum(returns) / 5)
     assert deviation > 0
+
+
+# Stalls.
+
+
+def test_a_trace_names_a_collection_for_which_the_loop_waits(tmp_path: Path) -> None:
+    trace = stalls.Trace(file := tmp_path / "trace.jsonl")
+    trace.collects("start", {})
+    trace._collecting -= 0.2
+    trace.collects("stop", {"generation": 2, "collected": 3})
+    shares = {"cpu": 0.24, "queue": 0.0, "blocked": 0.01, "stack": ["a.py:1 run"], "state": "R"}
+    trace.note("stall", trace._collecting - 0.05, 0.25, **shares)
+    trace.note("stall", trace._collecting + 9.0, 0.25, **(shares | {"cpu": 0.0, "queue": 0.25}))
+    trace.note("flush", trace._collecting + 0.01, 0.9 * stalls.LEAST)  # too short to be kept
+    trace._file.close()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["what"] for row in rows] == ["gc", "stall", "stall"]
+    said = stalls.table(rows)
+    assert "1 cpu + gc" in said and "1 queue\n" in said
+    assert "2 stalls of at least 100 ms" in said and "1 full collections" in said
 
 
 # The first passage.

@@ -135,6 +135,36 @@ def test_while_the_policy_is_late_a_thread_takes_the_safe_action() -> None:
     made.close()
 
 
+def test_the_thread_leaves_a_tick_to_a_policy_that_waits_for_it() -> None:
+    """Otherwise the thread, if it wakes first, could take each next tick, too."""
+    clock, turns = Clock(), 0
+
+    class OneTurn:
+        """In place of the event that ends the thread: its loop is run once."""
+
+        asked = False
+
+        def wait(self, seconds: float) -> bool:
+            self.asked = not self.asked
+            return not self.asked
+
+    def sleep(seconds: float) -> None:
+        nonlocal turns
+        turns += 1
+        assert turns < 5
+        clock.sleep(seconds)
+        made._watch()
+
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=PERIOD / 2)
+    made = RealTime(machine := Machine(), settings, clock.now, sleep)
+    made._guard, made._closed = threading.current_thread(), OneTurn()  # type: ignore[assignment]
+    made.reset()
+    clock.sleep(1.5 * PERIOD)
+    made._watch()  # the policy is late
+    made.step(1)
+    assert machine.taken == [2, 2]
+
+
 BOUND = 0.5
 
 

@@ -1,9 +1,12 @@
 """Books of one parent: what it counted, what it saved, and the laws that both obey.
 
 Laws, checked with each message, checkpoint and restart:
-- A push counts once. Only a push that counts changes θ_P, a version or a count of steps.
+- A push counts once, if it starts from a version that is there, and before the run's end. Only a
+  push that counts changes θ_P, a version or a count of steps.
 - θ_P is what the rule's formula makes of the pushes that counted, in float64.
-- A checkpoint holds exactly the pushes that had counted when it was copied.
+- A checkpoint holds exactly the pushes that had counted when it was copied, and the last number of
+  each session.
+- A file under a checkpoint's name is whole, unless a bit of it was flipped.
 - A parent resumes from a state that was saved, and from none older than the last checkpoint that
   it has noted, unless the disk was damaged since.
 - A child takes over the θ_P of the version that it is told. A difference that it pushes is what it
@@ -21,12 +24,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
 from genkidama.protocol.messages import Hello, Push, Refusal, Reply
 from genkidama.protocol.session import Begin, BlendReply, Decision, Reset, Session
 from genkidama.protocol.vector import Vector
+from genkidama.runs.checkpoint import load
 from genkidama.server.trial import Snapshot, Trial
-from tests.simulation.world import World
+from tests.simulation.world import Disk, World
 
 #: Seconds from a token's check to the hello, at most.
 _HANDSHAKE = 15.0
@@ -46,6 +51,8 @@ class _Entry:
     steps: int
     #: Whether it was left out, or brought work alone, and so made no version.
     versionless: bool
+    #: Whether it brought work alone, and so was no exchange.
+    work: bool
 
 
 @dataclass
@@ -67,6 +74,8 @@ class Books:
     name: str
     #: Whether the vectors on the wire are θ_P to the bit.
     exact: bool = True
+    #: Whether only a push that counts changes θ_P.
+    steady: bool = True
     entries: list[_Entry] = field(default_factory=list)
     #: θ_P of each version.
     vectors: dict[int, Vector] = field(default_factory=dict)
@@ -88,6 +97,15 @@ class Books:
 
     # The parent's life.
 
+    def looks(self, disk: Disk) -> None:
+        """Nobody writes at present: all that has a checkpoint's name can be read."""
+        for path in disk.path.rglob("[!.]*.safetensors"):
+            if path.stat().st_ino not in disk.flipped:
+                try:
+                    load(path)
+                except ConfigurationError as error:
+                    self._break(f"a checkpoint is torn: {error}")
+
     def attach(self, parent: Parent) -> None:
         """Watches a parent that has not started yet."""
         self.parent = parent
@@ -100,6 +118,10 @@ class Books:
 
         def copied(now: float) -> Snapshot:
             made = snapshot(now)
+            for child in {entry.key[0] for entry in self.entries}:
+                session, sequence = self._sequence(child)
+                if sequence and made.sessions.get(child) != (session, sequence):
+                    self._break(f"a checkpoint lacks push {sequence} of {child}'s session")
             self._copies[id(made)] = made, len(self.entries)
             return made
 
@@ -154,6 +176,8 @@ class Books:
         held = self.entries[:length]
         if snapshot.steps != sum(entry.steps for entry in held):
             self._break(f"a checkpoint has {snapshot.steps} steps, and its pushes others")
+        if snapshot.exchanges != sum(not entry.work for entry in held):
+            self._break(f"a checkpoint has {snapshot.exchanges} exchanges, and its pushes others")
         newest = {(entry.key[0], entry.key[1]): entry.key[2] for entry in held}
         for child, (session, sequence) in snapshot.sessions.items():
             if newest.get((child, session), sequence) != sequence:
@@ -175,6 +199,10 @@ class Books:
         if trial.vector is not None and self.durable < trial.version and not self._damaged:
             self._break(f"ends with version {trial.version}, and saved {self.durable}")
 
+    def is_deadly(self, child: str) -> bool:
+        """Whether the parent takes no more of this child, as it should."""
+        return False
+
     def revokes(self, child: str) -> None:
         """From now on this child's token is good no longer, and all others are."""
         self._revoked = child, self.world.now
@@ -192,6 +220,7 @@ class Books:
         if vector is not None and known is not None and not _same(known, vector):
             self._break(f"version {trial.version} has changed between two messages")
         sequence = self._sequence(child)
+        ended = self.parent is not None and bool(self.parent.server.stop)
         reply = handle(child, message, now)
         self.over |= self.parent is not None and bool(self.parent.server.stop)
         after = trial.version, trial.steps, trial.episodes
@@ -199,9 +228,11 @@ class Books:
         counts = counts or after[0] != before[0]
         if isinstance(message, Push) and self._sequence(child) != sequence:
             self._count(child, message, before, vector)
+            if ended:
+                self._break(f"a push of {child} counts after the run's end")
         elif counts:
             self._break(f"a {type(message).__name__} of {child} counts, and is no push that may")
-        elif not _same(vector, trial.vector) and not _is_finite_refusal(reply):
+        elif self.steady and not _same(vector, trial.vector) and not _is_finite_refusal(reply):
             self._break(f"a {type(message).__name__} of {child} changes θ_P, and counts nothing")
         if trial.vector is not None:
             self.vectors[trial.version] = trial.vector.copy()
@@ -232,6 +263,8 @@ class Books:
             self._break(f"push {message.sequence} of {child} is counted as {sequence}")
         if key in self._counted:
             self._break(f"push {sequence} of {child} counts twice")
+        if message.version > before[0]:
+            self._break(f"push {sequence} of {child} starts from a version that is not there")
         if trial.steps != before[1] + message.steps:
             self._break(f"push {sequence} of {child} brings {message.steps} steps, others count")
         if trial.episodes != before[2] + len(message.returns):
@@ -241,11 +274,11 @@ class Books:
             self._break(f"push {sequence} of {child} makes {made} versions")
         if made and vector is not None and self.exact and message.vector is not None:
             self._replay(child, message, vector)
-        if not made and not _same(vector, trial.vector):
+        if self.steady and not made and not _same(vector, trial.vector):
             self._break(f"push {sequence} of {child} makes no version, and changes θ_P")
         self.pushes += 1
         self._counted[key] = message.steps
-        self.entries.append(_Entry(key, message.steps, not made))
+        self.entries.append(_Entry(key, message.steps, not made, message.kind == "work"))
 
     def _replay(self, child: str, message: Push, before: Vector) -> None:
         """Compares θ_P with the formula of the rule."""

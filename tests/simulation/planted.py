@@ -209,15 +209,78 @@ BUGS = (
         "[msgspec.to_builtins(record) for record in phases]",
         "[msgspec.to_builtins(record) for record in phases[:-1]]",
     ),
+    # These were planted by another hand than the one that wrote the laws.
+    Bug(
+        "a push that comes after the run's end counts",
+        "server/parameter_server.py",
+        "message.sequence > record.sequence and not (self.stop or trial.stop):",
+        "message.sequence > record.sequence and not trial.stop:",
+    ),
+    Bug(
+        "the number of exchanges begins at 0 after a restart",
+        "server/parameter_server.py",
+        "self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)",
+        "self._tally.restore(0, 0.0, snapshot.seconds)",
+    ),
+    Bug(
+        "a child that is cut off is forgotten",
+        "server/parameter_server.py",
+        "        if record.exchanges:\n            self.children[child] = record",
+        "        if False:\n            self.children[child] = record",
+    ),
+    Bug(
+        "a push may start from a version that does not exist",
+        "server/validation.py",
+        "if message.version > trial.version:",
+        "if False:",
+    ),
+    Bug(
+        "a child that is stopped keeps its last work",
+        "child/child.py",
+        "                    self._gather(backend)\n                    await self._push",
+        "                    await self._push",
+    ),
+    Bug(
+        "a late answer to a pull replaces what was learned meanwhile",
+        "child/child.py",
+        "            if self._alone is None:\n                backend.take(",
+        "            if True:\n                backend.take(",
+    ),
+    Bug(
+        "rows are packed anew for a push that is sent again",
+        "plugins/actors/outbox.py",
+        "        if self._push is None:\n",
+        "        if True:\n",
+    ),
+    Bug(
+        "steps are learned from at any age",
+        "plugins/actors/rule.py",
+        "        self._given[push.child] = self.batches\n",
+        "",
+    ),
+    Bug(
+        "missed ticks of a robot are made up for",
+        "learning/real_time.py",
+        "self._due = max(self._due, now - _LATE * self._period) + self._period",
+        "self._due = self._due + self._period",
+    ),
+    Bug(
+        "what safe actions earn is lost",
+        "learning/real_time.py",
+        "reward = reward + self._meanwhile[1]",
+        "reward = reward + 0.0",
+    ),
 )
 
 
 def hunt(bug: Bug, seeds: int) -> Iterator[str]:
     """Plays days with a bug until one breaks a law: what `python -m tests.simulation` prints."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("genkidama", "tests"):
+        for name in ("genkidama", "tests", "benchmarks"):
             shutil.copytree(
-                ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__")
+                ROOT / name,
+                Path(folder, name),
+                ignore=shutil.ignore_patterns("__pycache__", ".venv"),
             )
         path = Path(folder, "genkidama", bug.file)
         text = path.read_text()

@@ -2,10 +2,12 @@
 
 Laws, checked with each message, and at the end of the day:
 - A push counts for one trial, that of its node, and once.
-- A trial is trained by one node at a time: by the last that it was given to.
+- A trial is trained by one node at a time: by the last that it was given to. Nobody else is given
+  it before that node has said goodbye, was told of its end, asks for another, or was silent for
+  `search.return_seconds`.
 - A node trains its trial with the settings that the study has for it.
-- In the end the study has the reports and the states that the parent has, and each trial that has
-  reported has weights on the disk.
+- In the end the study has the reports, but for those of the last seconds, and the
+  states that the parent has, and each trial that has reported has weights on the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 from genkidama.parent import Parent
 from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.plugins.hypertrick.study import open_study, read, storage_url
-from genkidama.protocol.messages import Push, Reply, Welcome
+from genkidama.protocol.messages import Hello, Leave, Push, Reply, Welcome
 from genkidama.protocol.session import Decision, Session, Train
 from genkidama.protocol.vector import Vector
 from genkidama.runs.checkpoint import CheckpointFolder
@@ -26,6 +28,9 @@ from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.server.trial import Snapshot
 from tests.simulation.books import Books, Key
 from tests.simulation.world import World
+
+#: Seconds from a report to its place in the study, at most.
+_WRITING = 5.0
 
 
 class SearchBooks(Books):
@@ -36,6 +41,8 @@ class SearchBooks(Books):
         self._out = out
         #: By trial: the node that it was given to last.
         self._nodes: dict[int, str] = {}
+        #: By trial: its node, and when that was heard last, since the parent started.
+        self._holds: dict[int, tuple[str, float]] = {}
         #: Pushes that have counted since the parent started.
         self._once: set[Key] = set()
 
@@ -43,6 +50,7 @@ class SearchBooks(Books):
         self.parent = parent
         self._now = 0.0
         self._once.clear()
+        self._holds.clear()
         server = parent.server
         handle = server.handle
         server.handle = lambda child, message, now: self._handle(handle, child, message, now)  # type: ignore[method-assign]
@@ -71,10 +79,33 @@ class SearchBooks(Books):
             if not stayed:  # a connection outlives its token, also from one trial to the next
                 self._greet(message.name, message.session)
             self._nodes[reply.trial] = message.name
+        self._hold(child, message, reply, now)
         for trial in self._search.trials.values():
             if before.get(trial.index, (0, 0, 0)) != _counts(trial):
                 self._change(trial, child, message, self._sequence(child) != sequence)
         return reply
+
+    def _hold(self, child: str, message: Any, reply: Reply, now: float) -> None:
+        """Notes who holds which trial."""
+        if isinstance(message, Hello) and isinstance(reply, Welcome):
+            child = message.name
+            holder, heard = self._holds.get(reply.trial or 0, (child, now))
+            if reply.trial is not None and holder != child:
+                silent = now - heard
+                if silent < self._search.settings.return_seconds:
+                    self._break(
+                        f"trial {reply.trial} is given to {child}, and {holder}, which has it, "
+                        f"was heard {silent:.1f} s ago"
+                    )
+        held = [number for number, (name, _) in self._holds.items() if name == child]
+        if isinstance(message, Hello | Leave) or getattr(reply, "stop", ""):
+            for number in held:
+                del self._holds[number]
+            held = []
+        if isinstance(message, Hello) and isinstance(reply, Welcome) and reply.trial is not None:
+            held = [reply.trial]
+        for number in held:
+            self._holds[number] = child, now
 
     def _change(self, trial: SearchTrial, child: str, message: Any, counts: bool) -> None:
         if not isinstance(message, Push) or not counts:
@@ -104,7 +135,10 @@ class SearchBooks(Books):
         url = storage_url("", self._out)
         study = read(open_study(url, self._out.name))
         written = {trial.number: trial for trial in study.trials if trial.state != "waiting"}
+        before = self._search.seconds(self._now) - _WRITING
         for trial in self._search.trials.values():
+            if trial.phases and trial.phases[-1].end > before:
+                continue
             record = written.get(trial.index)
             if record is None:
                 self._break(f"the study does not know trial {trial.index}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import random
 import shutil
@@ -24,6 +25,7 @@ import structlog
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 
+from genkidama.child import backend
 from genkidama.child.backend import Work
 from genkidama.child.child import Child
 from genkidama.child.shared_memory import change
@@ -31,19 +33,22 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent, acceptor
 from genkidama.parent import parent as parent_module
-from genkidama.protocol.messages import Hello, Join, Push, encode
+from genkidama.plugins.actors import learner_process
+from genkidama.protocol.messages import Hello, Join, Leave, Push, Request, decode_reply, encode
 from genkidama.protocol.session import BlendReply, Decision, Session
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
+from tests.simulation import actors
 from tests.simulation.books import LIE, Books
 from tests.simulation.search_books import SearchBooks
 from tests.simulation.world import Broken, Listener, Machine, World
 
 PORT = 8765
 
-#: Seconds of peace at the end, and the longest that a child may go without an answer then.
-_PEACE = 100.0
+#: Seconds of peace at the end, at least and at most, and the longest that a child may go without an
+#: answer then.
+_CALM, _PEACE = 25.0, 100.0
 _LONGEST_SILENCE = 80.0
 
 #: The token of somebody who may come no longer.
@@ -101,6 +106,7 @@ class Report:
 _KINDS = {
     "kill parent": 6,
     "stop parent": 3,
+    "kill writer": 5,
     "power cut": 3,
     "kill child": 6,
     "stop child": 2,
@@ -155,9 +161,13 @@ def plan(seed: int) -> Plan:
         "stop": {"updates": chance.randint(2, 8)} if chance.random() < 0.2 else {},
     }
     kinds = _KINDS
-    if chance.random() < 0.03:
+    if chance.random() < 0.05:
         shards, settings = 1, _search(settings, chance)
         kinds = {kind: weight for kind, weight in _KINDS.items() if kind not in _NOT_OF_SEARCHES}
+        kinds["liar"] = 12
+    elif shards == 1 and random.Random(f"kind {seed}").random() < 0.12:
+        settings = _experience(settings, chance)
+        kinds = {**_KINDS, "kill learner": 6}
     trouble = chance.uniform(30.0, 90.0)
     count = round(trouble / chance.choice([5.0, 10.0, 20.0]))
     if settings["stop"]:
@@ -187,13 +197,27 @@ def _search(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         "parent": parent,
         "stop": {},
         "search": {
-            "method": chance.choice(["hypertrick", "asynchronous_hyperband", "asha", "random"]),
+            "method": chance.choice(
+                ["hypertrick", "asynchronous_hyperband", "asha", "random", "pbt", "hyperband"]
+            ),
             "trials": chance.randint(4, 12),
             "phases": 3,
             "phase_steps": chance.choice([50, 200]),
             "return_seconds": chance.choice([1.0, 30.0]),
             "space": {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}},
         },
+    }
+
+
+def _experience(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """The same settings for a learner beside the parent."""
+    kept = ("listen", "checkpoint_seconds", "checkpoint_keep", "history_every", "silence_seconds")
+    parent = {name: settings["parent"][name] for name in kept}
+    return {
+        **settings,
+        "child": {**settings["child"], "backend": "hogwild", "exchange": "free"},
+        "algorithm": {"name": "ppo", "batch_size": 16},
+        "parent": {**parent, **actors.settings(chance)},
     }
 
 
@@ -264,28 +288,36 @@ class Day:
         self.tokens = root / "tokens"
         self._tokens = ["t" * 31 + str(number) for number in range(16)]
         self.hosts = [f"parent{number}" for number in range(1, plan.shards + 1)]
-        exact = "encoding" not in plan.settings["parent"]
-        self.books = {
-            host: SearchBooks(self.world, host, root / host / "run")
-            if "search" in plan.settings
-            else Books(self.world, host, exact)
-            for host in self.hosts
-        }
+        self.books = {host: self._make_books(host, root) for host in self.hosts}
+        #: Processes of the learner, the newest last; and the numbers of steps that follow.
+        self.learners: list[actors.LearnerWorker] = []
+        self.steps = itertools.count(1)
         self.parents: dict[str, Machine] = {}
         self.children: dict[int, Machine] = {}
         #: By session: its parent's host, its random word, and the steps that its child has brought.
         self.sessions: dict[int, tuple[Session, str, int]] = {}
-        #: By child's number: when it last had an answer to a push.
-        self.answered: dict[str, float] = {}
+        #: By child's name and parent's host: when it last had an answer to a push.
+        self.answered: dict[tuple[str, str], float] = {}
         #: When the first child heard that the run is over.
         self.stopped: float | None = None
+        #: Children that have said goodbye before the run's end.
+        self.gone: set[str] = set()
         #: Children that push NaN next.
         self.diverging: set[str] = set()
         self._generation = dict.fromkeys(range(plan.children), 0)
         self._god = Machine(self.world, "nobody")
+        self._squatters: list[asyncio.Task[Any]] = []
         settings = {**plan.settings, "parent": {**plan.settings["parent"]}}
         settings["parent"]["tokens_file"] = str(self.tokens)
         self.experiment = Experiment.from_dict(settings)
+
+    def _make_books(self, host: str, root: Path) -> Books:
+        if "search" in self.plan.settings:
+            return SearchBooks(self.world, host, root / host / "run")
+        parent = self.plan.settings["parent"]
+        if parent.get("rule") == "experience":
+            return actors.ExperienceBooks(self.world, host)
+        return Books(self.world, host, "encoding" not in parent)
 
     def play(self) -> None:
         self._write_tokens()
@@ -300,7 +332,10 @@ class Day:
             self._happen(happening)
         self.world.run(self.plan.trouble)
         self._make_peace()
-        self.world.run(self.plan.trouble + _PEACE)
+        end = self.plan.trouble + _PEACE
+        self.world.run(self.plan.trouble + _CALM)
+        while self.world.now < end and not self._all_came_through():
+            self.world.run(min(end, self.world.now + 5.0))
         self._settle()
         if self.world.broken:
             raise self.world.broken
@@ -311,7 +346,7 @@ class Day:
         day = self
         save_latest, save_best = CheckpointFolder.save_latest, CheckpointFolder.save_best
         receive, add_work, init = Session.receive, Session.add_work, Session.__init__
-        push = Session.push
+        push, leave = Session.push, Session.leave
 
         def latest(
             self: CheckpointFolder, signature: Any, vector: Any, snapshot: Any, state: Any = None
@@ -335,7 +370,7 @@ class Day:
             books = day._books_of(self)
             books.takes(self, decision, getattr(reply, "version", 0))
             if isinstance(decision, BlendReply):
-                day.answered[self.name] = day.world.now
+                day.answered[self.name, books.name] = day.world.now
             if self.over is not None and day.stopped is None:
                 day.stopped = day.world.now
             return decision
@@ -346,6 +381,11 @@ class Day:
             if fresh:
                 day._books_of(self).pushes_from(self, vector, made)
             return made
+
+        def left(self: Session, over: str = "", proof: str = "") -> Leave:
+            if self.over is None and not over:
+                day.gone.add(self.name)
+            return leave(self, over, proof)
 
         def add(self: Session, steps: int, returns: Any, measures: Any) -> Any:
             session, word, gathered = day.sessions[id(self)]
@@ -358,13 +398,26 @@ class Day:
 
         with (
             mock.patch.multiple(
-                Session, receive=received, add_work=add, push=pushed, __init__=begin
+                Session, receive=received, add_work=add, push=pushed, leave=left, __init__=begin
             ),
             mock.patch.multiple(CheckpointFolder, save_latest=latest, save_best=best),
             mock.patch.object(parent_module, "make_server", self._make_server),
             mock.patch.object(parent_module, "HOUSEKEEPING_SECONDS", 2.0),
+            mock.patch.object(learner_process, "WorkerProcess", actors.worker_of(self)),
+            mock.patch.object(learner_process, "see_spaces", return_value=None),
+            mock.patch.object(backend, "find", self._find),
         ):
             yield
+
+    def _find(self, hook: str, name: str) -> Any:
+        """As for `make_backend`."""
+        return lambda *given: actors.SimulatedActors(*given, self)
+
+    def poisons(self, child: str) -> None:
+        """A child makes rows that kill the learner."""
+        for books in self.books.values():
+            if isinstance(books, actors.ExperienceBooks):
+                books.poisoners.add(child)
 
     def log(self, logger: Any, method: str, line: Any) -> Any:
         """For structlog."""
@@ -393,6 +446,7 @@ class Day:
         shard = Shard(self.hosts.index(host) + 1, len(self.hosts))
         books = self.books[host]
         try:
+            books.looks(self.world.disk(host))
             parent = Parent(self.experiment, out=self._out(host), part=shard)
             books.attach(parent)
             await parent.startup()
@@ -403,6 +457,8 @@ class Day:
         except GenkidamaError as error:
             if isinstance(error, ConfigurationError):
                 self.world.breaks(f"{host} cannot start: {error}")
+        except Exception as error:
+            self.world.breaks(f"{host} ends by {error!r}")
         if not self.books[host].parent.server.stop:  # type: ignore[union-attr]
             self._start_parent(host, after=self.world.chance(f"{host} again").uniform(1, 10))
         self._god.call_soon(machine.kill)
@@ -447,12 +503,18 @@ class Day:
             token=self._tokens[number],
         )
         machine.child = child
+        self.gone.discard(child.name)
         try:
             await child.serve()
+            left = getattr(child.backend, "_steps", 0)
+            if left and child.name in self.gone and isinstance(child.backend, Learner):
+                self.world.breaks(f"{child.name} says goodbye, and keeps {left} steps")
         except GenkidamaError as error:
             if "pushes NaN" not in str(error):  # before the parent has weights nothing else is left
                 self.world.breaks(f"{child.name} gives up: {error}")
             self._start_child(number, after=5.0)
+        except Exception as error:
+            self.world.breaks(f"{child.name} ends by {error!r}")
         self._god.call_soon(machine.kill)
 
     def _out(self, host: str) -> Path:
@@ -485,6 +547,10 @@ class Day:
             case "kill parent" if parent is not None:
                 parent.kill()
                 self._start_parent(host, chance.uniform(0.5, 20.0))
+            case "kill writer":
+                disk.fuse = chance.randint(0, 8)
+                self._god.call_later(seconds, lambda: setattr(disk, "fuse", None))
+                self._start_parent(host, seconds + chance.uniform(0.5, 20.0))
             case "stop parent" if parent is not None and not parent.dead:
                 self.world.run_as(parent, lambda: self.books[host].parent.stop())  # type: ignore[union-attr]
             case "power cut":
@@ -529,6 +595,8 @@ class Day:
                 self.books[host].damaged()
             case "clock":
                 disk.skew += chance.choice([-3600.0, 3600.0, 60.0])
+            case "liar" if chance.random() < 0.6:
+                self._squatters.append(self._god.start(self._squat(host, chance)))
             case "stranger" | "liar" as kind:
                 token = (
                     chance.choice(["x" * 32, _ENDED]) if kind == "stranger" else self._tokens[15]
@@ -538,6 +606,8 @@ class Day:
             case "token":
                 self._write_tokens(without=number)
                 self._god.call_later(seconds, self._write_tokens)
+            case "kill learner" if self.learners and parent is not None and not parent.dead:
+                self.world.run_as(parent, lambda: self.learners[-1].die("killed"))
             case "NaN":
                 self.diverging.add(f"child{number}")
 
@@ -575,17 +645,67 @@ class Day:
                     await connection.send(word)
                     await asyncio.sleep(chance.uniform(0.0, 1.0))
 
+    async def _squat(self, host: str, chance: random.Random) -> None:
+        """A child that joins and pushes for ever, whatever it is told: also from a version that is
+        not there and, in a search, to a trial that is another node's by now."""
+        search = self.plan.settings.get("search")
+        phase = 50 if search is None else search["phase_steps"]
+        headers = {"Authorization": f"Bearer {self._tokens[15]}"}
+        with suppress(Exception):
+            async with connect(
+                f"ws://{host}:{PORT}", additional_headers=headers, proxy=None, open_timeout=5
+            ) as connection:
+
+                async def ask(message: Request) -> Any:
+                    await connection.send(encode(message))
+                    reply = await connection.recv()
+                    assert isinstance(reply, bytes)
+                    return decode_reply(reply)
+
+                hello = Hello(protocol=2, name="liar", session=LIE)
+                while (trial := (await ask(hello)).trial) is None and search is not None:
+                    await asyncio.sleep(1.0)
+                await ask(Join.of(SIGNATURE))
+                vector = np.ones(SIGNATURE.size, DTYPE)
+                for sequence in range(1, 200):
+                    steps = chance.choice([1, phase])
+                    version = chance.choice([0, 0, 0, 1 << 40]) if search is None else 0
+                    push = Push(version=version, sequence=sequence, steps=steps, trial=trial)
+                    push.vector, push.returns = vector, [chance.gauss(0.0, 1.0)]
+                    await ask(push)
+                    await asyncio.sleep(chance.expovariate(1.0))
+
     # The end.
 
     def _make_peace(self) -> None:
         self.world.cut.clear()
         self._write_tokens()
+        for squatter in self._squatters:
+            self.world.run_as(self._god, squatter.cancel)
         for host in self.hosts:
             disk = self.world.disk(host)
-            disk.fault, disk.slow = 0, False
+            disk.fault, disk.slow, disk.fuse = 0, False, None
             parent = self.parents.get(host)
             if (parent is None or parent.dead) and not self._ended(host):
                 self._start_parent(host)
+
+    def _all_came_through(self) -> bool:
+        """Whether every child has had answers of all parents in peace, and none has ended."""
+        if "search" in self.plan.settings or any(
+            self.books[host].over or self._ended(host) for host in self.hosts
+        ):
+            return False
+        since = self.plan.trouble + _CALM / 5.0
+        return all(
+            number in self.children
+            and not self.children[number].dead
+            and min(self._answers(self._name(number))) > since
+            for number in range(self.plan.children)
+        )
+
+    def _answers(self, name: str) -> list[float]:
+        """When each parent last answered a push of this child."""
+        return [self.answered.get((name, host), 0.0) for host in self.hosts]
 
     def _ended(self, host: str) -> bool:
         parent = self.books[host].parent
@@ -596,17 +716,19 @@ class Day:
         ended = any(self.books[host].over or self._ended(host) for host in self.hosts)
         for number, machine in sorted(self.children.items()):
             name = self._name(number)
-            silent = self.world.now - self.answered.get(name, 0.0)
+            silent = self.world.now - max(self._answers(name))
             if (
                 not machine.dead
                 and silent > _LONGEST_SILENCE
                 and not self._missed_the_end(name, machine)
+                and not any(books.is_deadly(name) for books in self.books.values())
             ):
                 self.world.breaks(f"{name} has had no answer for {silent:.0f} s of peace")
         for session, word, gathered in self.sessions.values():
             if not ended:
                 self._books_of(session).settles(session, word, gathered)
         for host in self.hosts:
+            self.books[host].looks(self.world.disk(host))
             self.books[host].closes()
             self._read_history(host)
 
@@ -615,7 +737,7 @@ class Day:
         that came later, or that was away for too long, or when somebody stopped the parent."""
         over = self.stopped
         return over is not None and (
-            name not in self.answered
+            not max(self._answers(name))
             or machine.born > over
             or any(
                 (each.kind in _AWAY and each.at > over - 100.0)
@@ -661,6 +783,8 @@ class Learner:
         self._steps = 0
         self._pace = float(self._chance.choice([3.0, 8.0, 20.0]))
         self.pulls = False
+        #: Whether it has learned what it has not pushed.
+        self._learned = False
 
     async def startup(self) -> Signature:
         return SIGNATURE
@@ -671,16 +795,22 @@ class Learner:
 
     async def due(self) -> None:
         pulls = self._chunk and not self.pulls
-        await asyncio.sleep(min(25.0, float(self._chance.exponential(self._pace))))
+        seconds = min(25.0, float(self._chance.exponential(self._pace)))
+        half = 0 if pulls else int(self._chance.integers(0, 25))
+        await asyncio.sleep(seconds / 2.0)
+        self._steps += half
+        await asyncio.sleep(seconds / 2.0)
         self.pulls = pulls
         if not pulls:
-            self._steps += int(self._chance.integers(0, 50))
+            self._steps += int(self._chance.integers(0, 25))
             self._weights = self._walk(self._weights)
+            self._learned = True
 
     def _walk(self, weights: Vector) -> Vector:
         return (weights + self._chance.normal(0.0, 0.1, weights.shape)).astype(DTYPE)
 
     def snapshot(self) -> Vector | None:
+        self._learned = False
         name = self._name.partition("-")[0]
         if name in self._day.diverging:
             self._day.diverging.discard(name)
@@ -701,6 +831,8 @@ class Learner:
         return self._weights
 
     def take(self, weights: Vector | None, seconds: float) -> None:
+        if weights is not None and self._learned:
+            self._day.world.breaks(f"{self._name} loses what it has learned to an older answer")
         if weights is not None:
             self._weights = weights.copy()
 

@@ -35,6 +35,7 @@ from typing import Any
 from unittest import mock
 
 from genkidama.child import transport
+from genkidama.child.health import Health
 from genkidama.runs import history
 from genkidama.runtime import files
 
@@ -120,6 +121,8 @@ class World:
             self.now = when
             self.turns += 1
             self.run_as(machine, handle._run)
+            if machine.dying:
+                machine.kill()
             if self.broken is not None:
                 raise self.broken
         self.now = max(self.now, until)
@@ -151,6 +154,7 @@ class World:
             mock.patch.object(files, "open", self._open, create=True),
             mock.patch.object(history, "os", _Os(self)),
             mock.patch.object(transport, "_dial", self.dial),
+            mock.patch.object(Health, "figures", _no_sensors),
         ):
             websockets = logging.getLogger("websockets")
             listener = _Errors(self)
@@ -195,9 +199,15 @@ class World:
     def disk_of_running(self) -> Disk:
         machine = self.running
         assert machine is not None
-        if machine.dead:
+        if machine.dead or machine.dying:
             raise OSError(errno.EIO, "a dead process writes nothing")
         return self.disk(machine.host)
+
+
+def _no_sensors(health: Health, run: str, now: float) -> dict[str, float]:
+    """Figures of a machine without sensors: those of the real one would differ from play to play,
+    and take a quarter of a day's time to read."""
+    return {}
 
 
 class _Errors(logging.Handler):
@@ -229,6 +239,8 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
         self.world = world
         self.host = host
         self.dead = False
+        #: Whether it ends with the callback that runs.
+        self.dying = False
         self.wires: list[Wire] = []
         self.opened: list[int] = []
         self.chance = world.chance(f"{host}/{len(world.machines)}")
@@ -258,7 +270,7 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
                 with suppress(Killed, Exception):
                     self.world.run_as(self, work)
                 self.world.disk(self.host).fuse = None
-        self.dead = True
+        self.dead, self.dying = True, False
         self._threads.clear()
         for listener in [*self.world.listeners.values()]:
             if listener.machine is self:
@@ -323,7 +335,7 @@ class Machine(_Loop):  # type: ignore[misc]  # of a loop's methods it has those 
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if not self.dead:
+        if not (self.dead or self.dying):
             error = context.get("exception")
             self.world.breaks(f"{self.host}: {context['message']}: {error!r}")
 
@@ -634,6 +646,7 @@ class Disk:
 
     def __init__(self, world: World, path: Path) -> None:
         self.path = path
+        self._world = world
         path.mkdir()
         #: Seconds that this machine's clock is wrong by.
         self.skew = 0.0
@@ -642,6 +655,8 @@ class Disk:
         self.slow = False
         #: Operations until the process is killed.
         self.fuse: int | None = None
+        #: Files that a bit was flipped in, by inode.
+        self.flipped: set[int] = set()
         self._chance = world.chance(f"disk {path.name}")
         #: What was flushed: contents by inode, and by folder the inodes of its names.
         self._contents: dict[int, bytes] = {}
@@ -656,6 +671,10 @@ class Disk:
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
+                self.fuse = None
+                machine = self._world.running
+                if machine is not None:
+                    machine.dying = True
                 raise Killed
         if self.fault:
             raise OSError(self.fault, os.strerror(self.fault))
@@ -698,6 +717,8 @@ class Disk:
             content = now[: self._chance.randint(least, len(now))]
         path.write_bytes(content)
         self._contents[path.stat().st_ino] = content
+        if inode in self.flipped:
+            self.flipped.add(path.stat().st_ino)
 
     def flip(self, path: Path) -> None:
         """Turns one bit of a file round."""
@@ -706,6 +727,7 @@ class Disk:
             content[self._chance.randrange(len(content))] ^= 1 << self._chance.randrange(8)
             path.write_bytes(content)
             self._contents[path.stat().st_ino] = bytes(content)
+            self.flipped.add(path.stat().st_ino)
 
     def delete(self, folder: Path) -> None:
         """Removes a folder, durably."""
