@@ -400,8 +400,12 @@ JOIN = f"wss://*:{TOKEN}@127.0.0.1:1#{'0' * 64}"
     ids=lambda words: " ".join(words).replace(JOIN, "STRING"),
 )
 def test_a_join_string_given_to_another_command_is_not_printed(
-    genkidama: Callable[..., Outcome], capsys: pytest.CaptureFixture[str], words: list[str]
+    genkidama: Callable[..., Outcome],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ) -> None:
+    monkeypatch.setenv("GENKIDAMA_TOKEN", TOKEN)  # as the doctor does, and it is taken back
     try:
         code, out, err = genkidama(*words)
     except SystemExit as ended:
