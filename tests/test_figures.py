@@ -365,12 +365,34 @@ def dear_steps() -> Iterator[tuple[str, str]]:
         yield page, f"| {hidden}, {hidden} | {_cells(speeds)} |"
 
 
+def memory_tasks() -> Iterator[tuple[str, str]]:
+    """Returns and seconds of tasks that need a memory, and the speed of acting with one."""
+    page = "docs/results/memory-tasks.md"
+    rows = of("memory-tasks")
+    learners = dict.fromkeys(row["by"] for row in rows if "by" in row)
+    for task, by in product(("cartpole", "tmaze", "minigrid"), learners):
+        if runs := [row for row in rows if row["what"] == task and row.get("by") == by]:
+            places = 0 if task == "cartpole" else 2
+            cells = [_spread([run["mean"] for run in runs], places), _medians(runs, "steps")]
+            cells += [_spread([run["seconds"] for run in runs], 0), str(len(runs))]
+            yield page, f"| {task} | {by} | {' | '.join(cells)} |"
+    for lanes in (1, 8, 16):
+        ratios = of("memory-tasks", "ratio", what="acting", lanes=lanes)
+        yield page, f"| {lanes} | {_spread(ratios, 2)} | {len(ratios)} |"
+
+
 def _medians(runs: list[Any], *keys: str) -> str:
     """The cells of these measures: medians, the least and the most, or dashes without a run."""
     return " | ".join(
-        f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})" if found else "—"
+        _spread(found, 0) if found else "—"
         for found in ([run[key] for run in runs] for key in keys)
     )
+
+
+def _spread(values: Sequence[float], places: int) -> str:
+    """The median, the least and the most."""
+    middle, *ends = (f"{each:,.{places}f}" for each in (median(values), min(values), max(values)))
+    return f"{middle} ({ends[0]} to {ends[1]})"
 
 
 def _cells(values: Sequence[float]) -> str:
@@ -382,6 +404,7 @@ def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory(), *dear_steps()]
+    found += memory_tasks()
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))
