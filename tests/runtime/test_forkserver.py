@@ -58,6 +58,7 @@ def born(starter: ForkServer) -> tuple[int, bool, bool, dict[str, str]]:
 
 
 def test_a_program_may_have_two_that_are_warm_for_different_things() -> None:
+    CORES.close()  # another test's, in this process, may have imported torch
     parent, warm, torch, variables = born(CORES)
     assert (parent, warm, torch) == (CORES.pid, False, False)
     assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
