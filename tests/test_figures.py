@@ -370,7 +370,7 @@ def memory_tasks() -> Iterator[tuple[str, str]]:
     page = "docs/results/memory-tasks.md"
     rows = of("memory-tasks")
     learners = dict.fromkeys(row["by"] for row in rows if "by" in row)
-    for task, by in product(("cartpole", "tmaze", "minigrid"), learners):
+    for task, by in product(("cartpole", "tmaze", "popgym"), learners):
         if runs := [row for row in rows if row["what"] == task and row.get("by") == by]:
             places = 0 if task == "cartpole" else 2
             cells = [_spread([run["mean"] for run in runs], places), _medians(runs, "steps")]
