@@ -119,6 +119,7 @@ class _Top(LiveDisplay):
         self._key = self._typed = ""
         self._answer = ""
         self._steers = False
+        self._stopped = False
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(sys.stdout)
 
@@ -186,6 +187,7 @@ class _Top(LiveDisplay):
     async def _do(self, action: str, value: str) -> None:
         try:
             self._answer = await _command(self._uplink, action, value)
+            self._stopped = self._stopped or action == "stop"
         except GenkidamaError as error:
             self._answer = str(error)
         self.refresh()
@@ -214,7 +216,9 @@ class _Top(LiveDisplay):
                     raise EnvironmentFailure(why) from None
                 self._words = f"{why}; trying again"
             document = self._document
-            if document is not None and (self._once or document["run"]["state"] == "over"):
+            # A parent that is told to stop may be gone before it has said that the run is over.
+            over = document is not None and document["run"]["state"] == "over"
+            if over or self._stopped or (self._once and document is not None):
                 self._words = ""
                 return
             self._complain()
