@@ -105,8 +105,12 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         self._decided = True
-        while not self._keeps_time and (left := self._due - self._now()) > 0.0:
-            self._sleep(left)
+        try:
+            while not self._keeps_time and (left := self._due - self._now()) > 0.0:
+                self._sleep(left)
+        except BaseException:  # the policy takes no tick then: the thread shall
+            self._decided = False
+            raise
         with self._lock:
             self._decided = False
             if self._meanwhile is None and not self._is_unsafe():

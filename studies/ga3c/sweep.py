@@ -308,7 +308,6 @@ def _parser(name: str, results: str, seconds: float, windows: int, window: float
 
 
 @command
-@command
 def gpu(arguments: list[str] | None = None) -> int:
     """`python -m studies.ga3c gpu`."""
     parser = _parser("ga3c gpu", "ga3c-gpu.jsonl", 20.0, 20, 5.0)

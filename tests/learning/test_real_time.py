@@ -165,6 +165,27 @@ def test_the_thread_leaves_a_tick_to_a_policy_that_waits_for_it() -> None:
     assert machine.taken == [2, 2]
 
 
+def test_after_an_interrupted_wait_the_thread_takes_the_ticks() -> None:
+    clock, taken = Clock(), threading.Event()
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    class Told(Machine):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            taken.set()
+            return super().step(action)
+
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=PERIOD / 2)
+    made = RealTime(Told(), settings, clock.now, interrupt)
+    made.reset()
+    with pytest.raises(KeyboardInterrupt):
+        made.step(1)
+    clock.sleep(1.5 * PERIOD)
+    assert taken.wait(5.0)
+    made.close()
+
+
 BOUND = 0.5
 
 

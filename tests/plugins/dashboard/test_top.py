@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.__main__ import main
+from genkidama.plugins.dashboard import top
 from genkidama.protocol.tokens import written
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
@@ -121,3 +122,16 @@ async def test_an_owners_keys(tmp_path: Path) -> None:
     terminal = await ended
     assert terminal.code == 0 and parent.server.stop == "stopped by owner"
     assert parent.server.excluded == {"pi"}
+
+
+async def test_it_ends_with_a_stopped_parent_that_is_gone_before_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def command(*_: object) -> str:
+        return "stop: done"
+
+    monkeypatch.setattr(top, "_command", command)
+    display = top._Top(top._uplink(f"http://owner:{'t' * 32}@127.0.0.1:1"), False)
+    await display._do("stop", "")
+    async with asyncio.timeout(5.0):
+        await display.run()
