@@ -155,25 +155,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def table(rows: list[Row]) -> str:
-    """The table fault × stage × times × outcome, in Markdown."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    order = [(fault.name, stage) for fault in FAULTS for stage in fault.stages]
+    """The table fault × times × outcome, of all stages together, in Markdown.
+
+    The faults after which each run went on share a line.
+    """
+    counts: dict[str, Counter[str]] = {}
     for row in rows:
-        of = counts.setdefault((row["fault"], row["stage"]), Counter())
+        of = counts.setdefault(row["fault"], Counter())
         of["broken" if row["broken"] else row["outcome"]] += 1
     columns = (*OUTCOMES, "broken")
     lines = [
-        f"| fault | stage | times | {' | '.join(columns)} |",
-        "|---|---" * 1 + "|--:" * (1 + len(columns)) + "|",
+        f"| fault | times | {' | '.join(columns)} |",
+        "|---" + "|--:" * (1 + len(columns)) + "|",
     ]
-    for key in order:
-        if key in counts:
-            found = counts[key]
-            cells = [str(found[each] or "") for each in columns]
-            lines.append(f"| {key[0]} | {key[1]} | {found.total()} | {' | '.join(cells)} |")
+    counted = {each.name: counts[each.name] for each in FAULTS if each.name in counts}
+    harmless = [name for name, of in counted.items() if of["went on"] == of.total()]
+    shared = sum((counted.pop(name) for name in harmless), Counter[str]())
+    if harmless:
+        counted["; ".join(harmless)] = shared
+    for name, found in counted.items():
+        cells = [str(found[each] or "") for each in columns]
+        lines.append(f"| {name} | {found.total()} | {' | '.join(cells)} |")
     total = sum(counts.values(), Counter[str]())
     cells = [str(total[each] or 0) for each in columns]
-    lines.append(f"| **all** | | {total.total()} | {' | '.join(cells)} |")
+    lines.append(f"| **all** | {total.total()} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -50,4 +50,4 @@ def test_the_table_is_put_between_its_markers(tmp_path: Path) -> None:
     faults.write(page, faults.table(rows))
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| nothing | – | 2 | 1 |  |  |  |  | 1 |" in text
+    assert "| nothing | 2 | 1 |  |  |  |  | 1 |" in text
