@@ -1,7 +1,7 @@
 """Perceptrons that act and value, forward and backward, in NumPy: the network `"actor-critic"`.
 
 For layers of some 64 units torch spends more time on its bookkeeping, and on its tanh, than on the
-products; decision 20 has the figures. The tests compare each gradient with that of autograd.
+products; decision 27 has the figures. The tests compare each gradient with that of autograd.
 
 A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d ← d ⊙ σ′, ∂W = dᵀx,
 ∂b = Σd, and dW is the gradient at x. σ′ follows from y.
