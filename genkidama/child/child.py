@@ -260,14 +260,15 @@ class Child:
                 training cannot continue.
         """
         try:
-            while not self._stopped:
+            while True:
                 begun = await self._until_stopped(self._connection.begin())
                 another = begun is not None and await self._train_one()
                 if self._stopped or not (another or self._stays):
                     break
-                if not another:
-                    await self._leave_run()
-                self._renew()
+                if another:
+                    self._renew()
+                else:
+                    await self._await_next_run()
         finally:
             self._health.close()
             self._checkpoint.close()
@@ -304,20 +305,22 @@ class Child:
             if self.backend is not None:
                 await self.backend.shutdown()
 
-    async def _leave_run(self) -> None:
-        """Waits a little for the parent of a run that is over to make room for the next one."""
-        log.info("waiting for the next run", child=self.name, parent=self.parent)
+    async def _await_next_run(self) -> None:
+        """Forgets the run that is over, and gives its parent a little time to make room."""
+        log.info("waiting for the next run", child=self.name, over=self.reason)
         await self._connection.close()
-        self._stopping.clear()
+        self._renew()
         await self._until_stopped(asyncio.sleep(self._pauses.wait()))
 
     def _renew(self) -> None:
-        """Forgets the trial that is over, to be ready for another one, or the run."""
+        """Forgets the trial that is over, or the run, to be ready for another one."""
         session = self._session
-        reason = session.over.reason if session.over else ""
-        log.info("trial over", child=self.name, trial=session.trial, reason=reason)
+        if session.trial is not None:
+            reason = session.over.reason if session.over else ""
+            log.info("trial over", child=self.name, trial=session.trial, reason=reason)
         self._connection.renew()
-        self._stopping.clear()
+        if not self._stopped:
+            self._stopping.clear()
         self._failure = None
         self.backend = None
 
