@@ -97,7 +97,7 @@ VERBS = {
             option(
                 "--starts",
                 "begin after up to N null actions, or where a file of recorded starts "
-                "leads (docs/notes/gorila.md)",
+                "leads (docs/evaluation.md)",
                 metavar="noop:N|FILE",
             ),
             number(
