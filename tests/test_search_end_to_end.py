@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -346,3 +347,50 @@ def test_local_nodes_find_a_parent_on_any_address_of_the_machine(
     )
     assert process.wait(LONG) == 0, process.err
     assert len(trials_of(tmp_path / "run")) == 1
+
+
+# Several searches.
+
+
+def test_a_second_search_at_an_address_is_refused_by_the_name_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cart(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        address = f"127.0.0.1:{first.getsockname()[1]}"
+        words = ["search", "cart.toml", "--children", "0", "--listen", address, "--out", "run"]
+        assert main(words) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: cannot listen on {address}: Address already in use; choose ")
+    assert said.count("\n") == 1 and f": process {os.getpid()}, '" in said
+
+
+@pytest.mark.slow
+def test_searches_share_a_machine_and_a_node_that_stays_serves_one_after_another(
+    tmp_path: Path, start: Start
+) -> None:
+    experiment = cart(tmp_path, trials=2, phases=2, phase_steps=300)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    shared = ["genkidama", "search", "cart.toml", "--children", 0, "--listen", address]
+    first = start(*shared, "--no-figures", "--out", "first")
+    node = start(
+        *("genkidama.child", "--parent", f"ws://{address}", "--name", "pi", "--cores", 1),
+        *("--stay", "--state", "state"),
+    )
+    # The other one has a port and nodes of its own, of the same machine.
+    beside = start("genkidama search cart.toml --children 1 --cores 1 --no-figures --out beside")
+    assert first.wait(LONG) == 0, first.err
+    second = start(*shared, "--no-figures", "--out", "second")
+    assert second.wait(LONG) == 0, second.err
+    assert beside.wait(LONG) == 0, beside.err
+    assert node.popen.poll() is None
+    node.signal(signal.SIGTERM)
+    assert node.wait(LONG) == 0 and "Traceback" not in node.err
+    for name, who in (("first", "pi"), ("second", "pi"), ("beside", "node-1")):
+        trials = trials_of(tmp_path / name)
+        check(tmp_path / name, trials, experiment)
+        assert [trial.number for trial in trials] == [0, 1]
+        assert {each["node"] for one in trials for each in one.user_attrs["phases"]} == {who}
+        assert repeated(tmp_path / name) == 0

@@ -74,6 +74,12 @@ def main(argv: list[str] | None = None) -> int:
         help="a module of yours that this child may import for the parent; repeatable, "
         "'*' for all (default: none)",
     )
+    parser.add_argument(
+        "--stay",
+        action="store_const",
+        const=True,
+        help="when a run is over, wait for the next one at the same address",
+    )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--first-core", help=argparse.SUPPRESS)  # `orchestrator.inherit`
     options = parser.parse_args(argv)

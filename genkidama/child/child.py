@@ -11,6 +11,7 @@ Laws of this file:
   The answer is then blended into what it has learned.
 - In a search, a child trains one trial after another. It gives back a trial that it cannot train,
   and asks for the next one.
+- A child that stays, when a run is over, waits for the next one at the same address.
 
 `genkidama.protocol.session` chooses the requests and interprets the replies; `parent_connection`
 sends and receives them.
@@ -42,12 +43,12 @@ from genkidama.child.backend import (
 from genkidama.child.health import EVERY_SECONDS, Cooling, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
 from genkidama.child.parent_connection import connect
-from genkidama.child.transport import FAILURES, read_token
+from genkidama.child.transport import FAILURES, backoff, read_token
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.protocol.session import Begin, BlendReply, Decision, Reset
+from genkidama.protocol.session import AnotherExperiment, Begin, BlendReply, Decision, Reset
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import available_cores, loop_factory, on_signals
@@ -100,8 +101,11 @@ class Child:
         allow: modules that the parent may have it import; `*` for all. A program that embeds a
             child allows all, unless it says otherwise, and `python -m genkidama.child` none.
         settings: of the experiment, that this machine has for itself, by their dotted names.
+        stay: takes part in the next run at the same address when one is over, and in whatever other
+            experiment is run there.
 
-    `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
+    `await child.serve()` trains until the parent says that the run is over, unless it stays, or
+    `stop()` is called.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class Child:
         fingerprint: str = "",
         allow: Sequence[str] = (ANYTHING,),
         settings: Mapping[str, Any] | None = None,
+        stay: bool = False,
     ) -> None:
         begin("Child")
         self._stopping = asyncio.Event()
@@ -134,6 +139,9 @@ class Child:
         self._checkpoint = LocalCheckpoint(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._settings = dict(settings or {})
+        self._stays = stay
+        #: The pauses before it asks for a next run.
+        self._pauses = backoff()
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
         self._patience = Patience()
@@ -174,6 +182,7 @@ class Child:
             fingerprint=role.fingerprint,
             allow=role.allow,
             settings=role.changes,
+            stay=role.stay,
         )
 
     @property
@@ -244,20 +253,25 @@ class Child:
         self._stopping.set()
 
     async def serve(self) -> None:
-        """Trains until the run is over.
+        """Trains until the run is over or, if this child stays, until `stop`.
 
         Raises:
             GenkidamaError: the parent refuses this child, the experiment cannot be built here, or
                 training cannot continue.
         """
         try:
-            while await self._until_stopped(self._connection.begin()) is not None:
-                another = await self._train_one()
-                if not another or self._stopped:
+            while True:
+                begun = await self._until_stopped(self._connection.begin())
+                another = begun is not None and await self._train_one()
+                if self._stopped or not (another or self._stays):
                     break
-                self._renew()
+                if another:
+                    self._renew()
+                else:
+                    await self._await_next_run()
         finally:
             self._health.close()
+            self._checkpoint.close()
             await self._connection.close()
         self.counts.left(self.name, self.command, self.reason)
 
@@ -270,8 +284,14 @@ class Child:
             if self._connection.over is None:
                 await self._build()
                 self._policy.worked()
+                self._pauses.reset()
             over = self._connection.over
             return over is not None and over.next
+        except AnotherExperiment as error:
+            if not self._stays:
+                raise
+            log.info("run over", child=self.name, reason=str(error))
+            return True
         except (ConfigurationError, EnvironmentFailure) as error:
             if session.trial is None:
                 raise
@@ -285,13 +305,22 @@ class Child:
             if self.backend is not None:
                 await self.backend.shutdown()
 
+    async def _await_next_run(self) -> None:
+        """Forgets the run that is over, and gives its parent a little time to make room."""
+        log.info("waiting for the next run", child=self.name, over=self.reason)
+        await self._connection.close()
+        self._renew()
+        await self._until_stopped(asyncio.sleep(self._pauses.wait()))
+
     def _renew(self) -> None:
-        """Forgets the trial that is over, to be ready for another one."""
+        """Forgets the trial that is over, or the run, to be ready for another one."""
         session = self._session
-        reason = session.over.reason if session.over else ""
-        log.info("trial over", child=self.name, trial=session.trial, reason=reason)
-        session.renew()
-        self._stopping.clear()
+        if session.trial is not None:
+            reason = session.over.reason if session.over else ""
+            log.info("trial over", child=self.name, trial=session.trial, reason=reason)
+        self._connection.renew()
+        if not self._stopped:
+            self._stopping.clear()
         self._failure = None
         self.backend = None
 
@@ -515,7 +544,7 @@ class Child:
 
     def _state_key(self, signature: Signature) -> str:
         run, trial = self._session.run, self._session.trial
-        return signature.digest if trial is None else f"{signature.digest}/{run}/{trial}"
+        return f"{signature.digest}/{run}" + ("" if trial is None else f"/{trial}")
 
     def _with_own(self, experiment: Experiment) -> Experiment:
         """With the settings and the cores that this machine's owner gives it, if he does."""

@@ -5,13 +5,19 @@ Laws of this file:
   safetensors.
 - A file is written as atomically as a checkpoint: after a crash or a power cut, the old file
   or the new one is there, complete.
-- A state that cannot be read, or that belongs to another network or trial, is left alone, and the
-  child starts anew. A state that cannot be written is logged and stops nothing.
+- A state is one child's: a second child of the same name, as of another run on the same machine,
+  keeps none while the first one lives.
+- A state that cannot be read, or that belongs to another network, run or trial, is left alone, and
+  the child starts anew. A state that cannot be written is logged and stops nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +50,8 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
         with safetensors.safe_open(str(path), "np") as file:
             if (file.metadata() or {}).get("signature") != key:
                 log.warning(
-                    "the saved state is of another network, so it is not used", path=str(path)
+                    "the saved state is of another network or run, so it is not used",
+                    path=str(path),
                 )
                 return None
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
@@ -65,12 +72,36 @@ class LocalCheckpoint:
         self._folder = folder
         self._path: Path | None = None
         self._key = ""
+        #: By name of a state: the lock of this process on it.
+        self._locks: dict[str, int] = {}
         self._saving: asyncio.Future[None] | None = None
 
     def open(self, name: str, key: str) -> None:
-        """Selects the state of this child, for a network and, in a search, a trial."""
+        """Selects the state of this child, for a network, a run and, in a search, a trial."""
         self._path = None if self._folder is None else self._folder / f"{name}.safetensors"
         self._key = key
+        if self._folder is not None and not self._owns(self._folder, name):
+            log.warning(
+                "another child has this state, so none is kept; give this one another --state",
+                path=str(self._path),
+            )
+            self._path = None
+
+    def _owns(self, folder: Path, name: str) -> bool:
+        """True unless another process has the lock of this name's state."""
+        if name in self._locks:
+            return True
+        with suppress(EnvironmentFailure, OSError):  # whatever it is, a save will say it
+            make_folder(folder)
+            file = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # No process that is forked from this one holds this kind of lock.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locks[name] = file
+            except OSError as error:
+                os.close(file)
+                return error.errno not in (errno.EACCES, errno.EAGAIN)
+        return True
 
     def restore(self, backend: Backend) -> bool:
         """Restores the backend from the saved state, if there is one; whether there was."""
@@ -79,6 +110,11 @@ class LocalCheckpoint:
             return False
         backend.restore(arrays)
         return True
+
+    def close(self) -> None:
+        """Leaves the state to others."""
+        while self._locks:
+            os.close(self._locks.popitem()[1])
 
     async def keep(self, backend: Backend) -> None:
         """Saves every minute."""

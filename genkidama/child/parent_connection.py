@@ -323,6 +323,10 @@ class ParentConnection:
         if self._connection is not None and self.joined:
             await self._exchange(self._connection, self.session.leave(over, proof))
 
+    def renew(self) -> None:
+        """Forgets the trial that is over, or the run, so that `begin` asks for another one."""
+        self.session.renew()
+
     async def close(self) -> None:
         """Ends the connection, if there is one."""
         connection = self._connection

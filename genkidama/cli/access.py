@@ -169,6 +169,7 @@ def join(options: argparse.Namespace) -> int:
         name=name,
         cores=options.cores,
         state=options.state,
+        stay=options.stay,
         token=invitation.token,
         allow=options.allow,
         fingerprint=invitation.fingerprint,

@@ -97,7 +97,7 @@ VERBS = {
             option(
                 "--starts",
                 "begin after up to N null actions, or where a file of recorded starts "
-                "leads (docs/notes/gorila.md)",
+                "leads (docs/evaluation.md)",
                 metavar="noop:N|FILE",
             ),
             number(
@@ -154,6 +154,7 @@ VERBS = {
             option("--name", "this child's name", default=""),
             number("--cores", "core processes (default: as the experiment says)"),
             path("--state", "directory for this child's own state"),
+            flag("--stay", "when a run is over, wait for the next one at the same address"),
             option(
                 "--allow",
                 "a module of yours that this child may import for the parent; "

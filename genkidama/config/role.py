@@ -52,6 +52,9 @@ class Role(Section, frozen=True):
     names, its dates and its authority. For a sharded parent, one for all shards, or one for
     each, separated by commas."""
 
+    stay: bool = False
+    """Whether this child, when a run is over, waits for the next one at the same address."""
+
     allow: tuple[str, ...] = ()
     """Modules of yours that this child may import for the parent, as `["my_module"]`, for an
     environment or a network; `["*"]` allows every module, and so any code."""

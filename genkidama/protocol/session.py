@@ -171,6 +171,10 @@ class RequestRefused(GenkidamaError):
         self.final = refusal.final or refusal.code in ProtocolError.FINAL
 
 
+class AnotherExperiment(GenkidamaError):
+    """The parent runs another experiment than that from which this child was built."""
+
+
 # Bookkeeping.
 
 
@@ -454,9 +458,9 @@ class Session:
             self._number = 1
         welcome = expect(Welcome, reply, "hello")
         check_welcome(welcome, self.parent, self.part)
-        self.run = welcome.run
+        before, self.run = self.run, welcome.run
         self._delta = ChildDelta(welcome.encoding)
-        return self._resume(welcome) if training else self._start(welcome)
+        return self._resume(welcome, before) if training else self._start(welcome)
 
     def _start(self, welcome: Welcome) -> Decision:
         if welcome.wait:
@@ -470,10 +474,13 @@ class Session:
         self._base = DeltaBase(self.experiment.pushes)
         return Train(self.experiment)
 
-    def _resume(self, welcome: Welcome) -> Decision:
-        """Joins again. The parent may be another one, or another child may have the trial."""
+    def _resume(self, welcome: Welcome, before: str) -> Decision:
+        """Joins again, after a run of the name `before`. The parent may be another one, or another
+        child may have the trial."""
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
+        if self.trial is not None and welcome.run != before:
+            return self._end(f"{self.parent} now runs another search", next=True)
         if welcome.trial != self.trial or welcome.wait:
             return self._end("another child trains it now", next=True)
         assert self.experiment is not None
@@ -582,7 +589,7 @@ def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
     for section in (*_BUILT_FROM, "pushes"):
         if getattr(theirs, section, None) != getattr(ours, section, None):
             what = "parent.rule" if section == "pushes" else f"[{section}]"
-            raise GenkidamaError(
+            raise AnotherExperiment(
                 f"{parent} now runs another experiment ({what} differs); "
                 "start this child again to take part in it"
             )

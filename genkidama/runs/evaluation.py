@@ -199,7 +199,7 @@ def evaluate(
     weights = weights_of(target, best=best)
     run = weights.run
     allowed = [*allow, *(() if run is None else run.allow)]
-    recorded = None if starts is None or is_null(starts) else _recorded(starts)
+    recorded = None if starts is None or is_null(starts) else recorded_starts(starts)
     starts_of(starts, recorded)
     request: dict[str, Any] = {"greedy": deterministic, "environment": environment}
     request |= {"starts": starts, "recorded": recorded, "allow": allowed}
@@ -267,8 +267,12 @@ def _keep(run: Run, path: Path) -> Path:
     return best
 
 
-def _recorded(name: str) -> Any:
-    """The contents of a file of starts."""
+def recorded_starts(name: str) -> Any:
+    """The contents of a file of starts, unchecked.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is no JSON.
+    """
     try:
         return json.loads(Path(name).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -6,13 +6,18 @@ import errno
 import os
 import re
 import socket
+from contextlib import suppress
 from typing import TypedDict
 
 from genkidama.config.parent_address import host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.runtime.descendants import command_of
 
 #: An address of the block that is for examples alone (RFC 5737). No packet is sent there.
 _ELSEWHERE = ("192.0.2.1", 9)
+
+#: The state of a listening socket in Linux's tables (include/net/tcp_states.h).
+_LISTENING = "0A"
 
 _FD = re.compile(r"fd://(\d{1,6})\Z")
 
@@ -99,11 +104,30 @@ def explain(listen: str, error: OSError) -> EnvironmentFailure:
             "use an address of this machine, as 0.0.0.0"
         )
     number = error.errno or 0
+    user = _listener(listen) if number == errno.EADDRINUSE else ""
     ways = {
         errno.EADDRINUSE: "choose another port with --listen, "
-        "or stop the program that uses this one",
+        f"or stop the program that uses this one{user and f': {user}'}",
         errno.EADDRNOTAVAIL: "use an address of this machine, as 0.0.0.0",
         errno.EACCES: "ports below 1024 need privileges; choose a higher one",
     }
     way = ways.get(number, "choose another address with --listen")
     return EnvironmentFailure(f"cannot listen on {listen}: {os.strerror(number)}; {way}")
+
+
+def _listener(listen: str) -> str:
+    """The process that listens on the port of `HOST:PORT`, where Linux says so, else empty. Of
+    several that have inherited the socket it is the oldest."""
+    port, sockets = (host_and_port(listen) or ("", 0))[1], set[str]()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/net/{table}") as file:
+            for _, local, _, state, *rest in map(str.split, file.readlines()[1:]):
+                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                    sockets.add(f"socket:[{rest[5]}]")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if sockets else []
+    for pid in sorted(pids):
+        folder = f"/proc/{pid}/fd"
+        with suppress(OSError):  # it is another user's, or has ended
+            if not sockets.isdisjoint(os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)):
+                return f"process {pid}, {command_of(pid)!r}"
+    return ""

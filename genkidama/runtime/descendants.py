@@ -63,7 +63,7 @@ def descendants() -> list[Descendant]:
     found, waiting = [], [os.getpid()]
     for parent in waiting:
         for pid in children[parent]:
-            found.append(Descendant(pid, parent, _command(pid)))
+            found.append(Descendant(pid, parent, command_of(pid)))
             waiting.append(pid)
     return found
 
@@ -132,7 +132,8 @@ def _parent(pid: int) -> int:
     return 0
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """The command of a process, cut off after 100 characters; `?` if it is not known."""
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().replace(b"\0", b" ").decode(errors="replace").split()
         return " ".join(words)[:100]

@@ -40,10 +40,13 @@ def check_hello(
             f"this parent protocol {PROTOCOL}; install the same version on both",
         )
     if message.part != str(part):
+        way = "give it the addresses of all parts, in their order"
+        if part == WHOLE:
+            way = "start a child of its own for each run, with --cores for its share of the machine"
         raise ProtocolError(
             "part",
             f"child {message.name!r} comes for part {message.part} of a parent, this is part "
-            f"{part}; give it the addresses of all parts, in their order",
+            f"{part}; {way}",
         )
     if session and session != message.session:
         raise ProtocolError(

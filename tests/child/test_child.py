@@ -311,19 +311,21 @@ async def test_a_backend_that_cannot_be_built_ends_the_child(tmp_path: Path) -> 
 async def test_its_own_state_survives_a_restart(tmp_path: Path) -> None:
     settings = constant(network={"options": {"gain": 0.0, "first": 5.0}})
     async with (
-        running(settings, tmp_path / "first") as parent,
+        running(settings, tmp_path / "first" / "run") as parent,
         Serving(child_of(parent, state=tmp_path / "state")) as serving,
     ):
         await serving.exchanged(1)
         serving.backend.weights[:] = 9.0
     assert (tmp_path / "state" / "pi.safetensors").exists()
-    # The second parent has no weights, and so gets the child's.
-    async with (
-        running(settings, tmp_path / "second") as parent,
-        Serving(child_of(parent, state=tmp_path / "state")) as serving,
-    ):
-        await serving.exchanged(1)
-    assert serving.backend.blends[0][0] > 5.0
+    # The second parent has lost the weights of this run, and so gets the child's; the third has
+    # another run.
+    for name, kept in (("run", True), ("another", False)):
+        async with (
+            running(settings, tmp_path / "second" / name) as parent,
+            Serving(child_of(parent, state=tmp_path / "state")) as serving,
+        ):
+            await serving.exchanged(1)
+        assert (serving.backend.blends[0][0] > 5.0) == kept
 
 
 @pytest.mark.parametrize("content", [b"", b"no state", b"\xff" * 100])
@@ -353,6 +355,44 @@ async def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> N
         async with Serving(child_of(parent, state=tmp_path / "file" / "state")) as serving:
             await serving.exchanged(2)
         assert parent.server.trial.steps == 10 * serving.backend.exchanges
+
+
+# One run after another.
+
+
+async def test_a_child_that_stays_takes_part_in_the_next_run_at_the_address(tmp_path: Path) -> None:
+    """The second run has the network of the first one and begins anew; the third has another."""
+    settings = constant(stop={"updates": 2})
+    other = settings.with_settings({"network.options": {"size": 5}})
+    listen, child, learned = "127.0.0.1:0", None, []
+    for number, experiment in enumerate((settings, settings, other)):
+        async with running(experiment, tmp_path / f"{number}", listen) as parent:
+            listen = "{}:{}".format(*parent.address)
+            if child is None:
+                child = child_of(parent, state=tmp_path / "state", stay=True)
+                serving = asyncio.create_task(child.serve())
+            await eventually(lambda parent=parent: parent.server.stop)
+            # It asks again, and this parent still says that its run is over.
+            await eventually(lambda parent=parent: not parent.server.connected)
+            learned.append(parent.server.trial.vector)
+        assert [each["child"] for each in history(tmp_path / f"{number}", "exchange")] == ["pi"] * 2
+    assert child is not None and not serving.done()
+    child.stop()
+    await serving
+    assert learned[0].tolist() == learned[1].tolist() and len(learned[2]) == 5
+
+
+async def test_a_child_that_stays_goes_over_to_another_experiment(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path / "first") as parent:
+        listen = "{}:{}".format(*parent.address)
+        serving = Serving(child_of(parent, stay=True))
+        await serving.__aenter__()
+        await serving.exchanged(1)
+    other = constant(network={"options": {"first": 3.0, "size": 5}})
+    async with running(other, tmp_path / "second", listen) as parent:
+        await eventually(lambda: parent.server.trial.version > 1)
+        assert parent.server.trial.signature == serving.backend.signature
+        await serving.__aexit__()
 
 
 # How many cores.

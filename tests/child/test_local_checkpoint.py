@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from genkidama.child import local_checkpoint
 from genkidama.child.local_checkpoint import LocalCheckpoint, load_state, save_state
@@ -106,6 +109,37 @@ async def test_each_name_and_each_key_has_a_state_of_its_own(tmp_path: Path) -> 
     for name, key in (("pi", "network/run/7"), ("pi-2", "network")):
         own.open(name, key)
         assert not own.restore(backend(1.0))
+
+
+async def test_a_state_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
+    """Two children of a machine, for two runs, may have the same name and the same folder."""
+    program = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'w') as file:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    lock = tmp_path / ".pi.lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        own = LocalCheckpoint(tmp_path)
+        with capture_logs() as said:
+            own.open("pi", "key")
+        assert said[0]["path"] == str(tmp_path / "pi.safetensors")
+        assert "another child has this state, so none is kept" in said[0]["event"]
+        await own.save(backend(2.0))
+        own.open("pi-2", "key")
+        await own.save(backend(2.0))
+        assert sorted(os.listdir(tmp_path)) == [".pi-2.lock", ".pi.lock", "pi-2.safetensors"]
+        other.stdin.close()
+    own.open("pi", "key")
+    await own.save(backend(2.0))
+    assert (tmp_path / "pi.safetensors").exists()
+    own.close()
 
 
 async def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_role_by_values(tmp_path: Path) -> None:
             "beta = 0.5",
             "beta = 0.5: no such setting; "
             "known here: allow, ca_file, cores, fingerprint, name, parent, role, settings, state, "
-            "token_file",
+            "stay, token_file",
         ),
     ],
 )

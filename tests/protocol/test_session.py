@@ -73,7 +73,8 @@ OURS, THEIRS = vector(1, 2, 3), vector(4, 5, 6)
 
 
 def welcome(experiment: Experiment = EXPERIMENT, **fields: Any) -> Welcome:
-    return Welcome(protocol=PROTOCOL, experiment=experiment.to_dict(), run="run-1", **fields)
+    fields = {"run": "run-1", **fields}
+    return Welcome(protocol=PROTOCOL, experiment=experiment.to_dict(), **fields)
 
 
 def new(**options: Any) -> Session:
@@ -200,10 +201,16 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
         (7, welcome(), Over("another child trains it now", next=True)),
         (
             7,
-            Welcome(protocol=PROTOCOL, experiment={}, wait=0.2),
+            Welcome(protocol=PROTOCOL, experiment={}, run="run-1", wait=0.2),
             Over("another child trains it now", next=True),
         ),
         (None, welcome(trial=8), Over("another child trains it now", next=True)),
+        # Its trial has that number in another search, of which it must begin one anew.
+        (7, welcome(trial=7, run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
+        (7, welcome(trial=8, run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
+        (7, welcome(run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
+        # A parent that has lost its directory takes the weights of a plain run.
+        (None, welcome(run="run-2"), JOIN),
     ],
 )
 def test_a_welcome_to_a_child_that_comes_back(

@@ -59,8 +59,12 @@ def test_a_socket_takes_connections_before_anybody_serves_it(listen: str) -> Non
         address = server.getsockname()[:2]
         with socket.create_connection(address, timeout=5.0):
             pass
-        with pytest.raises(EnvironmentFailure, match="choose another port with --listen"):
+        with pytest.raises(EnvironmentFailure) as caught:
             listening_socket(f"{listen.rpartition(':')[0]}:{address[1]}")
+        words = "choose another port with --listen, or stop the program that uses this one"
+        assert words in str(caught.value)
+        if sys.platform == "linux":
+            assert f"{words}: process {os.getpid()}, '" in str(caught.value)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.2:0", "0.0.0.0:0", "[::1]:0", "[::]:0"])

@@ -123,15 +123,16 @@ def test_the_first_network_only_has_to_be_of_a_size() -> None:
 def test_a_child_comes_for_the_part_that_this_is() -> None:
     third = Hello(protocol=PROTOCOL, name="a", session="s1", part="3/3")
     assert refusal(check_hello, third, "", 0, 3, Shard(3, 3)) is None
-    reason = "; give it the addresses of all parts, in their order"
-    for message, part, words in (
-        (third, Shard(2, 3), "child 'a' comes for part 3/3 of a parent, this is part 2/3"),
-        (third, WHOLE, "child 'a' comes for part 3/3 of a parent, this is part 1/1"),
-        (hello(), Shard(1, 2), "child 'a' comes for part 1/1 of a parent, this is"),
+    parts = "; give it the addresses of all parts, in their order"
+    runs = "; start a child of its own for each run, with --cores for its share of the machine"
+    for message, part, words, way in (
+        (third, Shard(2, 3), "child 'a' comes for part 3/3 of a parent, this is part 2/3", parts),
+        (third, WHOLE, "child 'a' comes for part 3/3 of a parent, this is part 1/1", runs),
+        (hello(), Shard(1, 2), "child 'a' comes for part 1/1 of a parent, this is", parts),
     ):
         found = refusal(check_hello, message, "", 0, 3, part)
         assert found is not None and found[0] == "part"
-        assert found[1].startswith(words) and found[1].endswith(reason)
+        assert found[1].startswith(words) and found[1].endswith(way)
 
 
 def test_no_part_is_empty() -> None:

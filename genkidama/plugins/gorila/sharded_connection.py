@@ -212,6 +212,11 @@ class ShardedConnection:
         )
         await first.leave()
 
+    def renew(self) -> None:
+        for shard in self._shards:
+            shard.renew()
+        self._reply = BlendReply(0.0)
+
     async def close(self) -> None:
         await gather_all(shard.close() for shard in self._shards)
 

@@ -109,7 +109,7 @@ def play(
         deterministic: takes the most probable action instead of a sampled one.
         video: a film is written to this file, MP4 or GIF, instead of opening a window.
         record: steps are written to this file for `algorithm.demonstrations`, after those that are
-            there. A file `*.json` gets a start of each whole episode, up to a random step, for
+            there. A file `*.json` gets a start of each episode, up to a random step, for
             `evaluate`'s `starts`.
         controller: who plays in place of the policy: `"keyboard"`, as where starts are recorded,
             `"gamepad"`, `"gamepad:/dev/input/js1"`, or an import string of a function from an
@@ -168,8 +168,9 @@ def play(
         say(f"{name}: {source}" + (f" ({weights.path})" if policy and weights else ""))
         playing: gymnasium.Env[Any, Any] = made
         if record is not None and starts:
-            playing = noted = StartRecorder(made)
-            stack.callback(noted.write, Path(record), say)
+            playing = noted = StartRecorder(made, Path(record))
+            stack.callback(noted.tell, say)
+            stack.callback(noted.cut)
         elif record is not None:
             given = msgspec.to_builtins(settings) | {"id": environment or settings.id}
             writer = DemonstrationWriter(Path(record), given, made, source)

@@ -20,7 +20,8 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import action_of, first
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import as_number
-from genkidama.learning.starts import StartStates
+from genkidama.learning.starts import StartStates, starts_of
+from genkidama.runs.evaluation import recorded_starts
 from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
 from genkidama.runtime.signals import deferred
@@ -134,36 +135,57 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class StartRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Notes a start of each whole episode: its seed, and its actions up to a random step."""
+    """Notes a start of each episode: its seed, and its actions up to a random step.
 
-    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+    Those that the file has already are kept.
+
+    Raises:
+        ConfigurationError: the file holds something else, or the actions have no numbers of their
+            own.
+    """
+
+    def __init__(self, environment: gymnasium.Env[Any, Any], path: Path) -> None:
         super().__init__(environment)
-        if not isinstance(environment.action_space, gymnasium.spaces.Discrete):
+        space = environment.action_space
+        if isinstance(space, gymnasium.spaces.Tuple | gymnasium.spaces.Dict):
             raise ConfigurationError(
-                "--record: a start is some of a number of actions, but the action space is "
-                f"{environment.action_space}"
+                f"--record {path}: a start is a list of numbers or of arrays, but the action space "
+                f"is {space}"
             )
-        self._seed, self._actions = 0, list[int]()
-        self.starts: list[dict[str, Any]] = []
+        self._path = path
+        self._seed, self._actions = 0, list[Any]()
+        self.starts: list[Any] = []
+        if path.exists():
+            self.starts = recorded_starts(str(path))
+            starts_of(str(path), self.starts)
+        self._before = len(self.starts)
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         self._seed, self._actions = given["seed"], []
         return self.env.reset(**given)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._actions.append(int(action))
+        self._actions.append(np.asarray(action).tolist())
         result = self.env.step(action)
         if result[2] or result[3]:
-            end = np.random.default_rng(self._seed).integers(len(self._actions))
-            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
+            self.cut()
         return result
 
-    def write(self, path: Path, say: Callable[[str], None]) -> None:
-        """Writes the starts to a file for `evaluate`'s `starts`, if there are any."""
-        if self.starts:
-            with disk_errors(path):
-                write_atomically(path, json.dumps(self.starts).encode())
-            say(f"{path}: {plural(len(self.starts), 'start')} for evaluate --starts {path}")
+    def cut(self) -> None:
+        """Writes a start of the episode that ends here."""
+        if self._actions:
+            end = np.random.default_rng(self._seed).integers(len(self._actions))
+            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
+            self._actions = []
+            with disk_errors(self._path):
+                write_atomically(self._path, json.dumps(self.starts).encode())
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Says what was recorded, if there is any."""
+        count = len(self.starts)
+        new = f", {count - self._before} of them new," if self._before else ""
+        if count > self._before:
+            say(f"{self._path}: {plural(count, 'start')}{new} for evaluate --starts {self._path}")
 
 
 class Function:

@@ -86,18 +86,21 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def in_parts(experiment: Experiment, out: Path, count: int) -> AsyncIterator[list[Parent]]:
+async def in_parts(
+    experiment: Experiment, out: Path, count: int, *listen: str
+) -> AsyncIterator[list[Parent]]:
     async with AsyncExitStack() as stack:
         parts = [Shard(number, count) for number in range(1, count + 1)]
-        running_parts = [running(experiment, out, part=part) for part in parts]
+        places = zip(listen or ["127.0.0.1:0"] * count, parts, strict=True)
+        running_parts = [running(experiment, out, place, part) for place, part in places]
         parents = [await stack.enter_async_context(each) for each in running_parts]
         for parent in parents:
             parent.server.secret = "of all parts"
         yield parents
 
 
-def child_of(parents: list[Parent], name: str = "pi") -> Child:
-    return Child(",".join(url(parent.address) for parent in parents), name=name)
+def child_of(parents: list[Parent], name: str = "pi", **options: Any) -> Child:
+    return Child(",".join(url(parent.address) for parent in parents), name=name, **options)
 
 
 async def end(child: Child, after: int) -> Uneven:
@@ -319,6 +322,21 @@ async def test_a_parent_that_knows_no_parts_is_named() -> None:
         f"{one.url} is part 1/1 of a parent, this child takes it for part 1/2; "
         "list the addresses of all parts in their order"
     )
+
+
+async def test_a_child_that_stays_takes_part_in_the_next_run_of_all_parts(tmp_path: Path) -> None:
+    experiment = uneven(stop={"updates": 2})
+    async with in_parts(experiment, tmp_path / "a", 2) as parents:
+        listen = ["{}:{}".format(*parent.address) for parent in parents]
+        child = child_of(parents, stay=True)
+        task = asyncio.create_task(child.serve())
+        await eventually(lambda: all(parent.server.stop for parent in parents))
+    async with in_parts(experiment, tmp_path / "b", 2, *listen) as parents:
+        await eventually(lambda: all(parent.server.stop for parent in parents))
+        assert not task.done()
+        child.stop()
+        await task
+    assert written(tmp_path / "b").vector.tolist() == written(tmp_path / "a").vector.tolist()
 
 
 async def test_parts_of_two_networks_refuse_the_child_and_are_named(tmp_path: Path) -> None:

@@ -509,3 +509,35 @@ def test_a_search_has_something_to_search() -> None:
     check_search(small(search=PLAN))
     with pytest.raises(ConfigurationError, match=r"small: has no \[search\]; say what to vary"):
         check_search(small())
+
+
+async def test_a_node_whose_parent_runs_another_search_now_asks_for_a_trial_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both searches draw the same settings for trial 0, which never ends in the first one."""
+    really, sampled = ParentConnection._open, asyncio.Event()
+    sampled.set()
+
+    async def opening(talk: ParentConnection) -> Any:
+        await sampled.wait()
+        return await really(talk)
+
+    monkeypatch.setattr(ParentConnection, "_open", opening)
+    plan: dict[str, Any] = {"trials": 1, "phases": 1, "space": SAME_SHAPE}
+    first, second = (searching(**plan, phase_steps=steps) for steps in (10**9, 20))
+    async with running(first, tmp_path / "first") as parent:
+        listen = "{}:{}".format(*parent.address)
+        task = asyncio.create_task(node(parent, "pi").serve())
+        trials = parent.server.trials.trials  # type: ignore[attr-defined]
+        await eventually(lambda: task.done() or (0 in trials and trials[0].steps > 200), "steps")
+        sampled.clear()
+    async with running(second, tmp_path / "second", listen) as parent:
+        trials = parent.server.trials.trials  # type: ignore[attr-defined]
+        await eventually(lambda: 0 in trials, "a trial that waits")
+        sampled.set()
+        await over(parent, task)
+    (trial,) = trials_of(tmp_path / "second")
+    check(tmp_path / "second", [trial], second)
+    # It adds 1 to its weights for every 10 steps, and has begun with 0.
+    found = Run.open(tmp_path / "second" / "trials" / "0000").load()
+    assert found.vector.tolist() == [found.snapshot.steps / 10] * 4

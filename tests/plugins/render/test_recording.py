@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -17,6 +18,7 @@ from gymnasium.spaces import Box, Discrete
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.demonstrations import load
+from genkidama.learning.starts import starts_of
 from genkidama.plugins.render import recording as module
 from genkidama.plugins.render.film import PlaybackScreen
 from genkidama.plugins.render.playback import play
@@ -67,6 +69,13 @@ class Counting:
 
 def wild(observation):
     return [2.0]
+
+
+class Leaving(Counting):
+    def __call__(self, observation):
+        if observation[0] == 4:
+            raise KeyboardInterrupt
+        return super().__call__(observation)
 
 
 def failing(observation):
@@ -168,6 +177,48 @@ def test_what_was_recorded_survives_whatever_ends_it(mine: Path, number: signal.
         assert not rest
     else:  # the episode that was under way is kept up to there
         assert all(block.truncated[-1] for block in rest) and len(rest) <= 1
+
+
+def test_starts_of_an_evaluation_are_recorded_one_session_after_another(
+    mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["play", "mine.toml", "--controller", "mine:Counting", "--record", "human.json"]
+    assert main([*words, "--episodes", "2"]) == 0
+    assert "human.json: 2 starts for evaluate --starts human.json\n" in capsys.readouterr().out
+    with pytest.raises(KeyboardInterrupt):  # the episode under way counts up to there
+        play("mine.toml", record="human.json", controller="mine:Leaving", seed=7)
+    assert main([*words, "--seed", "9"]) == 0
+    words_of_both = "human.json: 4 starts, 1 of them new, for evaluate --starts human.json\n"
+    assert words_of_both in capsys.readouterr().out
+    starts = json.loads(Path("human.json").read_text())
+    assert len(starts) == 4 and any(start["actions"] for start in starts)
+    environment = sys.modules["mine"].Walk()
+    for number, start in enumerate(starts):
+        taken = len(start["actions"])
+        assert taken < (4 if number == 2 else 5), "a policy has something left to do"
+        assert np.float32(start["actions"]).ravel() == pytest.approx(np.arange(1, taken + 1) / 10)
+        begun = starts_of("human.json", starts).begin(
+            environment, number, np.random.SeedSequence(1)
+        )
+        assert begun == pytest.approx([taken, taken / 10])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "human.json: cannot be read as JSON: "),
+        ('{"mine": 1}', "human.json: expected a list of at least one start"),
+        ('[{"mine": 1}]', "human.json: start 0: expected a list of actions, or an object"),
+    ],
+)
+def test_a_file_of_something_else_gets_no_starts(
+    mine: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    Path("human.json").write_text(content)
+    words = ["play", "mine.toml", "--controller", "mine:Counting", "--record", "human.json"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert Path("human.json").read_text() == content
 
 
 def test_a_long_episode_is_written_in_blocks(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
