@@ -11,6 +11,7 @@ from genkidama.config.plugin import Plugin
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render:PLAY"},
     run_methods={"video": "genkidama.plugins.render.playback:play"},
+    exports={"play": "genkidama.plugins.render.playback:play"},
 )
 
 PLAY = Verb(

@@ -137,7 +137,7 @@ class Playback:
 
     @property
     def is_shown(self) -> bool:
-        """Whether somebody sees it, in a window or a film."""
+        """True if somebody sees it, in a window or a film."""
         unseen = self.controller is not None or self.record is not None
         return self.video is not None or self.by_person or not unseen
 
