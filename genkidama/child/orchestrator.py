@@ -293,11 +293,7 @@ class CoreOrchestrator(PooledBackend):
             self._stopping = True
             while not preparing.done():
                 for core in list(self._prepared.values()):
-                    with (
-                        suppress(OSError),
-                        socket.socket(fileno=os.dup(core.pipe.fileno())) as pipe,
-                    ):
-                        pipe.shutdown(socket.SHUT_RDWR)
+                    core.interrupt()
                 await asyncio.wait((preparing,), timeout=0.1)
             preparing.exception()
             raise
