@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import time
 import zlib
 from collections import deque
@@ -220,11 +219,7 @@ class PreparedCore:
     def end(self) -> None:
         """Ends it within its grace."""
         self.pipe.close()
-        try:
-            self.process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.end(GRACE_SECONDS)
         self.leave()
 
     def _take(self) -> tuple[Any, ...]:

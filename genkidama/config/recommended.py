@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from genkidama.config.examples import example
 from genkidama.config.experiment import read_toml
 from genkidama.config.formatting import plural, show
+from genkidama.config.sections import Network
 
 #: Settings by section and key: values, or a `Line`.
 Settings: TypeAlias = dict[str, dict[str, Any]]
@@ -280,7 +281,7 @@ def ppo(look: Look, way: str = "act") -> Choice:
             found["environment"].setdefault("lanes", count)
     if is_continuous(look):
         found["network"]["sde_steps"] = Line(16, "smooth exploration, for motors (gSDE)", off=True)
-    if sees_a_part(look):
+    if sees_a_part(look) and "memory" in Network.__struct_fields__:
         found["network"]["memory"] = Line(
             64, "it sees a part of the world: remember more", off=True
         )

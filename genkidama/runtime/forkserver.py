@@ -179,6 +179,14 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return self.returncode
 
+    def end(self, seconds: float) -> None:
+        """Waits so long for its end, and then kills it."""
+        try:
+            self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
