@@ -39,12 +39,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from genkidama.config.experiment import Experiment
 from genkidama.runtime import descendants, script
 from genkidama.runtime.import_strings import load_object
-from genkidama.runtime.machine import (
-    ONE_THREAD,
-    at_end_of_pipe,
-    end_with_pipe,
-    unmap_libraries,
-)
+from genkidama.runtime.machine import ONE_THREAD, at_end_of_pipe, end_with_pipe, unmap_libraries
 
 #: A request is one of these bytes, with descriptors. To fork: a pipe with a `_Head` and a task, one
 #: for the answers, the standard streams, and what the process inherits. To warm up: a pipe with a

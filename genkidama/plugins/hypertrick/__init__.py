@@ -47,10 +47,7 @@ SEARCH = Verb(
     "Searches for hyperparameters, with HyperTrick or what `search.method` says.",
     (
         file("an experiment with a [search] (not needed with --resume)"),
-        number(
-            "--children",
-            "child processes on this machine, one trial each (default: 2)",
-        ),
+        number("--children", "child processes on this machine, one trial each (default: 2)"),
         number(
             "--cores",
             "core processes of each child (default: all CPU cores, divided among the children)",
