@@ -80,7 +80,7 @@ _UNKNOWN = Explanation("unknown", np.zeros(0, np.float32), None, float("nan"))
 
 @dataclass(kw_only=True)
 class Playback:
-    """The options of `play`.
+    """The options of `genkidama.play`.
 
     Raises:
         ConfigurationError: one of them has an impossible value.
@@ -200,7 +200,7 @@ def play(
         target: a `Run`, its directory, a search's (its best trial plays), or a checkpoint file;
             with a controller an experiment's TOML file, too, which has no policy.
         say: is called with a line about what plays, each episode, and the files.
-        options: the fields of `Playback`, as `video="landing.mp4"`.
+        options: the fields of `genkidama.Playback`, as `video="landing.mp4"`.
 
     Returns:
         The undiscounted return of each whole episode.
