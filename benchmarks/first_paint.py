@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shutil
 import statistics
 import sys
 import tempfile
@@ -30,13 +31,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from made_up import BEGAN, DRAWN, child, document, made_up
 from playwright.sync_api import sync_playwright
 from processes import free_port, start, start_parent, stop
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.plugins.dashboard.browser import DRAWN, chromium
-from tests.plugins.dashboard.made_up import BEGAN, child, document, made_up
 
 _SETTINGS = """name = "cart"
 [environment]
@@ -45,6 +42,8 @@ id = "CartPole-v1"
 exchange = "free"
 exchange_seconds = 0.5
 """
+
+CHROMIUM: Any = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
 
 #: Pixels a frame: 1,000 rows of 32 in some 400 frames.
 _PACE = 80
@@ -67,7 +66,7 @@ _SCROLL = """pace => new Promise(done => {
 @contextlib.contextmanager
 def browser() -> Iterator[Any]:
     with sync_playwright() as player:
-        found = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        found = player.chromium.launch(**CHROMIUM)
         yield found
         found.close()
 

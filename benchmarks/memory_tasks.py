@@ -35,10 +35,10 @@ from statistics import median
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks import store
+from benchmarks.cores import records, single
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
-from tests.child.cores import records, single
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples/memory"

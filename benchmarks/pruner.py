@@ -37,8 +37,8 @@ import optuna
 from optuna.pruners import MedianPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial, TrialState
 
-from genkidama.plugins.hypertrick import HyperTrick
 from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
+from genkidama.plugins.hypertrick.rule import HyperTrick
 
 NODES = 8
 RATE = 0.25

@@ -15,43 +15,46 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from genkidama._version import __version__
+from genkidama._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from genkidama.child.backend import Backend, Work
-    from genkidama.child.child import Child
-    from genkidama.child.orchestrator import CoreOrchestrator
-    from genkidama.cli.cluster import train
-    from genkidama.config.experiment import Experiment
-    from genkidama.config.plugin import Plugin
-    from genkidama.config.sections import Algorithm, Environment, Stop
-    from genkidama.errors import (
-        ConfigurationError,
-        EnvironmentFailure,
-        GenkidamaError,
-        ProtocolError,
-    )
-    from genkidama.learning.a3c import A3C
-    from genkidama.learning.heads import Categorical, head_for
-    from genkidama.learning.learners import Learner
-    from genkidama.learning.ppo import PPO
-    from genkidama.learning.tensors.networks import ActorCritic, Convolutional, Network
-    from genkidama.parent.parent import Parent
-    from genkidama.plugins.ga3c.backend import GA3C
-    from genkidama.plugins.hypertrick.local_search import search
-    from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
-    from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
-    from genkidama.plugins.render.playback import play
-    from genkidama.protocol.vector import Signature, blend
-    from genkidama.runs.checkpoint import Checkpoint
-    from genkidama.runs.evaluation import Evaluation, evaluate
-    from genkidama.runs.policy import Policy
-    from genkidama.runs.run import Run
-    from genkidama.server.parameter_server import ParameterServer
-    from genkidama.server.rules.blend import Blend, Rule, Update
+    from genkidama.child.backend import Backend as Backend
+    from genkidama.child.backend import Work as Work
+    from genkidama.child.child import Child as Child
+    from genkidama.child.orchestrator import CoreOrchestrator as CoreOrchestrator
+    from genkidama.cli.cluster import train as train
+    from genkidama.config.experiment import Experiment as Experiment
+    from genkidama.config.plugin import Plugin as Plugin
+    from genkidama.config.sections import Algorithm as Algorithm
+    from genkidama.config.sections import Environment as Environment
+    from genkidama.config.sections import Stop as Stop
+    from genkidama.errors import ConfigurationError as ConfigurationError
+    from genkidama.errors import EnvironmentFailure as EnvironmentFailure
+    from genkidama.errors import GenkidamaError as GenkidamaError
+    from genkidama.errors import ProtocolError as ProtocolError
+    from genkidama.learning.a3c import A3C as A3C
+    from genkidama.learning.heads import Categorical as Categorical
+    from genkidama.learning.heads import head_for as head_for
+    from genkidama.learning.learners import Learner as Learner
+    from genkidama.learning.ppo import PPO as PPO
+    from genkidama.learning.tensors.networks import ActorCritic as ActorCritic
+    from genkidama.learning.tensors.networks import Convolutional as Convolutional
+    from genkidama.learning.tensors.networks import Network as Network
+    from genkidama.parent.parent import Parent as Parent
+    from genkidama.protocol.vector import Signature as Signature
+    from genkidama.protocol.vector import blend as blend
+    from genkidama.runs.checkpoint import Checkpoint as Checkpoint
+    from genkidama.runs.evaluation import Evaluation as Evaluation
+    from genkidama.runs.evaluation import evaluate as evaluate
+    from genkidama.runs.policy import Policy as Policy
+    from genkidama.runs.run import Run as Run
+    from genkidama.server.parameter_server import ParameterServer as ParameterServer
+    from genkidama.server.rules.blend import Blend as Blend
+    from genkidama.server.rules.blend import Rule as Rule
+    from genkidama.server.rules.blend import Update as Update
 
 #: Public names by their modules. One is imported when a name of it is first used: a parent must not
-#: pay for torch, and a core must not pay for websockets.
+#: pay for torch, and a core must not pay for websockets. Plug-ins have more, in `exports`.
 _NAMES = {
     "child.backend": "Backend Work",
     "child.child": "Child",
@@ -67,11 +70,6 @@ _NAMES = {
     "learning.ppo": "PPO",
     "learning.tensors.networks": "ActorCritic Convolutional Network",
     "parent.parent": "Parent",
-    "plugins.ga3c.backend": "GA3C",
-    "plugins.hypertrick.local_search": "search",
-    "plugins.hypertrick.pruner": "HyperTrickPruner",
-    "plugins.hypertrick.rule": "HyperTrick Verdict",
-    "plugins.render.playback": "play",
     "protocol.vector": "Signature blend",
     "runs.checkpoint": "Checkpoint",
     "runs.evaluation": "Evaluation evaluate",
@@ -80,63 +78,27 @@ _NAMES = {
     "server.parameter_server": "ParameterServer",
     "server.rules.blend": "Blend Rule Update",
 }
-_HOMES = {name: f"genkidama.{home}" for home, names in _NAMES.items() for name in names.split()}
+_HOMES = {
+    name: f"genkidama.{home}:{name}" for home, names in _NAMES.items() for name in names.split()
+}
 
-__all__ = [
-    "A3C",
-    "ActorCritic",
-    "Algorithm",
-    "Backend",
-    "Blend",
-    "Categorical",
-    "Checkpoint",
-    "Child",
-    "ConfigurationError",
-    "Convolutional",
-    "CoreOrchestrator",
-    "Environment",
-    "EnvironmentFailure",
-    "Evaluation",
-    "Experiment",
-    "GA3C",
-    "GenkidamaError",
-    "HyperTrick",
-    "HyperTrickPruner",
-    "Learner",
-    "Network",
-    "PPO",
-    "ParameterServer",
-    "Parent",
-    "Plugin",
-    "Policy",
-    "ProtocolError",
-    "Rule",
-    "Run",
-    "Signature",
-    "Stop",
-    "Update",
-    "Verdict",
-    "Work",
-    "__version__",
-    "blend",
-    "evaluate",
-    "head_for",
-    "play",
-    "search",
-    "train",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if (home := _HOMES.get(name)) is not None:
-        try:
-            return getattr(importlib.import_module(home), name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{home}.".startswith(f"{error.name}."):
-                raise
-            raise AttributeError(f"genkidama.{name}: {error.name} was deleted") from None
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name) or ("" if name.startswith("_") else _exports().get(name))
+    if not home:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_exports()])
+
+
+def _exports() -> dict[str, str]:
+    """Public names of the built-in plug-ins, and their import strings."""
+    from genkidama.config.plugin import plugins
+
+    return {name: home for each in plugins().values() for name, home in each.exports.items()}

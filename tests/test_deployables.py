@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from docs.site.settings import texts
 from genkidama.child.child import _FAREWELL_SECONDS, _LAST_REPLY_SECONDS
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.config.role import Role
@@ -30,7 +31,6 @@ from genkidama.plugins.ga3c.settings import GA3CSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.plugins.hypertrick.settings import SearchSettings
 from genkidama.runtime.systemd import STATUS_SECONDS
-from tests.texts import texts
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {

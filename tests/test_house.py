@@ -91,6 +91,17 @@ def test_only_the_package_itself_lists_its_names() -> None:
     assert [module for module in MODULES if "\n__all__ = " in text(module)] == ["__init__.py"]
 
 
+def test_what_is_measured_or_built_imports_no_tests() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for folder in ("benchmarks", "docs", "examples", "genkidama")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*(from|import) tests\b", line)
+    ]
+    assert not found, listed(found)
+
+
 def test_no_module_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for module in MODULES:

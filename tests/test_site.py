@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import genkidama
 from docs.site import commands, repository, settings
 from docs.site.__main__ import navigation, pages
+from docs.site.settings import texts
 from genkidama.cli.parser import all_verbs
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
@@ -23,7 +24,6 @@ from genkidama.config.sections import ParentSettings, Stop
 from genkidama.server.events import Exchange
 from genkidama.server.trial import reached
 from tests.helpers import ROOT
-from tests.texts import texts
 
 #: Builds the site.
 DOCS = ROOT / "build/docs-tools/bin/python"
@@ -251,4 +251,4 @@ def test_the_site_has_a_menu_of_versions_and_an_inventory_of_the_python_interfac
         head, _, packed = inventory.partition(b"zlib.\n")
         assert head.startswith(b"# Sphinx inventory version 2\n# Project: Genkidama\n")
         names = {line.split()[0].decode() for line in zlib.decompress(packed).splitlines()}
-        assert {f"genkidama.{name}" for name in genkidama.__all__ if name[0] != "_"} <= names
+        assert {f"genkidama.{name}" for name in dir(genkidama) if name[0] != "_"} <= names

@@ -1,31 +1,10 @@
-"""Code blocks of the documentation, and the texts below the fields of a struct."""
+"""Code blocks of the documentation."""
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-from pathlib import Path
 
-import msgspec
-
-#: Not from `tests.helpers`: the site is built where psutil is not installed.
-ROOT = Path(__file__).parents[1]
-
-
-def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The text of each field that has one, and that of the struct under the name `""`.
-
-    Any whitespace in a text is a single space here.
-    """
-    (tree,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {"": " ".join((ast.get_docstring(tree) or "").split())}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found
+from tests.helpers import ROOT
 
 
 def code_blocks(page: str, language: str) -> list[str]:

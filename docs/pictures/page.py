@@ -8,19 +8,20 @@ It needs chromium (`apt-get install chromium`) and what `make test` installs.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
 
-from tests.plugins.dashboard.browser import DRAWN, chromium  # noqa: E402
+CHROMIUM: Any = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
 
 WIDTH, HEIGHT = 1280, 1120
 SECONDS = 150
@@ -67,10 +68,10 @@ def share(url: str) -> float:
 
 def picture(url: str) -> None:
     with sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        browser = player.chromium.launch(**CHROMIUM)
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(url)
-        page.wait_for_selector(DRAWN)
+        page.wait_for_selector("body:not([data-empty])")
         page.wait_for_selector("#connection[data-state=live]")
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)

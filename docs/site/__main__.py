@@ -6,9 +6,6 @@ link, and the navigation.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
 import re
 import sys
 import tomllib
@@ -18,7 +15,7 @@ from pathlib import Path
 import genkidama
 from docs.site import commands, settings
 from docs.site.repository import PICTURES, ROOT, linked, page_of, shown
-from genkidama.config import plugin
+from genkidama.config.plugin import Plugin
 
 _DOCS = ROOT / "docs"
 _OWN = _DOCS / "site"
@@ -26,7 +23,7 @@ _OWN = _DOCS / "site"
 
 def _api() -> str:
     lines = ["```{eval-rst}"]
-    for name in genkidama.__all__:
+    for name in dir(genkidama):
         if name != "__version__":
             kind = "autoclass" if name[0].isupper() else "autofunction"
             lines += [f".. {kind}:: genkidama.{name}", ""]
@@ -37,17 +34,8 @@ def _api() -> str:
 
 def _hooks() -> str:
     """The fields of `Plugin` with the texts below them."""
-    (kind,) = (
-        node
-        for node in ast.parse(inspect.getsource(plugin)).body
-        if isinstance(node, ast.ClassDef) and node.name == "Plugin"
-    )
-    rows = ["| hook | entries |", "|---|---|"]
-    for field, text in itertools.pairwise(kind.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            words = " ".join(ast.literal_eval(text.value).split())
-            rows.append(f"| `{ast.unparse(field.target)}` | {words} |")
-    return "\n".join(rows)
+    rows = [f"| `{name}` | {text} |" for name, text in settings.texts(Plugin).items() if name]
+    return "\n".join(["| hook | entries |", "|---|---|", *rows])
 
 
 #: A page says by `<!-- made: NAME -->` where such a text belongs.

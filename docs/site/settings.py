@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import types
 import typing
 from collections.abc import Iterator
@@ -13,7 +15,6 @@ from msgspec.structs import FieldInfo, fields
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.plugins.hypertrick.settings import SearchSettings
-from tests.texts import texts
 
 #: What a number counts, by the end of its setting's name; the first that fits holds.
 UNITS = {
@@ -73,6 +74,21 @@ def sections() -> Iterator[tuple[str, type[msgspec.Struct]]]:
         if isinstance(field.default, msgspec.Struct):
             yield field.name, type(field.default)
     yield "search", SearchSettings
+
+
+def texts(kind: type) -> dict[str, str]:
+    """The text below each field that has one, and that of the class under the name `""`.
+
+    Any whitespace in a text is a single space here.
+    """
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {"": " ".join((ast.get_docstring(tree) or "").split())}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found
 
 
 def page() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import time
 import zlib
 from collections import deque
@@ -220,11 +219,7 @@ class PreparedCore:
     def end(self) -> None:
         """Ends it within its grace."""
         self.pipe.close()
-        try:
-            self.process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.end(GRACE_SECONDS)
         self.leave()
 
     def _take(self) -> tuple[Any, ...]:
@@ -293,11 +288,7 @@ class CoreOrchestrator(PooledBackend):
             self._stopping = True
             while not preparing.done():
                 for core in list(self._prepared.values()):
-                    with (
-                        suppress(OSError),
-                        socket.socket(fileno=os.dup(core.pipe.fileno())) as pipe,
-                    ):
-                        pipe.shutdown(socket.SHUT_RDWR)
+                    core.interrupt()
                 await asyncio.wait((preparing,), timeout=0.1)
             preparing.exception()
             raise

@@ -209,8 +209,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     changes = parse_settings(options.set)
     if getattr(options, "browsers", False):
         changes["parent.browsers"] = True
-    if hasattr(options, "demonstrations"):
-        changes |= shown_steps(options)
+    changes |= shown_steps(options)
     return Experiment.load(options.file).with_settings(changes)
 
 

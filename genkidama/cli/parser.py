@@ -320,6 +320,9 @@ def make_parser(
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     followers = [follower for _, follower in plugin.every("followers")]
     for name, verb in (all_verbs() if verbs is None else verbs).items():
+        if only not in (None, name):
+            commands.add_parser(name, help=verb.help, add_help=False)
+            continue
         command = commands.add_parser(
             name,
             help=verb.help,
@@ -327,8 +330,6 @@ def make_parser(
             epilog=verb.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if only not in (None, name):
-            continue
         for word, more in verb.options:
             command.add_argument(word, **more)
         for follower in followers:

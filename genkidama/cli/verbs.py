@@ -16,7 +16,8 @@ from genkidama.cli.options import shown_steps
 from genkidama.cli.progress import Feed, Progress, feeding
 from genkidama.config.allowlist import check_imports
 from genkidama.config.decoding import check_least, parse_settings
-from genkidama.config.experiment import Experiment, brought
+from genkidama.config.dependent_defaults import brought
+from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import energy, plural
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder

@@ -15,9 +15,9 @@ Laws of this file:
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +81,8 @@ class Plugin(NamedTuple):
     directory or a checkpoint file on this disk; None if no weights of this place are meant."""
     run_methods: Table = _NONE
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
+    exports: Table = _NONE
+    """Names of the package itself, as `genkidama.play`."""
     verbs: Table = _NONE
     """Verbs of the command: `cli.options.Verb` values, in modules that are quick to import."""
     followers: Table = _NONE
@@ -107,7 +109,7 @@ OWNERS = {"ga3c": "ga3c", "replay": "gorila", "search": "hypertrick"}
 _OF_CHILDREN = ("backends", "cores", "core_parts", "connections", "learners", "environments")
 
 #: Hooks that nothing asks of an installed plug-in.
-_BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers")
+_BUILT_IN_ONLY = ("rule_wrappers", "trials", "status_parts", "followers", "exports")
 
 
 @cache
@@ -212,7 +214,8 @@ def load(home: str) -> Any:
         ConfigurationError: it is of another package, and cannot be imported.
     """
     try:
-        return pkgutil.resolve_name(home)
+        module, _, name = home.partition(":")
+        return attrgetter(name)(importlib.import_module(module))
     except Exception as error:  # as above
         if home.startswith("genkidama."):
             raise

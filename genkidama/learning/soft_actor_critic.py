@@ -278,11 +278,7 @@ class SoftActorCritic(Perceptron):
     tensors = "soft_networks:SoftNetwork"
 
     def __init__(
-        self,
-        entries: Entries,
-        experiment: Experiment,
-        vector: Array,
-        gradient: Array | None = None,
+        self, entries: Entries, experiment: Experiment, vector: Array, gradient: Array | None = None
     ) -> None:
         activation = experiment.network.activation
         policy = [entry for entry in entries if entry[0].startswith(_ACTS)]

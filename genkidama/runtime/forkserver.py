@@ -39,12 +39,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 from genkidama.config.experiment import Experiment
 from genkidama.runtime import descendants, script
 from genkidama.runtime.import_strings import load_object
-from genkidama.runtime.machine import (
-    ONE_THREAD,
-    at_end_of_pipe,
-    end_with_pipe,
-    unmap_libraries,
-)
+from genkidama.runtime.machine import ONE_THREAD, at_end_of_pipe, end_with_pipe, unmap_libraries
 
 #: A request is one of these bytes, with descriptors. To fork: a pipe with a `_Head` and a task, one
 #: for the answers, the standard streams, and what the process inherits. To warm up: a pipe with a
@@ -178,6 +173,14 @@ class ForkedProcess:
             if not self._read(left):
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return self.returncode
+
+    def end(self, seconds: float) -> None:
+        """Waits so long for its end, and then kills it."""
+        try:
+            self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -127,11 +126,7 @@ class Task:
 
     def _end(self) -> None:
         self._pipe.close()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.end(_END_SECONDS)
         self._process.close()
 
     def _text(self) -> str:

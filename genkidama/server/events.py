@@ -375,12 +375,8 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     fields = line if isinstance(line, dict) else decode_line(line)
     name = fields.get("event", "")
     if name == "measures":
-        return _measures(fields)
+        figures = {key: value for key, value in fields.items() if key not in _HEADS}
+        return msgspec.convert(fields | {"figures": figures}, Measures)
     if isinstance(name, str) and name in KINDS:
         return msgspec.convert(fields, KINDS[name])
     return None
-
-
-def _measures(fields: dict[str, Any]) -> Measures:
-    figures = {key: value for key, value in fields.items() if key not in _HEADS}
-    return msgspec.convert(fields | {"figures": figures}, Measures)

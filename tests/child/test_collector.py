@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.cores import records, replay_of, single
 from genkidama.child.collector import (
     ActionSampler,
     BehaviourNotes,
@@ -28,7 +29,6 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.learning.environments import _first_seed, make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.model import Model
-from tests.child.cores import records, replay_of, single
 from tests.child.memory import shared_memory
 from tests.child.problems import FREE, experiment
 from tests.child.test_core import Sampling

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.cores import records, replay_of, single
 from genkidama.child.collector import CollectedBatch
 from genkidama.child.core import SingleCore
 from genkidama.child.worker import EPISODE, PROGRESS, UPDATE
@@ -18,7 +19,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from tests.child.cores import records, replay_of, single
 from tests.child.problems import FREE, a3c, experiment
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cores import records, replay_of, single
 from genkidama.child.core import SingleCore
 from genkidama.child.worker import EPISODE
 from genkidama.config.experiment import Experiment
-from tests.child.cores import records, replay_of, single
 from tests.child.test_collector import walking
 from tests.helpers import ROOT
 

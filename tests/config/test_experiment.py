@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config.dependent_defaults import applicable_settings, brought
 from genkidama.config.examples import example, examples
-from genkidama.config.experiment import Experiment, applicable_settings, brought
+from genkidama.config.experiment import Experiment
 from genkidama.config.sections import (
     Algorithm,
     ChildSettings,

@@ -54,7 +54,8 @@ PEER_STEPS = 100_000
 #: Looks at a page for `FIGURES`, in Chromium.
 LOOK = """
 import sys
-from tests.plugins.dashboard.browser import DRAWN, browsing
+from benchmarks.made_up import DRAWN
+from tests.plugins.dashboard.browser import browsing
 with browsing() as look, look(sys.argv[1]) as page:
     page.wait_for_selector(DRAWN)
     page.wait_for_function("Number(document.querySelector('#curve').dataset.points) > 20")

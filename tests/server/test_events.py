@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.site.settings import texts
 from genkidama.server import events
 from genkidama.server.events import (
     KINDS,
@@ -41,7 +42,6 @@ from genkidama.server.events import (
     as_lines,
     from_line,
 )
-from tests.texts import texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "history.md"
 

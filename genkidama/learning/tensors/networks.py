@@ -157,10 +157,7 @@ class BuiltIn(Network):
         return self._with_deviation(outputs, features), values
 
     def _recalled(
-        self,
-        hidden: Callable[[Tensor], Tensor],
-        rows: Tensor,
-        starts: Array | None = None,
+        self, hidden: Callable[[Tensor], Tensor], rows: Tensor, starts: Array | None = None
     ) -> Tensor:
         """The last hidden layer, given the layers before the memory."""
         if self.memory is None:

@@ -33,12 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.formatting import megabytes
-from genkidama.errors import (
-    ConfigurationError,
-    EnvironmentFailure,
-    GenkidamaError,
-    ProtocolError,
-)
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch

@@ -9,10 +9,7 @@ from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
     observers={"dashboard": "genkidama.plugins.dashboard.endpoint:observer"},
-    verbs={
-        "top": "genkidama.plugins.dashboard:TOP",
-        "serve": "genkidama.plugins.dashboard:SERVE",
-    },
+    verbs={"top": "genkidama.plugins.dashboard:TOP", "serve": "genkidama.plugins.dashboard:SERVE"},
 )
 
 TOP = Verb(

@@ -219,10 +219,7 @@ class Dashboard(Observer, Page):
         server = self._server
         beta = server.experiment.child.beta
         self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
-        self.run_status.page = {
-            "viewers": len(self.feed),
-            "seconds": round(self.feed.spent, 6),
-        }
+        self.run_status.page = {"viewers": len(self.feed), "seconds": round(self.feed.spent, 6)}
         self.run_status.parts = self._parts()
 
     def _parts(self) -> list[dict[str, Any]] | None:

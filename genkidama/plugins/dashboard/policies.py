@@ -63,7 +63,9 @@ def policy_document(
             "wrappers": [wrapper.name for wrapper in environment.wrappers],
         },
     }
-    if experiment.network.name != "actor-critic" or not any(map(_is_policy, parts)):
+    if experiment.network.name != "actor-critic" or not any(
+        name.startswith("policy.") for name in parts
+    ):
         return {**found, "problem": "its network is not the one that the page computes"}
     if size > LARGEST:
         return {**found, "problem": f"its weights have {size:,} bytes, and {LARGEST:,} are sent"}
@@ -75,10 +77,6 @@ def policy_document(
         "arrays": [(name, part.shape) for name, part in parts.items()],
         "numbers": b64encode(numbers).decode(),
     }
-
-
-def _is_policy(name: str) -> bool:
-    return name.startswith("policy.")
 
 
 class Policies:

@@ -14,9 +14,7 @@ from pathlib import Path
 from genkidama.cli.options import Verb, flag, option, path
 from genkidama.config.plugin import Plugin
 
-PLUGIN = Plugin(
-    verbs={"doctor": "genkidama.plugins.doctor:DOCTOR"},
-)
+PLUGIN = Plugin(verbs={"doctor": "genkidama.plugins.doctor:DOCTOR"})
 
 _ROLE = "with --parent-role: "
 

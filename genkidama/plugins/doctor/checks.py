@@ -137,10 +137,7 @@ def judge_processor(system: str, machine: str, bits: int) -> Check:
             system not in ("Linux", "Darwin"),
             "Genkidama runs on Linux and macOS; on Windows use WSL 2",
         ),
-        (
-            bits != 64 and machine in ARM,
-            f"the kernel has 64 bits, this Python 32: {_PI_OS}",
-        ),
+        (bits != 64 and machine in ARM, f"the kernel has 64 bits, this Python 32: {_PI_OS}"),
         (machine.startswith("armv7") or machine == "armv8l", old_pi),
         (machine.startswith("armv6"), no_pi),
         (bits != 64, "there is no torch for 32 bits: install a 64-bit system and Python"),

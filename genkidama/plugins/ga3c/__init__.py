@@ -22,4 +22,5 @@ PLUGIN = Plugin(
     sections={"ga3c": "genkidama.plugins.ga3c.settings:GA3CSettings"},
     checks={"ga3c": "genkidama.plugins.ga3c.settings:check"},
     backends={"ga3c": "genkidama.plugins.ga3c.backend:GA3C"},
+    exports={"GA3C": "genkidama.plugins.ga3c.backend:GA3C"},
 )

@@ -216,8 +216,5 @@ class DQN:
 def _note(diagnostics: Diagnostics, loss: float, error: Array, q: Array) -> None:
     """Notes an update's loss, the mean |δ| and the mean Q(s, a); the arrays are (m,)."""
     diagnostics.add(
-        len(error),
-        loss=loss,
-        td_error=float(np.abs(error).mean()),
-        q_mean=float(q.mean()),
+        len(error), loss=loss, td_error=float(np.abs(error).mean()), q_mean=float(q.mean())
     )

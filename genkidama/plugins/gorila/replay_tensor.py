@@ -145,12 +145,7 @@ class ReplayTensor:
 class RingSegment:
     """One core's writes to the tensor: a block a batch, of L trajectories (`lanes`)."""
 
-    def __init__(
-        self,
-        replay: ReplayTensor,
-        index: int,
-        lanes: int = 1,
-    ) -> None:
+    def __init__(self, replay: ReplayTensor, index: int, lanes: int = 1) -> None:
         self._lanes = lanes
         self._index = index
         #: Called when a block is written whose steps cannot be sampled yet, with the core's index,

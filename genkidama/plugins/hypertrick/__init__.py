@@ -7,7 +7,6 @@ its rivals, with study and report.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from genkidama.cli.options import (
@@ -25,23 +24,6 @@ from genkidama.cli.options import (
 )
 from genkidama.config.plugin import Plugin
 
-_RULE = "genkidama.plugins.hypertrick.rule"
-
-#: Public names and their homes, imported when they are first used.
-_HOMES = {
-    "Decision": _RULE,
-    "HyperTrick": _RULE,
-    "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner",
-    "Mode": _RULE,
-    "Verdict": _RULE,
-    "completion_rate": _RULE,
-    "eviction_rate_for": _RULE,
-    "expected_workers": _RULE,
-    "geometric_phases": _RULE,
-    "minimum_completion_rate": _RULE,
-    "workers_before_selection": _RULE,
-}
-
 PLUGIN = Plugin(
     sections={"search": "genkidama.plugins.hypertrick.settings:SearchSettings"},
     checks={"search": "genkidama.plugins.hypertrick.settings:check"},
@@ -52,6 +34,12 @@ PLUGIN = Plugin(
         "report": "genkidama.plugins.hypertrick:REPORT",
     },
     run_methods={"report": "genkidama.plugins.hypertrick.report:report_of"},
+    exports={
+        "HyperTrick": "genkidama.plugins.hypertrick.rule:HyperTrick",
+        "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner:HyperTrickPruner",
+        "Verdict": "genkidama.plugins.hypertrick.rule:Verdict",
+        "search": "genkidama.plugins.hypertrick.local_search:search",
+    },
 )
 
 SEARCH = Verb(
@@ -59,10 +47,7 @@ SEARCH = Verb(
     "Searches for hyperparameters, with HyperTrick or what `search.method` says.",
     (
         file("an experiment with a [search] (not needed with --resume)"),
-        number(
-            "--children",
-            "child processes on this machine, one trial each (default: 2)",
-        ),
+        number("--children", "child processes on this machine, one trial each (default: 2)"),
         number(
             "--cores",
             "core processes of each child (default: all CPU cores, divided among the children)",
@@ -148,9 +133,3 @@ def run_report(options: Any) -> int:
 
     print(Run.open(options.run).report(options.figures))
     return 0
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

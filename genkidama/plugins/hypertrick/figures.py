@@ -28,17 +28,7 @@ from genkidama.config.formatting import percent, show
 from genkidama.plugins.hypertrick.records import PhaseRecord, Span, StudySnapshot, TrialRecord
 from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.study import Importances, ended_study
-from genkidama.runs.figure_style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    RED,
-    SKY,
-    plain,
-    write_all,
-)
+from genkidama.runs.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, SKY, plain, write_all
 
 
 def draw(snapshot: StudySnapshot, folder: Path, shares: Importances | None) -> list[Path]:
@@ -116,11 +106,7 @@ _BOX: dict[str, Any] = {
     part: {"color": GREY, "linewidth": 0.9} for part in ("boxprops", "whiskerprops", "capprops")
 } | {"medianprops": {"color": INK, "linewidth": 1.6}, "manage_ticks": False, "showfliers": False}
 
-_BESIDE: dict[str, Any] = {
-    "loc": "upper left",
-    "bbox_to_anchor": (1.0, 1.0),
-    "borderaxespad": 0.3,
-}
+_BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.3}
 
 
 def learning_curves(snapshot: StudySnapshot) -> Figure | None:

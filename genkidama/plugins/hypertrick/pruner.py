@@ -45,13 +45,7 @@ import msgspec
 
 from genkidama._version import pip_install
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.rule import (
-    Decision,
-    HyperTrick,
-    Mode,
-    Verdict,
-    check_natural,
-)
+from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict, check_natural
 
 try:
     from optuna.pruners import BasePruner

@@ -60,7 +60,7 @@ class HyperTrickScheduler(FIFOScheduler):
         mode: "max" or "min"; here or in `tune.TuneConfig`.
         time_attr: the key of the result that says how far a trial is; it must not fall.
         phase_length: units of `time_attr` in one phase, above 0.
-        decide_after, cohort, adaptive, seed: as of `genkidama.plugins.hypertrick.HyperTrick`.
+        decide_after, cohort, adaptive, seed: as of `genkidama.HyperTrick`.
 
     Raises:
         ConfigurationError: one of them is out of its range; later, where Ray calls: a result

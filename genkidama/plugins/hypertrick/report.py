@@ -25,13 +25,7 @@ import numpy as np
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.formatting import bar, clock, percent, plural, short_names, show
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.records import (
-    TITLES,
-    Span,
-    State,
-    StudySnapshot,
-    TrialRecord,
-)
+from genkidama.plugins.hypertrick.records import TITLES, Span, State, StudySnapshot, TrialRecord
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings
 from genkidama.plugins.hypertrick.study import (
@@ -189,11 +183,7 @@ def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
             f"No trial has run {every} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
-    lines += [
-        "",
-        *(f"    {key} = {_toml(value)}" for key, value in best.params.items()),
-        "",
-    ]
+    lines += ["", *(f"    {key} = {_toml(value)}" for key, value in best.params.items()), ""]
     if snapshot.observed is not None and snapshot.observed[1].score > best.score:
         ahead, record = snapshot.observed
         lines += [

@@ -81,11 +81,6 @@ def completion_rate(eviction_rate: float, phases: int) -> float:
     return (1.0 - (1.0 - eviction_rate) ** phases) / (eviction_rate * phases)
 
 
-def minimum_completion_rate(eviction_rate: float, phases: int) -> float:
-    """min[α] = (1−√r)·E[α] (eq. 8), as printed; too low by a phase, see the laws above."""
-    return completion_rate(eviction_rate, phases) * (1.0 - math.sqrt(eviction_rate))
-
-
 def expected_runs(
     workers: int,
     phases: int,
@@ -113,23 +108,6 @@ def expected_runs(
             early = first * stays * (1.0 - eviction_rate) ** decisions[phase]
             running = early + stays * (running - early) if early < running else running
     return runs
-
-
-def eviction_rate_for(target: float, phases: int) -> float:
-    """The r with a completion rate of `target`, within (1/phases, 1): eq. 9 solved by bisection.
-    For 32.61 % over 27 phases it is 0.10846; the paper prints 10.82 %, which gives 32.68 %."""
-    check_natural("phases", phases)
-    if not 1 / phases < target < 1:
-        raise ConfigurationError(
-            f"completion rate = {target!r}: with {phases} phases it is between "
-            f"{1 / phases:.4g} and 1, exclusively"
-        )
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        above = completion_rate(middle, phases) > target
-        low, high = (middle, high) if above else (low, middle)
-    return (low + high) / 2
 
 
 def geometric_phases(phases: int, factor: int = 3, first: int = 1) -> tuple[int, ...]:

@@ -34,9 +34,7 @@ from genkidama.cli.options import (
 )
 from genkidama.config.plugin import Plugin
 
-PLUGIN = Plugin(
-    verbs={"launch": "genkidama.plugins.ray:LAUNCH"},
-)
+PLUGIN = Plugin(verbs={"launch": "genkidama.plugins.ray:LAUNCH"})
 
 LAUNCH = Verb(
     "train or search on a Ray cluster",

@@ -169,12 +169,7 @@ def actor_options(cores: int, gpus: float, node: str | None) -> dict[str, Any]:
     if node is not None:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         strategy = strategies.NodeAffinitySchedulingStrategy(node, soft=True)
-    return {
-        "num_cpus": cores,
-        "num_gpus": gpus,
-        "scheduling_strategy": strategy,
-        "max_restarts": 0,
-    }
+    return {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy, "max_restarts": 0}
 
 
 class RemoteChild(Process):

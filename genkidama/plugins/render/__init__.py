@@ -11,6 +11,10 @@ from genkidama.config.plugin import Plugin
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render:PLAY"},
     run_methods={"video": "genkidama.plugins.render.playback:play"},
+    exports={
+        "Playback": "genkidama.plugins.render.playback:Playback",
+        "play": "genkidama.plugins.render.playback:play",
+    },
 )
 
 PLAY = Verb(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from genkidama.plugins.render.recording import (
     Player,
     Recorder,
     StartRecorder,
+    Step,
     action_names,
     controlled,
     player_of,
@@ -76,22 +78,116 @@ _BLANK = np.zeros((400, 400, 3), np.uint8)
 _UNKNOWN = Explanation("unknown", np.zeros(0, np.float32), None, float("nan"))
 
 
+@dataclass(kw_only=True)
+class Playback:
+    """The options of `genkidama.play`.
+
+    Raises:
+        ConfigurationError: one of them has an impossible value.
+    """
+
+    #: How many, at least 1.
+    episodes: int = 1
+    #: The episodes follow from it.
+    seed: int = 0
+    #: Of a run, takes the best checkpoint, as `evaluate` does; false takes the newest.
+    best: bool = True
+    #: Takes the most probable action instead of a sampled one.
+    deterministic: bool = False
+    #: A film is written to this file, MP4 or GIF, instead of opening a window.
+    video: str | Path | None = None
+    #: Steps are written to this file for `algorithm.demonstrations`, after those that are there. A
+    #: file `*.json` gets a start of each episode, up to a random step, for `evaluate`'s
+    #: `starts`.
+    record: str | Path | None = None
+    #: Who plays in place of the policy: `"keyboard"`, as where starts are recorded, `"gamepad"`,
+    #: `"gamepad:/dev/input/js1"`, or an import string of a function from an observation to an
+    #: action.
+    controller: str | None = None
+    #: Pictures a second; the environment's own pace if absent.
+    fps: float | None = None
+    #: One step in this many is shown.
+    every: int = 1
+    #: The id of another environment than the experiment's.
+    environment: str | None = None
+    #: Settings of an experiment that is played, by their dotted names.
+    changes: dict[str, Any] = field(default_factory=dict)
+    #: Modules that the run's or checkpoint's settings may have imported, as `evaluate`.
+    allow: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        check_least(episodes=self.episodes, every=self.every)
+        check_seed(self.seed)
+        if self.fps is not None and not 0.0 < self.fps <= 1000.0:
+            raise ConfigurationError(f"fps = {self.fps:g}: more than 0 and at most 1000 is allowed")
+        if self.records_starts and self.controller is None:
+            self.controller = "keyboard"
+            if self.video is not None or self.every != 1:
+                raise ConfigurationError(
+                    "--record: a person sees each step in a window; leave --video and --every out"
+                )
+
+    @property
+    def records_starts(self) -> bool:
+        return self.record is not None and Path(self.record).suffix == ".json"
+
+    @property
+    def by_person(self) -> bool:
+        return (self.controller or "").partition(":")[0] in ("keyboard", "gamepad")
+
+    @property
+    def is_shown(self) -> bool:
+        """True if somebody sees it, in a window or a film."""
+        unseen = self.controller is not None or self.record is not None
+        return self.video is not None or self.by_person or not unseen
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An environment, and who plays in it: a policy, or a player in its place."""
+
+    environment: gymnasium.Env[Any, Any]
+    settings: Environment
+    who: Policy | Player
+    #: Whether the environment draws pictures.
+    pictured: bool = True
+
+    @property
+    def name(self) -> str:
+        spec = self.environment.spec
+        return self.settings.id if spec is None else spec.id
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Lines that say how to play; none of a policy."""
+        return () if isinstance(self.who, Policy) else self.who.keys
+
+    def moments(self, wanted: Playback) -> Iterator[Moment]:
+        """Plays the episodes that `evaluate` plays with this seed. One step of `wanted.every` is
+        shown, and the end of each episode."""
+        for episode in range(wanted.episodes):
+            steps = self._episode((wanted.seed, episode), wanted.deterministic)
+            explanation = _UNKNOWN
+            for step in count():
+                with in_one_line(self.settings.id):
+                    observation, action, total = next(steps)
+                if action is not None and step % wanted.every:
+                    continue
+                if action is not None and isinstance(self.who, Policy) and self.pictured:
+                    explanation = explain(self.who.model, observation)
+                picture = picture_of(self.environment, self.settings) if self.pictured else _BLANK
+                yield Moment(episode, step, picture, explanation, action, total)
+                if action is None:
+                    break
+
+    def _episode(self, seed: tuple[int, int], deterministic: bool) -> Iterator[Step]:
+        if isinstance(self.who, Policy):
+            return steps_of(self.who.model, self.environment, seed, deterministic)
+        return controlled(self.who, self.environment, seed)
+
+
 def play(
-    target: Run | str | Path,
-    *,
-    episodes: int = 1,
-    seed: int = 0,
-    best: bool = True,
-    deterministic: bool = False,
-    video: str | Path | None = None,
-    record: str | Path | None = None,
-    controller: str | None = None,
-    fps: float | None = None,
-    every: int = 1,
-    environment: str | None = None,
-    changes: dict[str, Any] | None = None,
-    say: Callable[[str], None] = lambda _: None,
-    allow: Iterable[str] = (),
+    target: Run | str | Path, *, say: Callable[[str], None] = lambda _: None, **options: Any
 ) -> list[float]:
     """Plays: a policy, a person or a program, in a window, in a film, or for a file of its steps.
 
@@ -103,23 +199,8 @@ def play(
     Args:
         target: a `Run`, its directory, a search's (its best trial plays), or a checkpoint file;
             with a controller an experiment's TOML file, too, which has no policy.
-        episodes: how many, at least 1.
-        seed: the episodes follow from it.
-        best: of a run, takes the best checkpoint, as `evaluate` does; false takes the newest.
-        deterministic: takes the most probable action instead of a sampled one.
-        video: a film is written to this file, MP4 or GIF, instead of opening a window.
-        record: steps are written to this file for `algorithm.demonstrations`, after those that are
-            there. A file `*.json` gets a start of each episode, up to a random step, for
-            `evaluate`'s `starts`.
-        controller: who plays in place of the policy: `"keyboard"`, as where starts are recorded,
-            `"gamepad"`, `"gamepad:/dev/input/js1"`, or an import string of a function from an
-            observation to an action.
-        fps: pictures a second; the environment's own pace if absent.
-        every: one step in this many is shown.
-        environment: the id of another environment than the experiment's.
-        changes: settings of an experiment that is played, by their dotted names.
         say: is called with a line about what plays, each episode, and the files.
-        allow: modules that the run's or checkpoint's settings may have imported, as `evaluate`.
+        options: the fields of `genkidama.Playback`, as `video="landing.mp4"`.
 
     Returns:
         The undiscounted return of each whole episode.
@@ -129,79 +210,28 @@ def play(
             nobody plays, or the file has steps of another environment.
         EnvironmentFailure: there is no screen, a file cannot be written, or a package is missing.
     """
-    check_options(episodes, seed, fps, every)
-    starts = record is not None and Path(record).suffix == ".json"
-    if starts and controller is None:
-        controller = "keyboard"
-        if video is not None or every != 1:
-            raise ConfigurationError(
-                "--record: a person sees each step in a window; leave --video and --every out"
-            )
-    person = controller is not None and controller.partition(":")[0] in ("keyboard", "gamepad")
-    film = None
-    shows = video is not None or person or (controller is None and record is None)
-    experiment, weights = _played(target, controller, best, allow, changes or {})
-    if video is not None:
-        film = check_film(Path(video))
-    elif shows:
-        shows = _has_screen(controller)
-    policy, known = None, () if weights is None or weights.run is None else weights.run.allow
-    if controller is None:
-        assert weights is not None
-        policy = Policy(weights.checkpoint, allow=(*known, *allow))
-    source = controller or str(weights)
-    settings = experiment.environment
-    returns: list[float] = []
+    wanted = Playback(**options)
+    experiment, weights = _played(target, wanted)
+    film = None if wanted.video is None else check_film(Path(wanted.video))
+    shows = wanted.is_shown and (film is not None or _has_screen(wanted.controller))
+    source = wanted.controller or str(weights)
     screen: Film | PlaybackScreen | None = None
+    returns: list[float] = []
     with ExitStack() as stack:
-        stack.enter_context(nullcontext() if film is None else without_screen())
-        with kept():
-            made, drawn = _made(settings, environment, shows, required=film or not person)
-        stack.enter_context(closing(made))
-        if policy is not None:
-            check_fits(policy, made)
-        names = action_names(made)
-        player = None if controller is None else player_of(controller, made)
-        if isinstance(player, Gamepad):
-            stack.callback(player.close)
-        name = made.spec.id if made.spec is not None else environment or settings.id
-        say(f"{name}: {source}" + (f" ({weights.path})" if policy and weights else ""))
-        playing: gymnasium.Env[Any, Any] = made
-        if record is not None and starts:
-            playing = noted = StartRecorder(made, Path(record))
-            stack.callback(noted.tell, say)
-            stack.callback(noted.cut)
-        elif record is not None:
-            given = msgspec.to_builtins(settings) | {"id": environment or settings.id}
-            writer = DemonstrationWriter(Path(record), given, made, source)
-            stack.callback(writer.close)
-            if writer.blocks:
-                say(f"{record}: has {plural(writer.blocks, 'block')} of steps, and gets more")
-            playing = recorder = Recorder(made, writer)
-            stack.callback(recorder.tell, record, say)
-            stack.callback(recorder.cut)
-        lines = () if player is None else player.keys
-        for line in lines:
+        if film is not None:
+            stack.enter_context(without_screen())
+        scene = stack.enter_context(_scene(experiment.environment, weights, wanted, shows))
+        own = weights is not None and wanted.controller is None
+        say(f"{scene.name}: {source}" + (f" ({weights.path})" if weights and own else ""))
+        played = stack.enter_context(_recording(scene, wanted, source, say))
+        for line in scene.keys:
             say(f"  {line}")
-        steps = moments(
-            policy, playing, episodes, seed, deterministic, every, settings, player, drawn
-        )
+        steps = played.moments(wanted)
         with kept():
-            shown = next(steps)
+            begin = next(steps)
         if shows:
-            panel = Panel(name, source, shown.picture, names, made.action_space)
-            panel.lines = (*lines, "Space: pause", "Escape: end") if person else ()
-            own = 1.0 / settings.period if settings.period else pace(made)
-            speed = own / every if fps is None else fps
-            if film is None and settings.period:  # its own clock decides when a step is
-                speed = max(100.0, 2.0 * own)
-            screen = (
-                PlaybackScreen(panel, name, speed) if film is None else Film(film, panel, speed)
-            )
-            if isinstance(screen, PlaybackScreen) and type(player) is Keyboard:
-                player.held = screen.held
-            stack.enter_context(closing(screen))
-        for moment in chain([shown], steps):
+            screen = stack.enter_context(_screen(scene, wanted, source, begin, film))
+        for moment in chain([begin], steps):
             if moment.action is None:
                 returns.append(moment.total)
                 say(ended(moment))
@@ -212,32 +242,106 @@ def play(
     return returns
 
 
+@contextmanager
+def _scene(
+    settings: Environment, weights: SelectedWeights | None, wanted: Playback, shows: bool
+) -> Iterator[Scene]:
+    """The environment with who plays in it, open in the meantime."""
+    policy = None
+    if wanted.controller is None:
+        assert weights is not None
+        policy = Policy(weights.checkpoint, allow=_allowed(weights, wanted))
+    with kept():
+        required = wanted.video is not None or not wanted.by_person
+        made, pictured = _made(settings, wanted.environment, shows, required)
+    with closing(made):
+        if policy is not None:
+            check_fits(policy, made)
+        who = policy or player_of(wanted.controller or "", made)
+        if wanted.environment is not None:
+            settings = msgspec.structs.replace(settings, id=wanted.environment)
+        with closing(who) if isinstance(who, Gamepad) else nullcontext():
+            yield Scene(made, settings, who, pictured)
+
+
+@contextmanager
+def _recording(
+    scene: Scene, wanted: Playback, source: str, say: Callable[[str], None]
+) -> Iterator[Scene]:
+    """The scene, whose steps or starts are written to the file that is wanted, if one is."""
+    if wanted.record is None:
+        yield scene
+        return
+    path = Path(wanted.record)
+    if wanted.records_starts:
+        noted = StartRecorder(scene.environment, path)
+        try:
+            yield replace(scene, environment=noted)
+        finally:
+            noted.cut()
+            noted.tell(say)
+        return
+    given = msgspec.to_builtins(scene.settings)
+    with closing(DemonstrationWriter(path, given, scene.environment, source)) as writer:
+        if writer.blocks:
+            say(f"{path}: has {plural(writer.blocks, 'block')} of steps, and gets more")
+        recorder = Recorder(scene.environment, writer)
+        try:
+            yield replace(scene, environment=recorder)
+        finally:
+            recorder.cut()
+            recorder.tell(path, say)
+
+
+@contextmanager
+def _screen(
+    scene: Scene, wanted: Playback, source: str, begin: Moment, film: Path | None
+) -> Iterator[Film | PlaybackScreen]:
+    """The film or the window, whose size is that of the first moment's picture."""
+    made = scene.environment
+    panel = Panel(scene.name, source, begin.picture, action_names(made), made.action_space)
+    panel.lines = (*scene.keys, "Space: pause", "Escape: end") if wanted.by_person else ()
+    period = scene.settings.period
+    own = 1.0 / period if period else pace(made)
+    speed = own / wanted.every if wanted.fps is None else wanted.fps
+    if film is not None:
+        with closing(Film(film, panel, speed)) as written:
+            yield written
+        return
+    if period:  # its own clock decides when a step is
+        speed = max(100.0, 2.0 * own)
+    with closing(PlaybackScreen(panel, scene.name, speed)) as screen:
+        if type(scene.who) is Keyboard:
+            scene.who.held = screen.held
+        yield screen
+
+
+def _allowed(weights: SelectedWeights, wanted: Playback) -> list[str]:
+    """The modules that the settings of these weights may have imported."""
+    return [*wanted.allow, *(() if weights.run is None else weights.run.allow)]
+
+
 def _played(
-    target: Run | str | Path,
-    controller: str | None,
-    best: bool,
-    allow: Iterable[str],
-    changes: dict[str, Any],
+    target: Run | str | Path, wanted: Playback
 ) -> tuple[Experiment, SelectedWeights | None]:
     """The experiment that is played, and the weights of a run or a checkpoint."""
     path = None if isinstance(target, Run) else Path(target)
     if path and (path.suffix == ".toml" or (not path.exists() and str(target) in examples())):
-        if controller is None:
+        if wanted.controller is None:
             raise ConfigurationError(
                 f"{path}: is an experiment, without weights; say who plays: --controller "
                 "keyboard, gamepad or module:function"
             )
-        return Experiment.load(path).with_settings(changes), None
-    if changes:
+        return Experiment.load(path).with_settings(wanted.changes), None
+    if wanted.changes:
         raise ConfigurationError(
-            f"--set {next(iter(changes))}: changes an experiment, but {target} is a run; name a "
-            "FILE.toml"
+            f"--set {next(iter(wanted.changes))}: changes an experiment, but {target} is a run; "
+            "name a FILE.toml"
         )
-    weights = weights_of(target, best=best)
+    weights = weights_of(target, best=wanted.best)
     experiment = weights.checkpoint.experiment
-    if controller is not None:
-        known = () if weights.run is None else weights.run.allow
-        check_imports(experiment.to_dict(), [*allow, *known], str(weights.path))
+    if wanted.controller is not None:
+        check_imports(experiment.to_dict(), _allowed(weights, wanted), str(weights.path))
     return experiment, weights
 
 
@@ -270,14 +374,6 @@ def _made(
             if required:
                 raise
     return make_environment(played(settings, name)), False
-
-
-def check_options(episodes: int, seed: int, fps: float | None, every: int) -> None:
-    """Raises a `ConfigurationError` if one of these options of `play` has an impossible value."""
-    check_least(episodes=episodes, every=every)
-    check_seed(seed)
-    if fps is not None and not 0.0 < fps <= 1000.0:
-        raise ConfigurationError(f"fps = {fps:g}: more than 0 and at most 1000 is allowed")
 
 
 def check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
@@ -338,49 +434,6 @@ def make_pictured(settings: Environment, name: str | None = None) -> gymnasium.E
         environment.close()
         raise _draws_nothing(settings, f"its render_mode is {environment.render_mode!r}")
     return environment
-
-
-def moments(
-    policy: Policy | None,
-    environment: gymnasium.Env[Any, Any],
-    episodes: int,
-    seed: int,
-    deterministic: bool = False,
-    every: int = 1,
-    settings: Environment | None = None,
-    player: Player | None = None,
-    drawn: bool = True,
-) -> Iterator[Moment]:
-    """Plays the episodes that `genkidama evaluate` plays with this seed. One step of `every` is
-    shown, and the end of each episode.
-
-    Args:
-        policy, player: who plays.
-        environment: in which.
-        settings: of the environment; the policy's if absent.
-        drawn: whether it draws pictures.
-    """
-    if settings is None:
-        assert policy is not None
-        settings = policy.experiment.environment
-    for episode in range(episodes):
-        if player is not None:
-            steps = controlled(player, environment, (seed, episode))
-        else:
-            assert policy is not None
-            steps = steps_of(policy.model, environment, (seed, episode), deterministic)
-        explanation = _UNKNOWN
-        for step in count():
-            with in_one_line(settings.id):
-                observation, action, total = next(steps)
-            if action is not None and step % every:
-                continue
-            if action is not None and policy is not None and drawn:
-                explanation = explain(policy.model, observation)
-            picture = picture_of(environment, settings) if drawn else _BLANK
-            yield Moment(episode, step, picture, explanation, action, total)
-            if action is None:
-                break
 
 
 def pace(environment: gymnasium.Env[Any, Any]) -> float:

@@ -22,9 +22,6 @@ PICTURES = ROOT / "build/screenshots"
 #: What a browser says of a parent that does not answer; no page can keep it from saying so.
 UNREACHABLE = ("net::ERR_", "WebSocket connection to")
 
-#: A page is ready when it has drawn its first document.
-DRAWN = "body:not([data-empty])"
-
 #: Milliseconds that anything may take on a machine that does much else.
 PATIENCE = 30_000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.plugins.dashboard.made_up import STATIC
+from benchmarks.made_up import STATIC
 
 #: Runs a function body on data; gives what it returns.
 Node = Callable[..., Any]

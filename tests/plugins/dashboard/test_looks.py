@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.made_up import BEGAN, DRAWN, child, document, made_up, runs, search
 from tests.helpers import until
-from tests.plugins.dashboard.browser import DRAWN, Look, browsing, facts, picture, rows, violations
-from tests.plugins.dashboard.made_up import BEGAN, child, document, made_up, runs, search
+from tests.plugins.dashboard.browser import Look, browsing, facts, picture, rows, violations
 
 #: A browser takes seconds to begin: `make test-page` runs these.
 pytestmark = pytest.mark.slow

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.made_up import STATIC, document, made_up
 from genkidama.plugins.dashboard.routes import _JOINING
 from genkidama.runs.status import fold
 from genkidama.server.events import Event, Joined, Left
 from tests.plugins.dashboard.browser import browsing
-from tests.plugins.dashboard.made_up import STATIC, document, made_up
 from tests.stories import BEGAN, as_json, began, measured, pushed, told
 
 TEXTS = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".css", ".html"))

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from gymnasium.envs.box2d import lunar_lander
 
+from benchmarks.made_up import DRAWN, document, made_up
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.dashboard.policies import policy_document
 from tests.helpers import ROOT, until
-from tests.plugins.dashboard.browser import DRAWN, Look, browsing, picture, violations
-from tests.plugins.dashboard.made_up import document, made_up
+from tests.plugins.dashboard.browser import Look, browsing, picture, violations
 from tests.plugins.dashboard.node import Node, in_node
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")

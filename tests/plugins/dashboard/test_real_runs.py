@@ -11,10 +11,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from benchmarks.made_up import DRAWN
 from genkidama.config.experiment import Experiment
 from tests.helpers import Started, history, small, starting, until
 from tests.plugins.dashboard.browser import (
-    DRAWN,
     Look,
     browsing,
     facts,

@@ -23,14 +23,14 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick import (
+from genkidama.plugins.hypertrick.pruner import HyperTrickPruner, decisions
+from genkidama.plugins.hypertrick.rule import (
     Decision,
     HyperTrick,
     Mode,
     Verdict,
     workers_before_selection,
 )
-from genkidama.plugins.hypertrick.pruner import HyperTrickPruner, decisions
 from tests.helpers import python
 from tests.plugins.hypertrick.postgresql import running_postgresql
 
@@ -429,8 +429,8 @@ def test_bad_settings_are_named(change: dict[str, Any], text: str) -> None:
 def test_without_optuna_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
-        "import genkidama.plugins.hypertrick\n"
-        "try: genkidama.plugins.hypertrick.HyperTrickPruner\n"
+        "import genkidama\n"
+        "try: genkidama.HyperTrickPruner\n"
         "except genkidama.errors.ConfigurationError as error: print(error)"
     )
     printed = python("-c", code).stdout

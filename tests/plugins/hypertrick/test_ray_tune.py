@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick import Decision, HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
 from tests.helpers import ROOT
 
 if TYPE_CHECKING:

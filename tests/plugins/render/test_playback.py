@@ -21,8 +21,9 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.starts import starts_of
 from genkidama.plugins.render.film import PlaybackScreen
 from genkidama.plugins.render.playback import (
+    Playback,
+    Scene,
     make_pictured,
-    moments,
     pace,
     play,
 )
@@ -70,7 +71,8 @@ class Failing(Wrong):
 def test_its_episodes_are_those_of_an_evaluation(tmp_path: Path, deterministic: bool) -> None:
     policy = Policy(untrained(tmp_path, small()).load())
     environment = make_pictured(policy.experiment.environment)
-    seen = list(moments(policy, environment, 2, 7, deterministic))
+    scene = Scene(environment, policy.experiment.environment, policy)
+    seen = list(scene.moments(Playback(episodes=2, seed=7, deterministic=deterministic)))
     expected = evaluated(policy.model, policy.make_environment(), range(2), 7, deterministic)
     ends = [moment for moment in seen if moment.action is None]
     assert [moment.total for moment in ends] == expected
@@ -85,8 +87,9 @@ def test_its_episodes_are_those_of_an_evaluation(tmp_path: Path, deterministic: 
 def test_some_steps_alone_are_looked_at_and_all_are_made(tmp_path: Path) -> None:
     policy = Policy(untrained(tmp_path, small()).load())
     environment = make_pictured(policy.experiment.environment)
-    every = list(moments(policy, environment, 1, 0))
-    fourth = list(moments(policy, environment, 1, 0, every=4))
+    scene = Scene(environment, policy.experiment.environment, policy)
+    every = list(scene.moments(Playback()))
+    fourth = list(scene.moments(Playback(every=4)))
     assert [moment.step for moment in fourth] == [*range(0, len(every) - 1, 4), len(every) - 1]
     assert fourth[-1].total == every[-1].total
     environment.close()
@@ -116,8 +119,9 @@ def test_what_draws_no_picture_or_fails_is_an_error_of_one_line(
 ) -> None:
     run = untrained(tmp_path, small(environment={"id": f"{__name__}:{name}"}))
     policy = Policy(run.load(), allow=run.allow)
+    settings = policy.experiment.environment
     with pytest.raises(kind, match=said):
-        list(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
+        list(Scene(make_pictured(settings), settings, policy).moments(Playback()))
 
 
 def test_a_vectorized_form_is_looked_at_in_the_plain_one() -> None:

@@ -1,7 +1,6 @@
-"""A made-up parent for the page: its static files, and documents that a test chooses.
+"""A made-up parent for the page: its static files, and documents that a test or benchmark chooses.
 
-What a real parent says is tested elsewhere. This says what a test cannot wait for: a thousand
-children, long searches.
+It says what nobody can wait for: a thousand children, long searches.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -26,9 +26,11 @@ from genkidama.plugins.dashboard.routes import (
     read_file,
 )
 from genkidama.plugins.dashboard.viewers import Viewers
-from tests.helpers import ROOT
 
-STATIC = ROOT / "genkidama/plugins/dashboard/static"
+STATIC = Path(__file__).parents[1] / "genkidama/plugins/dashboard/static"
+
+#: A page is ready when it has drawn its first document.
+DRAWN = "body:not([data-empty])"
 
 #: When the made-up runs began, in Unix seconds.
 BEGAN = 1795366900.0

@@ -1,4 +1,4 @@
-"""One core in the test's own process."""
+"""One core in the process that measures or tests it."""
 
 from __future__ import annotations
 
