@@ -15,7 +15,10 @@ _OF_ALGORITHMS = {
     ("dqn", "vtrace"): ("batch_updates", "n_steps"),
     ("vtrace",): ("burn_in",),
     ("dqn", "sac"): ("demonstrations", "demonstration_share"),
-    ("sac",): ("updates_per_step", "target_rate", "layer_norm", "critic_dropout", "target_entropy"),
+    ("sac",): (
+        *("updates_per_step", "target_rate", "layer_norm", "critic_dropout"),
+        *("initial_value", "target_entropy"),
+    ),
     ("dqn",): ("double", "dueling", "huber", "target_updates", "target_versions"),
 }
 ALGORITHMS_WITH = {key: owners for owners, keys in _OF_ALGORITHMS.items() for key in keys}

@@ -310,14 +310,16 @@ def gsde(look: Look, way: str = "act") -> Choice:
 
 def sac(look: Look, way: str = "act") -> Choice:
     """SAC: every step is kept and learned from many times."""
-    network = {"hidden": hidden(look)}
-    if is_slow(look) and way == "act":
-        found = _of("rotary/sac", look, network=network)
-        if not look.clock:
-            del found["child"]
-        return Choice("SAC, beside the parent", "", found)
-    found = _of("pendulum/sac", look, network=network)
-    return Choice("SAC", "", found)
+    beside = is_slow(look) and way == "act"
+    found = _of("rotary/sac" if beside else "pendulum/sac", look, network={"hidden": hidden(look)})
+    if beside and not look.clock:
+        del found["child"]
+    algorithm = found["algorithm"]
+    algorithm.pop("initial_value", None)
+    if look.reward_low == look.reward_high != 0.0:
+        value = round(look.reward_low / (1.0 - algorithm["gamma"]), 6)
+        algorithm["initial_value"] = Line(value, "of an episode without an end")
+    return Choice("SAC, beside the parent" if beside else "SAC", "", found)
 
 
 def dqn(look: Look, way: str = "act") -> Choice:

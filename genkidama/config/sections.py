@@ -246,6 +246,9 @@ class Algorithm(Section, frozen=True):
     critic_dropout: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """`sac`: the share of the critics' hidden units that each update leaves out; 0.01 with
     `layer_norm` bears still more updates a step (DroQ)."""
+    initial_value: Annotated[float, Meta(ge=-1e9, le=1e9)] = 0.0
+    """`sac`: Q of all states and actions at first. With r for each step, whatever happens,
+    r/(1 − `gamma`) is what a policy gets that never fails: then only failures are to be learned."""
     target_entropy: Finite | Literal["auto"] = "auto"
     """`sac`: H̄, the entropy that the policy should have, of actions scaled to ±1; `"auto"` means
     −1 for each number of an action."""

@@ -442,6 +442,12 @@ class SoftActorCritic(Perceptron):
         return {"targets": targets, "known": known, "own": own, "log_pi": log_pi}
 
 
+def begin_at(parts: dict[str, Array], value: float) -> None:
+    """Adds a value to what the critics of these parts give, by the bias of their last layer."""
+    last = [name for name in parts if name.startswith("critics") and name.endswith("bias")][-1]
+    parts[last] += np.float32(value)
+
+
 def initialize_soft(
     parts: dict[str, Array], experiment: Experiment, rng: np.random.Generator
 ) -> None:
@@ -459,6 +465,7 @@ def initialize_soft(
             ]
             initialize([*policy, *value], experiment.network, rng)
         parts["temperature.log_alpha"][...] = 0.0
+        begin_at(parts, experiment.algorithm.initial_value)
     (_, weight), (_, bias) = policy[-2:]
     if experiment.network.initialization != "orthogonal":  # whose gain is as small
         weight *= 0.01

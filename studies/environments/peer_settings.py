@@ -108,6 +108,7 @@ def our_plan(experiment: Experiment) -> dict[str, Any]:
         ("algorithm.dueling", experiment.algorithm.dueling),
         ("algorithm.layer_norm", experiment.algorithm.layer_norm),
         ("algorithm.critic_dropout", experiment.algorithm.critic_dropout),
+        ("algorithm.initial_value", experiment.algorithm.initial_value),
         ("algorithm.vtrace", experiment.algorithm.vtrace),
         ("environment.vectorized", environment.vectorized),
     ):

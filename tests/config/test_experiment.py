@@ -208,6 +208,7 @@ SAC_ONLY = {
     "algorithm.target_rate": st.floats(0.001, 1.0),
     "algorithm.layer_norm": st.booleans(),
     "algorithm.critic_dropout": st.floats(0.0, 0.99),
+    "algorithm.initial_value": st.floats(-1e9, 1e9),
     "algorithm.target_entropy": finite | st.just("auto"),
     "algorithm.demonstrations": st.just([]),
     "algorithm.demonstration_share": fractions,

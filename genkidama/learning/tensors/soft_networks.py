@@ -24,6 +24,7 @@ from genkidama.learning.soft_actor_critic import (
     LEAST_LOG_DEVIATION,
     MOST_LOG_DEVIATION,
     SoftActorCritic,
+    begin_at,
     initialize_soft,
 )
 from genkidama.learning.tensors.networks import ACTIVATIONS, ActorCritic, Array, BuiltIn, Network
@@ -170,9 +171,11 @@ class SoftNetwork(BuiltIn):
                 twins = _twins((width + self._columns, width), settings.activation, normalize)
                 self.critics = _Critics(features, twins)
             self.temperature = _Temperature()
+        parts = {name: part.detach().numpy() for name, part in self.named_parameters()}
         if plain:
-            parts = {name: part.detach().numpy() for name, part in self.named_parameters()}
             initialize_soft(parts, experiment, np.random.default_rng(torch.initial_seed()))
+        elif not acts_only:
+            begin_at(parts, experiment.algorithm.initial_value)
 
     @property
     def log_alpha(self) -> Tensor:

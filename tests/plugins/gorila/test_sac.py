@@ -443,6 +443,25 @@ def test_a_value_is_the_smaller_q_of_the_mode() -> None:
     np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["arrays", "tensors", "convolution"])
+def test_values_begin_at_the_initial_value(form: str) -> None:
+    spaces, network, seen = SPACES, {"hidden": [5, 4]}, (7, 3)
+    if form == "tensors":
+        network["activation"] = "elu"
+    elif form == "convolution":
+        image = Box(0, 255, (36, 36, 3), np.uint8)
+        spaces = SimpleNamespace(observation_space=image, action_space=BOX)
+        network, seen = {"name": "convolutional", "hidden": [8]}, (7, *image.shape)
+    observations = np.random.default_rng(1).uniform(0.0, 9.0, seen)
+    found = []
+    for value in (-70.0, 0.0, 30.0):
+        model = Model(experiment(network, initial_value=value), spaces, learns=True)
+        assert isinstance(model, TensorModel) == (form != "arrays")
+        found.append(model.evaluate(observations.astype(spaces.observation_space.dtype))[1])
+    np.testing.assert_allclose(found[0] + 70.0, found[1], atol=1e-4)
+    np.testing.assert_allclose(found[2] - 30.0, found[1], atol=1e-4)
+
+
 # Actions.
 
 
