@@ -13,6 +13,9 @@ nothing holds a pendulum for which their update takes too long; ours has `safe_a
 `examples/mujoco/sac.toml`, with the settings of rl-baselines3-zoo, and by the peers with the same;
 all of a run on one `--core`, so two may run at once, with a results file each. No claim.
 `mountaincar`: no claim.
+`stays` and `forgets`: how many of 12,000 steps of `rotary` are lost after the first whole episode,
+as 500 less each later one's length, with the example's file, and with SAC's default rate and
+critics that begin at 0; on one `--core`, so both may run at once.
 `rotary-demonstrations`: `rotary` beside ten episodes of `rotary:balance`, recorded first, and with
 fewer `start_steps`: no claim.
 `lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
@@ -85,6 +88,8 @@ LANDER_500 = {
     "child.cores": 1,
     "stop.mean_return": 200,
 }
+#: `rotary` that goes on when it is solved.
+STAYS = IN_TURNS | UNHURRIED | {"stop.mean_return": 501, "stop.steps": 12_000}
 #: Of the peers where MuJoCo is: the network's width and the steps of the example's file.
 MUJOCO = ("--hidden", "256", "--limit", "100000")
 
@@ -117,6 +122,11 @@ TASKS = {
     "cheetah": Task(
         "mujoco/sac.toml", {"environment.id": "HalfCheetah-v5"}, peer=MUJOCO, returns=True
     ),
+    "stays": Task("rotary/sac.toml", STAYS),
+    "forgets": Task(
+        "rotary/sac.toml",
+        STAYS | {"algorithm.initial_value": 0, "optimizer.learning_rate": 7e-4},
+    ),
     "rotary-demonstrations": Task(
         "rotary/sac.toml", IN_TURNS | UNHURRIED | {"algorithm.start_steps": 100}
     ),
@@ -127,7 +137,7 @@ DEMONSTRATED = {"rotary-demonstrations": ("rotary:balance", 10)}
 #: What is reported of each group of rows, where it is there.
 MEASURES = (
     *("updates_per_second", "updates_per_cpu_second"),
-    *("before", "steps", "seconds", "cpu_seconds", "played"),
+    *("before", "steps", "seconds", "cpu_seconds", "played", "lost"),
 )
 PEERS = ("sb3", "sbx")
 PEERS_PYTHON = ROOT / "benchmarks/.venv/bin/python"
@@ -216,6 +226,8 @@ def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Ro
                 [*_pinned(core), *asked], check=True, capture_output=True, env=environment
             )
             return found | {"played": json.loads(played.stdout)["mean"]}
+        if task in ("stays", "forgets"):
+            return found | {"lost": _lost(run)}
         return found | {
             "solved": mean is not None and goal is not None and mean >= goal,
             "before": last.steps - round(window * _newest_lengths(run, window)),
@@ -247,15 +259,28 @@ def _recorded(task: str, folder: Path, environment: dict[str, str]) -> Path:
     return path
 
 
-def _newest_lengths(run: Run, window: int) -> float:
-    """The mean length of the last episodes."""
-    ended: list[tuple[float, float]] = [
+def _lengths(run: Run) -> list[tuple[float, float]]:
+    """The mean lengths of episodes that ended together, and how many these were."""
+    return [
         (event["episode_length"], event["episodes_ended"])
         for event in run.history()
         if event["event"] == "measures" and "episode_length" in event
     ]
+
+
+def _lost(run: Run) -> float | None:
+    """500 less the length of each episode after the first whole one; None without one."""
+    lengths = _lengths(run)
+    whole = next((number for number, (length, _) in enumerate(lengths) if length >= 500), None)
+    if whole is None:
+        return None
+    return sum((500.0 - length) * count for length, count in lengths[whole:])
+
+
+def _newest_lengths(run: Run, window: int) -> float:
+    """The mean length of the last episodes."""
     left, total = float(window), 0.0
-    for length, count in reversed(ended):
+    for length, count in reversed(_lengths(run)):
         taken = min(left, count)
         total += taken * length
         left -= taken
