@@ -219,6 +219,34 @@ def tasks_of_scaling() -> Iterator[tuple[str, str]]:
         yield page, words.format(*(f"{one:.0f}" for one in figures))
 
 
+def best_ways() -> Iterator[tuple[str, str]]:
+    """The better way with eight machines by the kind of task, on the page and in `init`'s files."""
+    page = "docs/notes/scaling.md"
+    said = (ROOT / "genkidama/config/recommended.py").read_text(encoding="utf-8")
+    for task, name in (("cartpole", "CartPole"), ("breakout", "Breakout")):
+        act, average = (
+            median(of("scaling-averaging", "reached.seconds", task=task, contender=way))
+            for way in ("experience", "average")
+        )
+        yield page, f"{name}: {average / act:.1f} times as soon"
+        assert f'"act: {average / act:.1f} times as soon as to average in ' in said
+    acted, averaged = (
+        [row["reached"] for row in of("scaling-averaging", task="continuous", contender=way)]
+        for way in ("experience", "average")
+    )
+    assert all(acted)
+    some = f"{sum(map(bool, averaged))} of {len(averaged)} by averaging"
+    yield page, f"all {len(acted)} runs reached the goal, and {some}"
+    assert f"{len(acted)} of {len(acted)} runs were solved in the continuous" in said
+    assert f"and {some}" in said
+    act = times(machines("scaling", "alone", 1), machines("scaling", "experience", 8))[0]
+    one = machines("scaling-averaging", "alone-tuned", 1)
+    average = times(one, machines("scaling-averaging", "average", 8))[0]
+    words = "{:.1f} times as soon as one machine by acting, {:.1f} times by averaging"
+    yield page, words.format(act, average)
+    assert f"else average: {act:.1f} and {average:.1f} times as soon" in said
+
+
 def the_rest() -> Iterator[tuple[str, str]]:
     (load,) = of("load", server="parent", children=1000, seconds=301.2)
     assert (load["dropped"], load["unanswered"], load["passed"]) == (0, 0, 0)
@@ -404,7 +432,7 @@ def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory(), *dear_steps()]
-    found += memory_tasks()
+    found += [*memory_tasks(), *best_ways()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))

@@ -141,6 +141,8 @@ class ChunkBackend(Backend, Protocol):
 
     #: Whether the exchange that is due is a pull: the next thing is learning, and not acting.
     pulls: bool
+    #: Seconds of the answer under way in which its processes act, and of a chunk; 0 if not known.
+    hidden: tuple[float, float]
 
     def weights(self) -> Vector:
         """θ_C itself, only to be read and at once."""

@@ -464,6 +464,12 @@ class CoreOrchestrator(PooledBackend):
     def pulls(self) -> bool:
         return self._pool.pulls
 
+    @property
+    def hidden(self) -> tuple[float, float]:
+        chunk = float(self.memory.averaging[3])
+        early = float(self.memory.averaging[1]) if self._pool.pulls else chunk * self._acting_on
+        return min(early, chunk), chunk
+
     def weights(self) -> Vector:
         return self.memory.weights
 

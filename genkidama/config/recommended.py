@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from genkidama.config.examples import example
 from genkidama.config.experiment import read_toml
 from genkidama.config.formatting import plural, show
-from genkidama.config.sections import Network
 
 #: Settings by section and key: values, or a `Line`.
 Settings: TypeAlias = dict[str, dict[str, Any]]
@@ -56,6 +55,8 @@ class Look:
     states: int = 0
     #: The parts of an observation that is a Dict.
     keys: tuple[str, ...] = ()
+    #: The reason why an observation tells a part of the state, if the environment declares that.
+    partial: str = ""
     #: The number of choices in each discrete column of an action.
     choices: tuple[int, ...] = ()
     #: Continuous columns of an action, and whether all have bounds.
@@ -137,11 +138,6 @@ def is_continuous(look: Look) -> bool:
 def is_picture(look: Look) -> bool:
     """Neighbours in an observation belong together: an image, or a board with several layers."""
     return look.image or (len(look.shape) == 3 and min(_sides(look)) >= _LEAST_SIDE)
-
-
-def sees_a_part(look: Look) -> bool:
-    """An agent sees what is before it, as in Minigrid; of other environments nobody can tell."""
-    return {"image", "direction"} <= set(look.keys)
 
 
 def signal(look: Look) -> Literal["much", "little", "none"]:
@@ -281,10 +277,6 @@ def ppo(look: Look, way: str = "act") -> Choice:
             found["environment"].setdefault("lanes", count)
     if is_continuous(look):
         found["network"]["sde_steps"] = Line(16, "smooth exploration, for motors (gSDE)", off=True)
-    if sees_a_part(look) and "memory" in Network.__struct_fields__:
-        found["network"]["memory"] = Line(
-            64, "it sees a part of the world: remember more", off=True
-        )
     return Choice("PPO", "", found)
 
 
@@ -364,6 +356,14 @@ def perceptron(look: Look, way: str = "act") -> Choice:
     return Choice("PPO on a perceptron", "", found)
 
 
+def remembering(look: Look, way: str = "act") -> Choice:
+    """PPO on a perceptron with a memory, for what cannot be seen at once."""
+    found = perceptron(look, way).settings
+    about = f"{look.partial}; 0 (none) is faster, if what is seen suffices"
+    found["network"]["memory"] = Line(64, about)
+    return Choice("PPO with a memory", "", found)
+
+
 Algorithm: TypeAlias = Callable[[Look, str], Choice]
 
 #: The looks that an algorithm can learn from; the others can learn from any.
@@ -400,6 +400,11 @@ class Preference(NamedTuple):
 
 #: The first that holds counts.
 RULES: tuple[Preference, ...] = (
+    Preference(
+        lambda look: bool(look.partial),
+        lambda look: f"{look.partial}, so it must remember what it has seen",
+        (remembering, ppo),
+    ),
     Preference(
         is_picture,
         lambda look: f"observations are {_size(look)} in size, and neighbours belong together",
@@ -455,6 +460,45 @@ def recommend(look: Look, torch: bool = True, way: str = "act") -> tuple[Choice,
         why = "torch is not installed, so there are no convolutions"
     first, second = (each(look, way) for each in able[:2])
     return first._replace(why=why), second._replace(why=_WHEN[able[1]])
+
+
+# Several machines.
+
+#: Up to so many seconds a step costs less than learning from it.
+_QUICK_SECONDS = 30e-6
+
+#: The best way to use several machines; the first that holds counts. The figures are those of eight
+#: machines in docs/results/scaling.md.
+_MACHINES: tuple[tuple[Callable[[Look], bool], str], ...] = (
+    (
+        is_picture,
+        "act: 2.6 times as soon as to average in MinAtar's Breakout; average if the link to the "
+        "parent is too slow for pictures",
+    ),
+    (
+        is_slow,
+        "act if the parent's machine has a core to spare, else average; not measured with steps "
+        "as slow as these",
+    ),
+    (
+        is_continuous,
+        "act: 3 of 3 runs were solved in the continuous LunarLander, and 1 of 3 by averaging",
+    ),
+    (
+        lambda look: look.step_seconds < _QUICK_SECONDS,
+        "act: 2.6 times as soon as to average in CartPole, whose steps are as quick",
+    ),
+    (
+        lambda look: True,
+        "act if the parent's machine has a core to spare, else average: 5.2 and 6.4 times as soon "
+        "as one machine in LunarLander",
+    ),
+)
+
+
+def machines(look: Look) -> str:
+    """The best way to use several machines for a task of this kind, and the reason."""
+    return next(words for holds, words in _MACHINES if holds(look))
 
 
 # Words.
@@ -527,4 +571,4 @@ def describe(look: Look) -> dict[str, str]:
         said["solved"] = f"from a mean return of {show(look.threshold)} on"
     if look.problem:
         said["problem"] = look.problem
-    return said
+    return said | {"machines": f"with several, {machines(look)} (--way)"}

@@ -67,6 +67,7 @@ def spaces(made: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "bounded": bool(np.isfinite(seen.low).all() and np.isfinite(seen.high).all()),
         "states": int(inner.n) if isinstance(inner, gymnasium.spaces.Discrete) else 0,
         "keys": tuple(inner.spaces) if isinstance(inner, gymnasium.spaces.Dict) else (),
+        "partial": partial(made.unwrapped, inner),
         "choices": choices(actions),
         "numbers": len(low),
         "finite_actions": bool(np.isfinite(low).all() and np.isfinite(high).all()),
@@ -76,6 +77,26 @@ def spaces(made: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "agents": int(getattr(unwrapped, "agents_in_turn", 0)),
         "limit": (spec and spec.max_episode_steps) or 0,
     }
+
+
+def partial(environment: Any, seen: Any) -> str:
+    """The reason why an observation tells a part of the state; empty if nothing declares that.
+
+    Two conventions declare it: `state_space`, the space of the state, as POPGym and PettingZoo have
+    it, and `agent_view_size`, the side of the square before the agent, as Minigrid has it.
+
+    Args:
+        environment: the innermost one.
+        seen: the space of observations behind all wrappers, which may have undone it.
+    """
+    parts = list(seen.spaces.values()) if isinstance(seen, gymnasium.spaces.Dict) else [seen]
+    state = getattr(environment, "state_space", None)
+    if isinstance(state, gymnasium.Space) and state not in (seen, *parts):
+        return "its state_space is not what it shows"
+    side = getattr(environment, "agent_view_size", 0)
+    if side and any((part.shape or ())[:2] == (side, side) for part in parts):
+        return f"it shows {side} × {side} cells of its world"
+    return ""
 
 
 def play(

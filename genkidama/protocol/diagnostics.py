@@ -44,10 +44,11 @@ DIAGNOSTICS = (
 #: How much they stand for: samples, and episodes for their length.
 WEIGHTS = ("samples", "episodes_ended")
 
-#: Figures of a child's machine, which `genkidama.child.health` measures, and its cores' lanes.
+#: Figures of a child's machine, which `genkidama.child.health` measures, its cores' lanes, and the
+#: chunks of an exchange over its link.
 HEALTH = (
     *("celsius", "throttled", "undervoltage", "megahertz", "wifi_dbm", "free_megabytes"),
-    *("watts", "lanes", "resting_lanes"),
+    *("watts", "lanes", "resting_lanes", "chunks"),
 )
 
 #: Steps of a core without the end of an episode, after which child and parent say so. It is more

@@ -28,7 +28,8 @@ Laws of this file:
   weights.
 - θ_P is pulled only while θ_C has nothing that the parent lacks: after a reply to a push of all of
   it, and before what is learned next. So work without a parent is pushed before it is replaced.
-- What was learned before a reply came was learned from an older θ_P, whose version its push has.
+- What was learned before a reply came was learned from an older θ_P, whose version its push has:
+  that of the reply before.
 - A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other half; `docs/reference/protocol.md` describes the conversation.
@@ -293,6 +294,8 @@ class Session:
         self.cores = 0
         #: The version of θ_P from which the next push has learned: usually that of the last reply.
         self.version = 0
+        #: That of the last reply.
+        self._newest = 0
         #: Set when the run is over, or the trial.
         self.over: Over | None = None
         #: The proof of that for the other shards, if this is the first one.
@@ -499,6 +502,7 @@ class Session:
         else:
             self.version = weights.version
             self._base.set(None if again else weights.vector)
+        self._newest = self.version
         self._settled = not again
         assert self.signature is not None
         self._delta.join(weights, self.signature)
@@ -537,7 +541,8 @@ class Session:
         if self._settled or self.pushes == "experience":
             self.version = weights.version
         else:  # θ_C has learned more than was pushed
-            self.version = min(self.version, weights.version)
+            self.version = min(self._newest, weights.version)
+        self._newest = weights.version
         if sent is not None or weights.vector is not None:  # a pull may bring nothing new
             self._base.set(weights.vector)
         if weights.stop:

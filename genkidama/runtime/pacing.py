@@ -86,6 +86,8 @@ class Patience:
 
     #: Seconds, also before the first answer, and multiple of the usual wait.
     LEAST, TIMES = 0.5, 5.0
+    #: The share of the time for which a link may hold up work.
+    HELD_UP = 0.15
 
     def __init__(self) -> None:
         self._waits: deque[float] = deque(maxlen=9)
@@ -98,6 +100,20 @@ class Patience:
     def seconds(self) -> float:
         """Seconds to wait for the next answer."""
         return max(self.LEAST, self.TIMES * median(self._waits) if self._waits else 0.0)
+
+    def beside(self, hidden: float, work: float) -> float:
+        """Seconds to wait for the next answer, the first of which something else is done in.
+
+        Where even the quickest of the newest answers, which had nothing to wait for but the link,
+        would hold up work for more than 15 % of the time, they are not waited for.
+
+        Args:
+            hidden: seconds in which something else is done.
+            work: seconds of the work that is held up then; 0 if not known.
+        """
+        held_up = min(self._waits) - hidden if self._waits and work else 0.0
+        costs = held_up > self.HELD_UP * (work + held_up)
+        return min(hidden, self.seconds) if costs else self.seconds
 
 
 class Backoff:

@@ -22,13 +22,14 @@ from structlog.testing import capture_logs
 
 from genkidama.child import child as child_module
 from genkidama.child import transport
-from genkidama.child.backend import make_backend
+from genkidama.child.backend import Work, make_backend
 from genkidama.child.child import Child, ExchangeLog
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
+from genkidama.protocol.session import Wait
 from genkidama.protocol.vector import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
 from tests.helpers import (
@@ -538,6 +539,61 @@ async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: 
         async with serving:
             await serving.exchanged(3)
         assert serving.task.done() and not parent.server.connected
+
+
+class Chunks(ConstantBackend):
+    """A backend that learns a chunk in no time, and notes each that begins."""
+
+    hidden = (0.0, 0.01)
+    pulls = False
+
+    def __init__(self) -> None:
+        super().__init__(constant(), 1, "pi")
+        self.learned = 0
+
+    async def due(self) -> None:
+        await asyncio.sleep(0)
+        self.pulls = not self.pulls
+
+    def release(self) -> None:
+        self.learned += self.pulls
+
+    def take_work(self) -> Work:
+        return Work(1, [], {"loss": 1.0})
+
+
+@pytest.mark.parametrize(("usual", "learned"), [(None, 0), (0.001, 0), (0.2, 4)])
+async def test_over_a_slow_link_a_child_learns_four_chunks_at_most_before_an_answer(
+    usual: float | None, learned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, backend = Child("ws://127.0.0.1:1", name="pi"), Chunks()
+    child._session.experiment = Experiment.from_dict({"child": {"exchange": "chunk"}})
+    for _ in range(0 if usual is None else 9):
+        child._patience.waited(usual or 0.0)
+    monkeypatch.setattr(child._health, "figures", lambda *_: {})
+    told: list[dict[str, float]] = []
+    add = child._connection.gather
+    monkeypatch.setattr(
+        child._connection, "gather", lambda work: told.append(work.measures) or add(work)
+    )
+
+    async def answer() -> Any:
+        await eventually(lambda: backend.learned >= learned)
+        for _ in range(50):  # in which it could learn more
+            await asyncio.sleep(0)
+        return Wait(0.0)
+
+    assert await child._patiently(answer(), backend) == Wait(0.0)
+    assert backend.learned == learned
+    assert child._learned == learned
+    backend.pulls = False
+    await child._exchange(backend)  # a push, though nobody is there
+    assert told[-1].get("chunks") == (learned or None)
+    # The newest answers count, however slow the link has been.
+    for _ in range(9):
+        child._patience.waited(0.001)
+    await child._patiently(answer(), backend)
+    assert backend.learned == learned
 
 
 async def test_a_child_measures_its_machine_every_five_seconds(

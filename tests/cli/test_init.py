@@ -163,6 +163,52 @@ def test_init_takes_as_many_lanes_as_an_object_has(name: str, way: str, lanes: i
         assert mine.algorithm.batch_size == 768
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("way", ["act", "average", "thesis"])
+def test_init_gives_a_memory_to_what_sees_a_part(
+    way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rooms.py").write_text(ROOM)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["init", "mine.toml", "--environment", "rooms:Room", "--way", way]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "First choice: PPO with a memory: it shows 3 × 3 cells of its world, so it must" in said
+    lines = Path("mine.toml").read_text().splitlines()
+    assert lines[lines.index("memory = 64") - 1] == (
+        "# it shows 3 × 3 cells of its world; 0 (none) is faster, if what is seen suffices:"
+    )
+    experiment = Experiment.load("mine.toml")
+    made = make_environment(experiment.environment)
+    assert Model(experiment, made).memory == 64  # it can be trained
+    made.close()
+    none = experiment.with_settings({"network.memory": 0})
+    assert Model(none, made).memory == 0
+
+
+ROOM = """
+import gymnasium
+import numpy as np
+
+
+class Room(gymnasium.Env):
+    agent_view_size = 3
+    observation_space = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (3, 3, 3), np.uint8),
+        direction=gymnasium.spaces.Discrete(4),
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), float(action == 1), self.steps == 9, False, {}
+"""
+
+
 def test_init_moves_no_robot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

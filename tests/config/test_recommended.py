@@ -20,6 +20,7 @@ from genkidama.config.recommended import (
     dqn,
     gsde,
     lanes,
+    machines,
     perceptron,
     ppo,
     recommend,
@@ -62,6 +63,7 @@ SILENT = replace(CONTINUOUS, reward_low=-0.1, reward_high=0.0, action_cost=1.0)
 BLIND = replace(DISCRETE, choices=(3,), reward_low=-1.0, reward_high=-1.0, terminated=0)
 PICTURE = replace(DISCRETE, shape=(84, 84, 3), image=True)
 BOARD = replace(DISCRETE, shape=(10, 10, 4))
+PART = "it shows 7 × 7 cells of its world"
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,10 @@ BOARD = replace(DISCRETE, shape=(10, 10, 4))
         (replace(CONTINUOUS, finite_actions=False), "PPO", "A3C"),
         (replace(DISCRETE, agents=3), "PPO", "A3C"),
         (Look(shape=(8,), choices=(4,)), "PPO", "DQN"),
+        (replace(DISCRETE, partial=PART), "PPO with a memory", "PPO"),
+        (replace(CONTINUOUS, step_seconds=2e-3, partial=PART), "PPO with a memory", "PPO"),
+        (replace(PICTURE, partial=PART), "PPO with a memory", "PPO"),
+        (Look(shape=(5,), choices=(3,), clock=True, partial=PART), "PPO with a memory", "PPO"),
     ],
 )
 def test_the_first_rule_that_holds_chooses(look: Look, first: str, second: str) -> None:
@@ -185,9 +191,26 @@ def test_the_figures_are_told() -> None:
         "episodes": "22 steps, 2,200 of 2,200 ended by the task itself; the time limit is 500",
         "rewards": "always 1; 22 an episode",
         "solved": "from a mean return of 475 on",
+        "machines": "with several, act: 2.6 times as soon as to average in CartPole, whose steps "
+        "are as quick (--way)",
     }
     assert "which the actions' squares alone explain" in describe(SILENT)["rewards"]
     assert describe(Look(clock=True))["not played"] == "it has a clock of its own"
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (DISCRETE, "act: 2.6 times as soon as to average in CartPole"),
+        (replace(DISCRETE, step_seconds=40e-6), "act if the parent's machine has a core to spare"),
+        (CONTINUOUS, "act: 3 of 3 runs were solved in the continuous LunarLander"),
+        (replace(CONTINUOUS, step_seconds=2e-3), "act if the parent's machine has a core to spare"),
+        (BOARD, "act: 2.6 times as soon as to average in MinAtar's Breakout"),
+        (replace(PICTURE, step_seconds=2e-3), "act: 2.6 times"),
+    ],
+)
+def test_the_best_way_to_use_machines_follows_from_the_kind_of_task(look: Look, words: str) -> None:
+    assert machines(look).startswith(words)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +242,7 @@ def looks(draw: st.DrawFn) -> Look:
         bounded=draw(st.booleans()),
         states=draw(st.sampled_from([0, shape[0]])),
         keys=draw(st.sampled_from([(), ("image", "direction"), ("desired_goal",)])),
+        partial=draw(st.sampled_from(["", PART])),
         choices=choices,
         numbers=numbers,
         finite_actions=draw(st.booleans()),
@@ -266,3 +290,5 @@ def test_both_choices_load_with_all_that_is_off(look: Look, torch: bool, way: st
             experiment = Experiment.from_dict(found)
             assert experiment.algorithm.name == choice.settings["algorithm"]["name"]
             assert experiment.environment.id == "my_env:Mine-v0"
+            remembers = look.partial and choice is choices[0]
+            assert experiment.network.memory == (64 if remembers else 0)

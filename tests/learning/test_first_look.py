@@ -200,3 +200,35 @@ def test_one_is_built_and_closed_and_a_robot_does_not_move(
     assert [each.closed for each in made] == [True]
     assert said[0].problem == ""
     assert said[0].clock == (kind is Robot) and (said[0].steps > 0) == (kind is Counting)
+
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+VIEW = spaces.Box(0, 255, (3, 3, 2), np.uint8)
+WORLD = spaces.Box(0, 255, (9, 9, 2), np.uint8)
+TURN = spaces.Discrete(4)
+CELLS = "it shows 3 × 3 cells of its world"
+STATE = "its state_space is not what it shows"
+
+
+@pytest.mark.parametrize(
+    ("seen", "declared", "expected"),
+    [
+        (BOX, {}, ""),
+        (BOX, {"state_space": BOX}, ""),
+        (BOX, {"state_space": TURN}, STATE),
+        (BOX, {"state_space": None}, ""),
+        (spaces.Dict({"seen": BOX, "state": TURN}), {"state_space": TURN}, ""),
+        (spaces.Dict({"image": VIEW, "direction": TURN}), {"agent_view_size": 3}, CELLS),
+        (VIEW, {"agent_view_size": 3}, CELLS),
+        (WORLD, {"agent_view_size": 3}, ""),  # a wrapper shows all of it
+        (VIEW, {}, ""),
+    ],
+)
+def test_an_environment_may_declare_that_it_shows_a_part(
+    seen: Any, declared: dict[str, Any], expected: str
+) -> None:
+    environment = Counting()
+    environment.observation_space = seen
+    vars(environment).update(declared)
+    found = seen_spaces(adapted(environment, Environment(id="x:y")))
+    assert found["partial"] == expected

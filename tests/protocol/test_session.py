@@ -362,6 +362,20 @@ def test_progress_before_a_late_reply_has_the_version_that_it_was_learned_from()
     assert (session.version, session.pull()) == (91, None)
 
 
+def test_pushes_of_a_child_that_always_learns_on_are_one_reply_behind() -> None:
+    session = differing(0)
+    session.receive(Pull(), Weights(version=5, vector=THEIRS))
+    versions = []
+    for version in (20, 30, 40, 50):
+        late = session.push(OURS + version)
+        versions.append(late.version)
+        session.add_work(7, [], {})  # it has learned on
+        answered(session, late, version=version)
+    assert versions == [5, 5, 20, 30]
+    answered(session, session.push(OURS), version=60)
+    assert session.push(OURS).version == 60
+
+
 def test_differences_start_from_what_was_pulled_unless_that_is_nothing_new() -> None:
     session = differing(0)
     session.receive(Pull(), Weights(version=5, vector=THEIRS))

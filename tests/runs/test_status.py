@@ -416,6 +416,17 @@ def test_children_whose_lanes_rest_are_among_the_notes() -> None:
     assert status.document(2.0)["run"]["notes"][1] == "a: throttled lately, 4 of 8 lanes"
 
 
+def test_a_child_with_longer_exchanges_over_a_slow_link_is_among_the_notes() -> None:
+    status = RunStatus(small())
+    status.take([join(0.0, "a"), join(0.0, "b")])
+    status.take([measures(1.0, "a", chunks=3.0), measures(1.0, "b", chunks=1.0)])
+    assert status.document(1.0)["run"]["notes"] == ["a: a slow link, an exchange in 3 chunks"]
+    status.take([measures(2.0, "a", loss=1.0)])  # which says nothing of it
+    assert len(status.document(2.0)["run"]["notes"]) == 1
+    status.take([measures(3.0, "a", chunks=1.0)])
+    assert status.document(3.0)["run"]["notes"] == []
+
+
 def test_the_energy_of_a_run_is_that_of_its_machines_while_they_are_there() -> None:
     status = RunStatus(small())
     status.take([join(0.0, "a"), join(0.0, "b")])

@@ -131,3 +131,45 @@ def test_an_answer_is_late_after_five_times_the_usual_wait_and_half_a_second() -
     for _ in range(9):
         patience.waited(0.4)
     assert patience.seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("usual", "hidden", "work", "expected"),
+    [
+        (None, 0.0, 0.1, 0.5),  # nothing is known of the link
+        (0.001, 0.0, 0.1, 0.5),  # a quick one is waited for
+        (0.017, 0.0, 0.1, 0.5),  # 17 of 117 ms: less than 15 %
+        (0.018, 0.0, 0.1, 0.0),  # 18 of 118 ms
+        (0.09, 0.1, 0.1, 0.5),  # it comes while something else is done
+        (0.117, 0.1, 0.1, 0.585),
+        (0.118, 0.1, 0.1, 0.1),
+        (2.0, 0.1, 0.1, 0.1),
+        (2.0, 0.1, 0.0, 10.0),  # no work was measured
+        (2.0, 20.0, 0.1, 10.0),
+    ],
+)
+def test_an_answer_that_would_hold_up_work_for_long_is_not_waited_for(
+    usual: float | None, hidden: float, work: float, expected: float
+) -> None:
+    patience = Patience()
+    for _ in range(0 if usual is None else 9):
+        patience.waited(usual or 0.0)
+    assert patience.beside(hidden, work) == pytest.approx(expected)
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=9), st.floats(0.0, 100.0), st.floats(0.0, 100.0))
+def test_an_answer_is_waited_for_where_the_link_costs_15_percent_at_most(
+    waits: list[float], hidden: float, work: float
+) -> None:
+    patience = Patience()
+    for seconds in waits:
+        patience.waited(seconds)
+    held_up = max(0.0, min(waits, default=0.0) - hidden)
+    waited = patience.beside(hidden, work)
+    assert waited <= patience.seconds
+    if work and held_up / (work + held_up) > 0.15:
+        assert waited <= hidden
+    else:
+        assert waited == patience.seconds
+    patience.waited(0.0)  # the link is quick again
+    assert patience.beside(hidden, work) == patience.seconds

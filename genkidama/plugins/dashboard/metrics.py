@@ -63,6 +63,7 @@ _MACHINE = {
     "watts": "Power of its machine, in W",
     "lanes": "Environments that each of its cores plays at most",
     "resting_lanes": "Environments of a core that rest while its machine is throttled",
+    "chunks": "Chunks between its exchanges when it averages: more than 1 over a slow link",
 }
 
 
