@@ -385,6 +385,9 @@ def dear_steps() -> Iterator[tuple[str, str]]:
         if runs := [row for row in rows if row["what"] == task and row["by"] == by]:
             cells = _medians(runs, "played", "seconds", "cpu_seconds")
             yield page, f"| {task} | {names[by]} | {len(runs)} | {cells} |"
+    for task in ("stays", "forgets"):
+        if runs := [row for row in rows if row["what"] == task]:
+            yield page, f"| `{task}` | {len(runs)} | {_medians(runs, 'lost', 'seconds')} |"
     for hidden in (64, 256):
         speeds = [
             median(of("dear-steps", "updates_per_second", what="updates", hidden=hidden, by=by))
