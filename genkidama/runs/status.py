@@ -628,7 +628,7 @@ class RunStatus:
                 words = f"throttled lately, {lanes:g} of {lanes + resting:g} lanes"
                 found.setdefault(words, []).append(child.name)
             if (chunks := child.figures.get("chunks", 1.0)) > 1.0:
-                words = f"a slow link, an exchange in {chunks:g} chunks"
+                words = f"a slow link, an exchange every {chunks:g} chunks"
                 found.setdefault(words, []).append(child.name)
         troubles = []
         for words, names in found.items():

@@ -420,7 +420,7 @@ def test_a_child_with_longer_exchanges_over_a_slow_link_is_among_the_notes() -> 
     status = RunStatus(small())
     status.take([join(0.0, "a"), join(0.0, "b")])
     status.take([measures(1.0, "a", chunks=3.0), measures(1.0, "b", chunks=1.0)])
-    assert status.document(1.0)["run"]["notes"] == ["a: a slow link, an exchange in 3 chunks"]
+    assert status.document(1.0)["run"]["notes"] == ["a: a slow link, an exchange every 3 chunks"]
     status.take([measures(2.0, "a", loss=1.0)])  # which says nothing of it
     assert len(status.document(2.0)["run"]["notes"]) == 1
     status.take([measures(3.0, "a", chunks=1.0)])
