@@ -1,9 +1,10 @@
 """Where steps are dear: how many steps and updates SAC needs, beside Stable-Baselines3's and SBX's.
 
 Claims: `updates`: with two hidden layers of 64 and minibatches of 256 a learner makes at least 900
-updates a second on one core. `rotary`: simulated rotary pendulums (`examples/rotary/sac.toml`
-without a clock, one core that acts and learns in turns) need at most 2,500 steps before the window
-that solves begins, and `pendulum` at most 3,500 in all to a mean of -200 over 10 episodes.
+updates a second on one core; with `--core` the peers have one, too. `rotary`: simulated rotary
+pendulums (`examples/rotary/sac.toml` without a clock, one core that acts and learns in turns) need
+at most 2,500 steps before the window that solves begins, and `pendulum` at most 3,500 in all to a
+mean of -200 over 10 episodes.
 `robots-1`, `robots-4` and `robots-8`: so many robots, 50 Hz of the wall clock, with the learner
 beside the parent: at most 2,500 steps before the window; four need at most 60 s, and eight at most
 a fifth of the time of one. A run ends after 120 s, of one robot after 300 s, whose window alone may
@@ -20,6 +21,7 @@ critics that begin at 0; on one `--core`, so both may run at once.
 fewer `start_steps`: no claim.
 `lander-500`: LunarLander-v3 by PPO to a mean of 200, by four children of one core and one lane
 behind a clock of 500 Hz, whose learner is idle for most of the time; no claim.
+`continuous-lander`: LunarLanderContinuous-v3 by SAC to a mean of 200; no claim.
 
 "Steps before" are all steps but those of the episodes whose mean solves. Each run is a line in the
 results file, and is not repeated once it is there. Nothing else should run meanwhile.
@@ -82,6 +84,15 @@ MOUNTAINCAR = {
     "stop.mean_return": 90,
     "stop.steps": 50_000,
 }
+CONTINUOUS_LANDER = {
+    "environment.id": "LunarLanderContinuous-v3",
+    "algorithm.gamma": 0.99,
+    "algorithm.start_steps": 10_000,
+    "algorithm.updates_per_step": 1,
+    "stop.mean_return": 200,
+    "stop.window": 100,
+    "stop.steps": 300_000,
+}
 LANDER_500 = {
     "environment.period": 0.002,
     "environment.lanes": 1,
@@ -130,6 +141,7 @@ TASKS = {
     "rotary-demonstrations": Task(
         "rotary/sac.toml", IN_TURNS | UNHURRIED | {"algorithm.start_steps": 100}
     ),
+    "continuous-lander": Task("pendulum/sac.toml", CONTINUOUS_LANDER),
     "lander-500": Task("lunarlander/lunarlander.toml", LANDER_500, 4),
 }
 #: The controller of each task that learns from demonstrations, too, and its episodes.
@@ -315,8 +327,11 @@ def main() -> None:
     once = partial(store.once, options.results, done)
     peers = () if options.alone else PEERS
     if options.what == "updates":
+        pinned = options.core is not None
+        if pinned:
+            os.sched_setaffinity(0, [options.core])
         for hidden in (64, 256):
-            key = {"what": "updates", "hidden": hidden}
+            key = {"what": "updates-on-one-core" if pinned else "updates", "hidden": hidden}
             once(key | {"by": "genkidama"}, lambda hidden=hidden: updates(hidden))
             for library in peers:
                 given = ("updates", "--library", library, "--hidden", str(hidden))

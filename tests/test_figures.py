@@ -388,12 +388,14 @@ def dear_steps() -> Iterator[tuple[str, str]]:
     for task in ("stays", "forgets"):
         if runs := [row for row in rows if row["what"] == task]:
             yield page, f"| `{task}` | {len(runs)} | {_medians(runs, 'lost', 'seconds')} |"
-    for hidden in (64, 256):
+    for hidden, (what, label) in product(
+        (64, 256), {"updates": "both cores", "updates-on-one-core": "one core"}.items()
+    ):
         speeds = [
-            median(of("dear-steps", "updates_per_second", what="updates", hidden=hidden, by=by))
+            median(of("dear-steps", "updates_per_second", what=what, hidden=hidden, by=by))
             for by in names
         ]
-        yield page, f"| {hidden}, {hidden} | {_cells(speeds)} |"
+        yield page, f"| {hidden}, {hidden} | {label} | {_cells(speeds)} |"
 
 
 def memory_tasks() -> Iterator[tuple[str, str]]:
