@@ -141,7 +141,8 @@ class ChunkBackend(Backend, Protocol):
 
     #: Whether the exchange that is due is a pull: the next thing is learning, and not acting.
     pulls: bool
-    #: Seconds of the answer under way in which its processes act, and of a chunk; 0 if not known.
+    #: Seconds for which its processes still act while the answer is awaited, and seconds of a
+    #: chunk; 0 if not known.
     hidden: tuple[float, float]
 
     def weights(self) -> Vector:

@@ -148,7 +148,7 @@ class Child:
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
         self._patience = Patience()
-        #: `chunk`: chunks learned since the last push, and up to that one.
+        #: `chunk`: chunks learned since the last push, and those that it reported.
         self._learned = self._chunks = 0
         #: Learns on while the present exchange has no answer; None before it has waited for long.
         self._alone: asyncio.Task[None] | None = None
@@ -328,6 +328,8 @@ class Child:
             self._stopping.clear()
         self._failure = None
         self.backend = None
+        self._exchanged = math.nan
+        self._learned = self._chunks = 0
 
     async def _build(self) -> None:
         assert self.experiment is not None
@@ -470,7 +472,7 @@ class Child:
         if self.experiment is None or self.experiment.child.exchange != "chunk":
             return await asking
         began = time.monotonic()
-        patience = self._patience.beside(*backend.hidden)
+        patience = self._patience.beside(*getattr(backend, "hidden", (0.0, 0.0)))
         late = asyncio.get_running_loop().call_later(patience, self._go_on_alone, backend)
         try:
             decision = await asking
@@ -483,19 +485,19 @@ class Child:
         return decision
 
     def _go_on_alone(self, backend: ChunkBackend) -> None:
-        pulls = backend.pulls
+        pulls = getattr(backend, "pulls", False)
         backend.release()  # at once: from here on the cores do not wait for the exchange
         self._alone = self._in_background(self._learn_alone(backend, int(pulls)))
 
     async def _learn_alone(self, backend: ChunkBackend, learned: int) -> None:
-        """One chunk after another; the next push has what they bring. After so many that one
-        exchange may have, the answer has until it is late to come."""
+        """One chunk after another; the next push has what they bring. After as many as one exchange
+        may have, it waits for the answer until that is late, and then learns on."""
         late = time.monotonic() + self._patience.seconds
         while True:
             if learned == CHUNKS:
                 await asyncio.sleep(late - time.monotonic())
             await backend.due()
-            if backend.pulls:
+            if getattr(backend, "pulls", False):
                 learned += 1
                 self._learned += 1
             else:

@@ -214,7 +214,9 @@ def load(home: str) -> Any:
         ConfigurationError: it is of another package, and cannot be imported.
     """
     try:
-        module, _, name = home.partition(":")
+        module, colon, name = home.partition(":")
+        if not colon:
+            raise ValueError("expected 'package.module:Name'")
         return attrgetter(name)(importlib.import_module(module))
     except Exception as error:  # as above
         if home.startswith("genkidama."):

@@ -308,7 +308,7 @@ def sac(look: Look, way: str = "act") -> Choice:
         del found["child"]
     algorithm = found["algorithm"]
     algorithm.pop("initial_value", None)
-    if look.reward_low == look.reward_high != 0.0:
+    if look.reward_low == look.reward_high > 0.0:
         value = round(look.reward_low / (1.0 - algorithm["gamma"]), 6)
         algorithm["initial_value"] = Line(value, "of an episode without an end")
     return Choice("SAC, beside the parent" if beside else "SAC", "", found)

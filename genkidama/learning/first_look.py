@@ -91,7 +91,8 @@ def partial(environment: Any, seen: Any) -> str:
     """
     parts = list(seen.spaces.values()) if isinstance(seen, gymnasium.spaces.Dict) else [seen]
     state = getattr(environment, "state_space", None)
-    if isinstance(state, gymnasium.Space) and state not in (seen, *parts):
+    shown = (environment.observation_space, seen, *parts)
+    if isinstance(state, gymnasium.Space) and state not in shown:
         return "its state_space is not what it shows"
     side = getattr(environment, "agent_view_size", 0)
     if side and any((part.shape or ())[:2] == (side, side) for part in parts):

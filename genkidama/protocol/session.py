@@ -302,7 +302,9 @@ class Session:
         self.proof = ""
         self._word = word
         self._allow = allow
-        self._role: Any = role.removeprefix("experiment")
+        #: The role that this child was started with, and that which a run has given it.
+        self._own_role: Any = role.removeprefix("experiment")
+        self._role: Any = self._own_role
         self._stem = name if numbered else ""
         self._number = 1
         self._sequence = 0
@@ -440,6 +442,7 @@ class Session:
     def renew(self) -> None:
         """Forgets the trial that is over, so that the next hello asks for another one."""
         self.trial = None
+        self._role = self._own_role
         self.signature = None
         self.version = 0
         self.over = None

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypedDict
 
@@ -126,8 +127,14 @@ def _listener(listen: str) -> str:
                     sockets.add(f"socket:[{rest[5]}]")
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()] if sockets else []
     for pid in sorted(pids):
-        folder = f"/proc/{pid}/fd"
-        with suppress(OSError):  # it is another user's, or has ended
-            if not sockets.isdisjoint(os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)):
-                return f"process {pid}, {command_of(pid)!r}"
+        if not sockets.isdisjoint(_open_files(f"/proc/{pid}/fd")):
+            return f"process {pid}, {command_of(pid)!r}"
     return ""
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    """The files and sockets that a process has open; none of another user's."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # it has been closed meanwhile
+                yield os.readlink(f"{folder}/{name}")

@@ -102,7 +102,7 @@ class Patience:
         return max(self.LEAST, self.TIMES * median(self._waits) if self._waits else 0.0)
 
     def beside(self, hidden: float, work: float) -> float:
-        """Seconds to wait for the next answer, the first of which something else is done in.
+        """Seconds to wait for the next answer, while other work fills the first `hidden` of them.
 
         Where even the quickest of the newest answers, which had nothing to wait for but the link,
         would hold up work for more than 15 % of the time, they are not waited for.

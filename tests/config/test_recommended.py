@@ -158,7 +158,11 @@ def test_what_was_seen_sets_the_settings() -> None:
     ] == [128, 128]
     lasting = {"step_seconds": 0.01, "reward_low": 2.0, "reward_high": 2.0}
     assert sac(replace(CONTINUOUS, **lasting)).settings["algorithm"]["initial_value"].value == 100.0
-    for other in ({"reward_high": 2.5}, {"reward_low": 0.0, "reward_high": 0.0}):
+    for other in (
+        {"reward_high": 2.5},
+        {"reward_low": 0.0, "reward_high": 0.0},
+        {"reward_low": -1.0, "reward_high": -1.0},
+    ):
         looked = replace(CONTINUOUS, **{**lasting, **other})
         assert "initial_value" not in sac(looked).settings["algorithm"]
     assert dqn(replace(DISCRETE, reward_low=-10.0)).settings["environment"]["reward_scale"][0] == (

@@ -232,3 +232,11 @@ def test_an_environment_may_declare_that_it_shows_a_part(
     vars(environment).update(declared)
     found = seen_spaces(adapted(environment, Environment(id="x:y")))
     assert found["partial"] == expected
+
+
+def test_a_wrapper_of_what_shows_all_does_not_make_it_a_part() -> None:
+    environment = Counting()
+    environment.observation_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    vars(environment)["state_space"] = environment.observation_space
+    wrapped = gymnasium.wrappers.RescaleObservation(environment, np.float32(0), np.float32(1))
+    assert seen_spaces(adapted(wrapped, Environment(id="x:y")))["partial"] == ""

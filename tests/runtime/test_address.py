@@ -55,7 +55,9 @@ def test_what_is_no_stream_socket_is_refused_and_stays_open() -> None:
 def test_a_socket_takes_connections_before_anybody_serves_it(listen: str) -> None:
     if listen.startswith("[") and not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
+    gap = os.open(os.devnull, os.O_RDONLY)
     with listening_socket(listen) as server:
+        os.close(gap)  # whatever is opened next stands before the socket
         address = server.getsockname()[:2]
         with socket.create_connection(address, timeout=5.0):
             pass

@@ -100,7 +100,7 @@ class Playback:
     #: file `*.json` gets a start of each episode, up to a random step, for `evaluate`'s
     #: `starts`.
     record: str | Path | None = None
-    #: Who plays in place of the policy: `"keyboard"`, as where starts are recorded, `"gamepad"`,
+    #: Who plays in place of the policy: `"keyboard"`, the default for starts, `"gamepad"`,
     #: `"gamepad:/dev/input/js1"`, or an import string of a function from an observation to an
     #: action.
     controller: str | None = None

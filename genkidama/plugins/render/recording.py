@@ -140,8 +140,8 @@ class StartRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     Those that the file has already are kept.
 
     Raises:
-        ConfigurationError: the file holds something else, or the actions have no numbers of their
-            own.
+        ConfigurationError: the file holds something else, or the action space is a Tuple or a
+            Dict.
     """
 
     def __init__(self, environment: gymnasium.Env[Any, Any], path: Path) -> None:
@@ -175,10 +175,11 @@ class StartRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Writes a start of the episode that ends here."""
         if self._actions:
             end = np.random.default_rng(self._seed).integers(len(self._actions))
-            self.starts.append({"seed": self._seed, "actions": self._actions[:end]})
-            self._actions = []
-            with disk_errors(self._path):
-                write_atomically(self._path, json.dumps(self.starts).encode())
+            start = {"seed": self._seed, "actions": self._actions[:end]}
+            with deferred(), disk_errors(self._path):
+                write_atomically(self._path, json.dumps([*self.starts, start]).encode())
+                self.starts.append(start)
+                self._actions = []
 
     def tell(self, say: Callable[[str], None]) -> None:
         """Says what was recorded, if there is any."""
