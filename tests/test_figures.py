@@ -387,7 +387,7 @@ def dear_steps() -> Iterator[tuple[str, str]]:
             yield page, f"| {task} | {names[by]} | {len(runs)} | {cells} |"
     for task in ("stays", "forgets"):
         if runs := [row for row in rows if row["what"] == task]:
-            yield page, f"| `{task}` | {len(runs)} | {_medians(runs, 'lost', 'seconds')} |"
+            yield page, f"| {task} | {len(runs)} | {_medians(runs, 'lost', 'seconds')} |"
     for hidden, (what, label) in product(
         (64, 256), {"updates": "both cores", "updates-on-one-core": "one core"}.items()
     ):
