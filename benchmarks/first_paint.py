@@ -43,7 +43,8 @@ exchange = "free"
 exchange_seconds = 0.5
 """
 
-CHROMIUM: Any = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
+_FOUND = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+CHROMIUM: Any = {"executable_path": next(_FOUND, None), "args": ["--no-sandbox"]}
 
 #: Pixels a frame: 1,000 rows of 32 in some 400 frames.
 _PACE = 80

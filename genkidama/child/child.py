@@ -51,11 +51,18 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
 from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.protocol.session import AnotherExperiment, Begin, BlendReply, Decision, Reset
+from genkidama.protocol.session import (
+    AnotherExperiment,
+    Begin,
+    BlendReply,
+    Decision,
+    PartsDiffer,
+    Reset,
+)
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import available_cores, loop_factory, on_signals
-from genkidama.runtime.pacing import Patience, RestartPolicy
+from genkidama.runtime.pacing import Once, Patience, RestartPolicy
 from genkidama.runtime.script import begin
 from genkidama.runtime.systemd import supervised
 
@@ -145,6 +152,8 @@ class Child:
         self._stays = stay
         #: The pauses before it asks for a next run.
         self._pauses = backoff()
+        #: The reason to wait for a next run, which is told once.
+        self._waits = Once()
         self._using = 0
         self._policy = RestartPolicy(_MOST_FAILURES)
         self._patience = Patience()
@@ -266,14 +275,20 @@ class Child:
         """
         try:
             while True:
-                begun = await self._until_stopped(self._connection.begin())
+                begun, problem = None, ""
+                try:
+                    begun = await self._until_stopped(self._connection.begin())
+                except PartsDiffer as error:
+                    if not self._stays:
+                        raise
+                    problem = str(error)
                 another = begun is not None and await self._train_one()
                 if self._stopped or not (another or self._stays):
                     break
                 if another:
                     self._renew()
                 else:
-                    await self._await_next_run()
+                    await self._await_next_run(problem or self.reason)
         finally:
             self._health.close()
             self._checkpoint.close()
@@ -290,6 +305,7 @@ class Child:
                 await self._build()
                 self._policy.worked()
                 self._pauses.reset()
+                self._waits.message = ""
             over = self._connection.over
             return over is not None and over.next
         except AnotherExperiment as error:
@@ -310,9 +326,10 @@ class Child:
             if self.backend is not None:
                 await self.backend.shutdown()
 
-    async def _await_next_run(self) -> None:
+    async def _await_next_run(self, reason: str) -> None:
         """Forgets the run that is over, and gives its parent a little time to make room."""
-        log.info("waiting for the next run", child=self.name, over=self.reason)
+        if self._waits.is_new(reason):
+            log.info("waiting for the next run", child=self.name, reason=reason)
         await self._connection.close()
         self._renew()
         await self._until_stopped(asyncio.sleep(self._pauses.wait()))
@@ -349,7 +366,7 @@ class Child:
 
     async def _train(self, signature: Signature, backend: Backend) -> None:
         connection = self._connection
-        self._checkpoint.open(self.name, self._state_key(signature))
+        self._checkpoint.open(self.name, lambda: self._state_key(signature))
         resumed = self._checkpoint.restore(backend)
         entering = connection.enter(signature, self._using, backend.snapshot)
         begin = await self._until_stopped(entering)

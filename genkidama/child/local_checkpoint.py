@@ -17,6 +17,7 @@ import asyncio
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
         return None
 
 
+#: The locks of this process, which the kernel would give it twice.
+_held: set[Path] = set()
+
+
 class LocalCheckpoint:
     """A child's state in a folder; without a folder nothing is kept.
 
@@ -71,33 +76,40 @@ class LocalCheckpoint:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._path: Path | None = None
-        self._key = ""
-        #: By name of a state: the lock of this process on it.
-        self._locks: dict[str, int] = {}
+        self._key: Callable[[], str] = str
+        #: By their files: the locks of this child.
+        self._locks: dict[Path, int] = {}
         self._saving: asyncio.Future[None] | None = None
 
-    def open(self, name: str, key: str) -> None:
-        """Selects the state of this child, for a network, a run and, in a search, a trial."""
+    def open(self, name: str, key: Callable[[], str]) -> None:
+        """Selects the state of this child, for a network, a run and, in a search, a trial.
+
+        Args:
+            name: of the child.
+            key: of these three; a run's may change, as its parent may return as another one.
+        """
         self._path = None if self._folder is None else self._folder / f"{name}.safetensors"
         self._key = key
         if self._folder is not None and not self._owns(self._folder, name):
             log.warning(
-                "another child has this state, so none is kept; give this one another --state",
+                "another child uses this state, so this one keeps none; give it another --state",
                 path=str(self._path),
             )
             self._path = None
 
     def _owns(self, folder: Path, name: str) -> bool:
-        """True unless another process has the lock of this name's state."""
-        if name in self._locks:
-            return True
+        """True unless another child has the lock of this name's state."""
+        lock = folder.resolve() / f".{name}.lock"
+        if lock in self._locks or lock in _held:
+            return lock in self._locks
         with suppress(EnvironmentFailure, OSError):  # whatever it is, a save will say it
             make_folder(folder)
-            file = os.open(folder / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 # No process that is forked from this one holds this kind of lock.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._locks[name] = file
+                self._locks[lock] = file
+                _held.add(lock)
             except OSError as error:
                 os.close(file)
                 return error.errno not in (errno.EACCES, errno.EAGAIN)
@@ -105,7 +117,7 @@ class LocalCheckpoint:
 
     def restore(self, backend: Backend) -> bool:
         """Restores the backend from the saved state, if there is one; whether there was."""
-        arrays = None if self._path is None else load_state(self._path, self._key)
+        arrays = None if self._path is None else load_state(self._path, self._key())
         if arrays is None:
             return False
         backend.restore(arrays)
@@ -114,7 +126,9 @@ class LocalCheckpoint:
     def close(self) -> None:
         """Leaves the state to others."""
         while self._locks:
-            os.close(self._locks.popitem()[1])
+            lock, file = self._locks.popitem()
+            _held.discard(lock)
+            os.close(file)
 
     async def keep(self, backend: Backend) -> None:
         """Saves every minute."""
@@ -129,7 +143,7 @@ class LocalCheckpoint:
             return
         if self._saving is not None:
             await asyncio.wait((self._saving,))
-        writing = asyncio.to_thread(_write, self._path, self._key, backend.state())
+        writing = asyncio.to_thread(_write, self._path, self._key(), backend.state())
         self._saving = asyncio.ensure_future(writing)
         await asyncio.shield(self._saving)
 

@@ -128,18 +128,26 @@ def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
+def _over(defaults: dict[str, dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The settings, with those defaults that their algorithm has; None if a section is no table."""
+    result = dict(settings)
+    for name, table in defaults.items():
+        given = settings.get(name, {})
+        if not isinstance(given, dict):
+            return None
+        kind = given.get("name", "ppo") if name == "algorithm" else "ppo"
+        result[name] = {**applicable_settings(table, kind), **given}
+    return result
+
+
 def with_chunk(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings with the defaults of `child.exchange = "chunk"`, if that is set."""
     child = settings.get("child")
     if not isinstance(child, dict) or child.get("exchange") != "chunk":
         return settings
-    result = dict(settings)
-    for name, defaults in _CHUNK.items():
-        given = settings.get(name, {})
-        if not isinstance(given, dict):
-            return settings
-        kind = given.get("name", "ppo") if name == "algorithm" else "ppo"
-        result[name] = {**applicable_settings(defaults, kind), **given}
+    result = _over(_CHUNK, settings)
+    if result is None:
+        return settings
     lanes = result["environment"]["lanes"]
     if isinstance(lanes, int):
         result["algorithm"].setdefault("batch_size", LANE_STEPS * lanes)
@@ -162,14 +170,13 @@ def with_sac(settings: dict[str, Any]) -> dict[str, Any]:
     algorithm = settings.get("algorithm")
     if not isinstance(algorithm, dict) or algorithm.get("name") != "sac":
         return settings
-    result = dict(settings)
-    for name, defaults in _SAC.items():
-        given = settings.get(name, {})
-        if not isinstance(given, dict):
-            return settings
-        if name != "replay" or name in names("sections"):
-            result[name] = {**defaults, **given}
-    return result
+    return (
+        _over(
+            {key: _SAC[key] for key in _SAC if key != "replay" or key in names("sections")},
+            settings,
+        )
+        or settings
+    )
 
 
 def let_follow(settings: dict[str, Any], before: Any, changes: dict[str, Any]) -> None:

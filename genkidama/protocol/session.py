@@ -51,7 +51,7 @@ from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.config.parent_address import parse_url
 from genkidama.config.sections import Kind
-from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.protocol.delta import ENCODINGS, ChildDelta, check_weights
 from genkidama.protocol.messages import (
     LARGEST_RETURN,
@@ -174,6 +174,10 @@ class RequestRefused(GenkidamaError):
 
 class AnotherExperiment(GenkidamaError):
     """The parent runs another experiment than that from which this child was built."""
+
+
+class PartsDiffer(ConfigurationError):
+    """The shards of a parent run different experiments, perhaps only for a moment."""
 
 
 # Bookkeeping.
@@ -486,7 +490,7 @@ class Session:
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
         if self.trial is not None and welcome.run != before:
-            return self._end(f"{self.parent} now runs another search", next=True)
+            return self._end(f"{self.parent} has another run now", next=True)
         if welcome.trial != self.trial or welcome.wait:
             return self._end("another child trains it now", next=True)
         assert self.experiment is not None

@@ -373,7 +373,6 @@ async def test_a_child_that_stays_takes_part_in_the_next_run_at_the_address(tmp_
                 child = child_of(parent, state=tmp_path / "state", stay=True)
                 serving = asyncio.create_task(child.serve())
             await eventually(lambda parent=parent: parent.server.stop)
-            # It asks again, and this parent still says that its run is over.
             await eventually(lambda parent=parent: not parent.server.connected)
             learned.append(parent.server.trial.vector)
         assert [each["child"] for each in history(tmp_path / f"{number}", "exchange")] == ["pi"] * 2
@@ -560,6 +559,18 @@ class Chunks(ConstantBackend):
 
     def take_work(self) -> Work:
         return Work(1, [], {"loss": 1.0})
+
+
+async def test_a_backend_without_pulls_exchanges_chunks(tmp_path: Path) -> None:
+    chunks = constant(
+        algorithm={"batch_size": 32},
+        child={"exchange": "chunk", "exchange_seconds": 0.01},
+    )
+    async with (
+        running(chunks, tmp_path) as parent,
+        Serving(child_of(parent)) as serving,
+    ):
+        await serving.exchanged(2)
 
 
 @pytest.mark.parametrize(("usual", "learned"), [(None, 0), (0.001, 0), (0.2, 4)])

@@ -100,14 +100,14 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 async def test_each_name_and_each_key_has_a_state_of_its_own(tmp_path: Path) -> None:
     own = LocalCheckpoint(tmp_path)
-    own.open("pi", "network")
+    own.open("pi", lambda: "network")
     assert not own.restore(backend(1.0))
     await own.save(backend(2.0))
     fresh = backend(1.0)
     assert own.restore(fresh)
     assert fresh.weights.tolist() == [2.0] * 4
     for name, key in (("pi", "network/run/7"), ("pi-2", "network")):
-        own.open(name, key)
+        own.open(name, lambda key=key: key)
         assert not own.restore(backend(1.0))
 
 
@@ -128,23 +128,30 @@ async def test_a_state_belongs_to_one_process_at_a_time(tmp_path: Path) -> None:
         other.stdout.readline()
         own = LocalCheckpoint(tmp_path)
         with capture_logs() as said:
-            own.open("pi", "key")
+            own.open("pi", lambda: "key")
         assert said[0]["path"] == str(tmp_path / "pi.safetensors")
-        assert "another child has this state, so none is kept" in said[0]["event"]
+        assert "another child uses this state, so this one keeps none" in said[0]["event"]
         await own.save(backend(2.0))
-        own.open("pi-2", "key")
+        own.open("pi-2", lambda: "key")
         await own.save(backend(2.0))
         assert sorted(os.listdir(tmp_path)) == [".pi-2.lock", ".pi.lock", "pi-2.safetensors"]
         other.stdin.close()
-    own.open("pi", "key")
+    own.open("pi", lambda: "key")
     await own.save(backend(2.0))
     assert (tmp_path / "pi.safetensors").exists()
+    second = LocalCheckpoint(tmp_path)  # of the same process
+    second.open("pi", lambda: "key")
+    assert not second.restore(backend(1.0))
+    second.close()
     own.close()
+    second.open("pi", lambda: "key")
+    assert second.restore(backend(1.0))
+    second.close()
 
 
 async def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     own = LocalCheckpoint(None)
-    own.open("pi", "network")
+    own.open("pi", lambda: "network")
     await own.save(backend(2.0))
     await own.keep(backend(2.0))
     assert not own.restore(backend(1.0))
@@ -153,7 +160,7 @@ async def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
 async def test_it_is_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_checkpoint, "_EVERY_SECONDS", 0.01)
     own = LocalCheckpoint(tmp_path)
-    own.open("pi", "key")
+    own.open("pi", lambda: "key")
     learning = backend(2.0)
     task = asyncio.create_task(own.keep(learning))
 
@@ -185,7 +192,7 @@ async def test_a_save_that_is_cut_off_ends_before_the_next_begins(
 
     monkeypatch.setattr(local_checkpoint, "save_state", save)
     own = LocalCheckpoint(tmp_path)
-    own.open("pi", "key")
+    own.open("pi", lambda: "key")
     first = asyncio.create_task(own.save(backend(2.0)))
     await eventually(writing.is_set)
     first.cancel()

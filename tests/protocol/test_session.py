@@ -206,9 +206,9 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
         ),
         (None, welcome(trial=8), Over("another child trains it now", next=True)),
         # Its trial has that number in another search, of which it must begin one anew.
-        (7, welcome(trial=7, run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
-        (7, welcome(trial=8, run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
-        (7, welcome(run="run-2"), Over(f"{PARENT} now runs another search", next=True)),
+        (7, welcome(trial=7, run="run-2"), Over(f"{PARENT} has another run now", next=True)),
+        (7, welcome(trial=8, run="run-2"), Over(f"{PARENT} has another run now", next=True)),
+        (7, welcome(run="run-2"), Over(f"{PARENT} has another run now", next=True)),
         # A parent that has lost its directory takes the weights of a plain run.
         (None, welcome(run="run-2"), JOIN),
     ],

@@ -24,13 +24,13 @@ from genkidama.child.parent_connection import ParentConnection, ReplyHandler
 from genkidama.child.transport import FAILURES, fingerprints
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import flat
-from genkidama.errors import ConfigurationError
 from genkidama.protocol.session import (
     Begin,
     BlendReply,
     Decision,
     LeftOut,
     Over,
+    PartsDiffer,
     RequestRefused,
     Reset,
     Session,
@@ -119,7 +119,7 @@ class ShardedConnection:
         for shard in others:
             theirs = shard.session.experiment
             if theirs is not None and (difference := _difference(decision.experiment, theirs)):
-                raise ConfigurationError(
+                raise PartsDiffer(
                     f"{self.session.parent} and {shard.address} run different experiments "
                     f"({difference}); start all parts with the same one"
                 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from genkidama.child import transport
 from genkidama.child.child import Child
@@ -337,6 +338,23 @@ async def test_a_child_that_stays_takes_part_in_the_next_run_of_all_parts(tmp_pa
         child.stop()
         await task
     assert written(tmp_path / "b").vector.tolist() == written(tmp_path / "a").vector.tolist()
+
+
+async def test_a_child_that_stays_waits_until_all_parts_have_the_new_experiment(
+    tmp_path: Path,
+) -> None:
+    old, new = uneven(), uneven(parent={"alpha": 0.75}, stop={"updates": 2})
+    async with running(new, tmp_path / "new", part=Shard(1, 2)) as first:
+        async with running(old, tmp_path / "old", part=Shard(2, 2)) as late:
+            listen = "{}:{}".format(*late.address)
+            child = child_of([first, late], stay=True)
+            with capture_logs() as said:
+                task = asyncio.create_task(child.serve())
+                await eventually(lambda: "run different experiments (parent.alpha" in str(said))
+        async with running(new, tmp_path / "new", listen, part=Shard(2, 2)):
+            await eventually(lambda: first.server.stop)
+            child.stop()
+            await task
 
 
 async def test_parts_of_two_networks_refuse_the_child_and_are_named(tmp_path: Path) -> None:

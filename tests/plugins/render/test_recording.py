@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -219,6 +220,23 @@ def test_a_file_of_something_else_gets_no_starts(
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert Path("human.json").read_text() == content
+
+
+def test_a_start_that_could_not_be_written_is_written_once(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really, tries = module.write_atomically, []
+
+    def write(path: Path, content: bytes) -> None:
+        tries.append(path)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(path, content)
+
+    monkeypatch.setattr(module, "write_atomically", write)
+    with pytest.raises(EnvironmentFailure, match=r"human.json: .*No space left"):
+        play("mine.toml", record="human.json", controller="mine:Counting")
+    assert len(json.loads(Path("human.json").read_text())) == 1
 
 
 def test_a_long_episode_is_written_in_blocks(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
