@@ -381,6 +381,11 @@ def dear_steps() -> Iterator[tuple[str, str]]:
             solved = [run for run in runs if run["solved"]]
             cells = _medians(solved, "steps", "before", "seconds")
             yield page, f"| {task} | {names[by]} | {len(solved)} of {len(runs)} | {cells} |"
+    for words in ("needs {:,.0f} steps before", "and SBX's SAC {:,.0f}"):
+        by = "sbx" if "SBX" in words else "genkidama"
+        before = median(of("dear-steps", "before", what="robots-1", by=by))
+        yield README, words.format(before)
+        yield SUMMARY, words.format(before)
     for task, by in product(("hopper", "cheetah"), names):
         if runs := [row for row in rows if row["what"] == task and row["by"] == by]:
             cells = _medians(runs, "played", "seconds", "cpu_seconds")
