@@ -62,6 +62,8 @@ _SHOWN = (
     "learner",
     "stop",
 )
+#: Settings of the parent's machine.
+_MACHINE = ("start", "listen", "tokens_file", "certificate_file", "key_file")
 _NOT_SHOWN = {("environment", "id"), ("algorithm", "name"), ("child", "beta"), ("replay", "url")}
 
 
@@ -313,6 +315,20 @@ class Experiment(Section, frozen=True):
         if "child.adapt" not in changes:
             let_follow(settings, self, changes)
         return type(self).from_dict(settings, source=source)
+
+    def published(self) -> Self:
+        """The experiment as strangers may have it: without children's names, and without paths,
+        addresses and passwords of the settings that have some."""
+        defaults = ParentSettings()
+        changes = {f"parent.{key}": getattr(defaults, key) for key in _MACHINE}
+        if self.shares_replay:
+            changes["replay.url"] = "embedded"
+        if self.algorithm.demonstrations:
+            changes["algorithm.demonstrations"] = []
+        if (search := self.section("search")) is not None and search.storage:
+            changes["search.storage"] = ""
+        plain = msgspec.structs.replace(self, children=())
+        return plain.with_settings(changes, "what is published")
 
     def for_child(self, name: str) -> Self:
         """The experiment as the child of this name has it: with its settings of `children`."""

@@ -14,11 +14,13 @@ from genkidama.config.examples import example, examples
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import (
     Algorithm,
+    ChildOverride,
     ChildSettings,
     Environment,
     Network,
     ParentSettings,
     Stop,
+    flat,
 )
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
@@ -786,6 +788,39 @@ def test_a_child_has_the_settings_of_the_entries_with_its_name() -> None:
     assert plain.for_child("pi-2") == plain and "children" not in plain.to_dict()
     text = experiment.to_toml()
     assert Experiment.from_dict(tomllib.loads(text)) == experiment
+
+
+def test_what_is_published_has_no_secret_and_nothing_else_is_changed() -> None:
+    changes: dict[str, Any] = {
+        "algorithm.name": "dqn",
+        "algorithm.demonstrations": ["/home/ada/secret.steps"],
+        "algorithm.gamma": 0.9,
+        "child.roles": ["act", "learn"],
+        "parent.listen": "secret.example:8765",
+        "parent.tokens_file": "/home/ada/secret",
+        "replay.url": "redis://:secret@10.0.0.7:6379",
+    }
+    plain = Experiment().with_settings(changes)
+    entry = ChildOverride(name="secret-1", settings={"child.hang_seconds": 7})
+    published = msgspec.structs.replace(plain, children=(entry,)).published()
+    assert "secret" not in published.to_toml() and "home" not in published.to_toml()
+    hidden = {"algorithm.demonstrations", "parent.listen", "parent.tokens_file", "replay.url"}
+    assert {
+        key
+        for key, value in flat(published.to_dict()).items()
+        if value != flat(plain.to_dict())[key]
+    } == hidden
+    assert published.shares_replay
+    search = Experiment.from_dict(
+        {
+            "search": {
+                "storage": "postgresql://secret@db",
+                "phase_steps": 1000,
+                "space": {"algorithm": {"gamma": [0.9, 0.99]}},
+            }
+        }
+    )
+    assert "secret" not in search.published().to_toml()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Laws of this file:
 - A repository holds a run directory with one checkpoint, so whatever reads runs reads it.
 - Only safetensors, TOML, JSON, the card and a film are sent, and only the first three are fetched.
-- No name or address of the user's machines is sent.
+- No name, address, path or password of the user's machines is sent (`Experiment.published`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import msgspec
 from genkidama._version import __version__, pip_install
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import ParentSettings
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.runs.checkpoint import save
 from genkidama.runs.run import EXPERIMENT, Run, weights_of
@@ -32,9 +31,6 @@ _EVALUATION = "evaluation.json"
 _FILM = "replay.mp4"  # the Hub's pages show a film of this name
 
 _NAME = re.compile(r"[\w][\w.-]*/[\w.-]+")
-
-#: Settings of the parent's machine.
-_MACHINE = ("start", "listen", "tokens_file", "certificate_file", "key_file")
 
 
 def share(
@@ -100,12 +96,14 @@ def _write(run: Run, repository: str, folder: Path, film: bool, say: Callable[[s
     """Writes the files of the repository."""
     weights = weights_of(run)
     checkpoint, own = weights.checkpoint, weights.run or run
-    defaults = ParentSettings()
-    machine = {f"parent.{key}": getattr(defaults, key) for key in _MACHINE}
-    experiment: Experiment = own.experiment.with_settings(machine)
+    experiment = own.experiment.published()
     (folder / EXPERIMENT).write_text(experiment.to_toml(), encoding="utf-8")
     snapshot = msgspec.structs.replace(
-        checkpoint.snapshot, children={}, sessions={}, experiment=experiment.to_dict()
+        checkpoint.snapshot,
+        children={},
+        sessions={},
+        excluded=[],
+        experiment=experiment.to_dict(),
     )
     (folder / _WEIGHTS).parent.mkdir()
     save(folder / _WEIGHTS, checkpoint.signature, checkpoint.vector, snapshot)

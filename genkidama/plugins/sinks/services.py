@@ -49,9 +49,10 @@ class RunInfo:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """All settings."""
+        """All settings, but for what strangers may not see: `Experiment.published`."""
         prepared = self.run.path / SETTINGS
-        return Experiment.load(prepared) if prepared.is_file() else self.run.experiment
+        own = Experiment.load(prepared) if prepared.is_file() else self.run.experiment
+        return own.published()
 
     @property
     def settings(self) -> dict[str, Any]:
