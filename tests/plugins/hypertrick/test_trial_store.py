@@ -228,6 +228,13 @@ async def test_a_resumed_search_shows_the_trials_of_before(tmp_path: Path) -> No
     resumed.take([*after.notes.recalled, after.resumed])
     assert rows(resumed) == rows(told)
     assert (rows(told)["count"], rows(told)["states"]) == (2, {"finished": 1, "running": 1})
+    after.sequence = before.sequence
+    assert await after.enter() == 1
+    after.now += 10.0
+    after.push(1, 8.0)
+    resumed.take(after.server.take_events())
+    *_, phase = rows(resumed)["trials"][1]["phases"]
+    assert phase == {"node": "a", "from": 30.0, "to": 40.0, "score": 8.0}  # its clock goes on
     await after.keeper.finish(after.now)
 
 
