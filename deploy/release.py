@@ -96,14 +96,14 @@ def tag(version: str) -> None:
         raise SystemExit("there are changes; commit them first: git status")
     if f"v{version}" in git("tag").decode().split():
         raise SystemExit(f"v{version}: this tag exists; choose the next version")
+    path = ROOT / "CHANGELOG.md"
+    heading = f"## {version} ({time.strftime('%Y-%m-%d')})"
+    changelog = path.read_text("utf-8").replace("## Unreleased", heading, 1)
+    told = notes(changelog, version)  # before anything is written
+    path.write_text(changelog, "utf-8")
     for name, pattern in VERSIONS.items():
         text = (ROOT / name).read_text("utf-8")
         (ROOT / name).write_text(re.sub(pattern, rf"\g<1>{version}\g<2>", text), "utf-8")
-    path = ROOT / "CHANGELOG.md"
-    heading = f"## {version} ({time.strftime('%Y-%m-%d')})"
-    text = path.read_text("utf-8").replace("## Unreleased", heading, 1)
-    path.write_text(text, "utf-8")
-    told = notes(text, version)
     git("commit", "--quiet", "--all", "--message", f"Version {version}")
     git("tag", "--annotate", "--cleanup=whitespace", f"v{version}", "--message",
         f"Genkidama {version}\n\n{told}")  # fmt: skip

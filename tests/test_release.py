@@ -129,6 +129,9 @@ def test_one_command_makes_version_notes_and_tag(repository: Path) -> None:
     again = released(repository, "tag", "9.9.9")
     assert again.stderr == "v9.9.9: this tag exists; choose the next version\n"
     assert released(repository, "tag", "9.9").stderr == "9.9: expected a version as 0.2.0\n"
+    nothing = released(repository, "tag", "9.9.10").stderr
+    assert nothing == "CHANGELOG.md: has no section ## 9.9.10; write one\n"
+    assert not run("git", "status", "--porcelain", cwd=repository)
 
 
 def test_a_release_has_whole_addresses_if_the_repository_is_known(repository: Path) -> None:

@@ -101,6 +101,9 @@ class Journal(Protocol):
     def note(self, event: Event) -> None:
         """Adds an event, at the present time."""
 
+    def recall(self, events: Sequence[Event]) -> None:
+        """Adds events of a run that is resumed to its status. The history has them."""
+
     async def secure(self) -> None:
         """Returns when all events so far would survive a power cut, or cannot be written."""
 

@@ -13,6 +13,7 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,6 +84,10 @@ class RunWriter:
         if isinstance(event, CheckpointWritten):
             self._problem.message = ""  # if it returns, it is news
         self._take_events(event)
+
+    def recall(self, events: Sequence[Event]) -> None:
+        """See `Journal`."""
+        self._host.status.take(events)
 
     def complain(self, problem: str) -> None:
         """See `Journal`. The history has it, too, if it is unlike the last one."""

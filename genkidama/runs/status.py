@@ -456,7 +456,7 @@ class RunStatus:
     def _join(self, event: Joined) -> None:
         name = event.child
         self._joined = True
-        if self.search is None and self._began is None:
+        if self._began is None and (self.search is None or event.trial is not UNSET):
             self._began = event.time
         before = self.children.pop(name, None)
         self._watts.pop(name, None)

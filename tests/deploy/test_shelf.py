@@ -508,6 +508,8 @@ def test_an_upgrade_that_fails_goes_back_and_stops(shelf: Shelf) -> None:
     module.write_text(
         module.read_text().replace("def main(", "raise SystemExit('broken')\n\n\ndef main(", 1)
     )
+    with (broken / "child/child.toml").open("a") as settings:  # what the old version refuses
+        settings.write("unknown = 1  # new\n")
     (broken / "deploy/ansible/roles/settled/tasks/main.yml").write_text(
         (broken / "deploy/ansible/roles/settled/tasks/main.yml")
         .read_text()

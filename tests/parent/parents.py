@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Notes:
         self.time = 0.0
         self.events: list[Event] = []
         self.problems: list[str] = []
+        self.recalled: Sequence[Event] = ()
 
     def now(self) -> float:
         return self.time
@@ -35,6 +37,9 @@ class Notes:
 
     async def secure(self) -> None:
         pass
+
+    def recall(self, events: Sequence[Event]) -> None:
+        self.recalled = events
 
     def complain(self, problem: str) -> None:
         self.problems.append(problem)

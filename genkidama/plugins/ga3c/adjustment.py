@@ -53,8 +53,8 @@ class Measurement(NamedTuple):
 def neighbours(setting: Setting, most: Setting) -> list[Setting]:
     """All settings that differ from this one by −1, 0 or +1 step in each number, within [1, most].
 
-    A step of N_P and N_T is 1. A step of N_A is a quarter of N_A, at least 1. That is not as
-    documented, but one agent of 32 changes the rate by less than any noise.
+    A step of N_P and N_T is 1. A step of N_A is a quarter of N_A, at least 1, unlike the paper's:
+    one agent of 32 changes the rate by less than any noise.
     """
     steps = (1, 1, max(1, setting.agents // 4))
     numbers = [
@@ -76,7 +76,7 @@ class Adjustment:
         self.setting = start
         #: The setting without any proposal.
         self.accepted = start
-        #: All windows that have ended, in their order: the document's figure, as data.
+        #: All windows that have ended, in their order: the paper's figure, as data.
         self.trace: list[Measurement] = []
         # Rates in force; NaN before there is one.
         self._accepted_rate = self._proposed_rate = math.nan

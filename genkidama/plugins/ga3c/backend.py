@@ -62,6 +62,9 @@ _AGENTS_PER_CORE = 8
 #: An engine may do nothing for this many times as long as an agent.
 _ENGINE_PATIENCE = 2.0
 
+#: Between two attempts to start an engine.
+_RETRY_SECONDS = 1.0
+
 #: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
 #: a change has stirred up settles.
 _SETTLING = 0.25
@@ -217,7 +220,12 @@ class GA3C(PooledBackend):
     async def _start_again(self) -> None:
         """Starts another engine, with the weights and the work that are in the shared memory."""
         slots = self.slots
-        engine = self._engine = self._launch()
+        try:
+            engine = self._engine = self._launch()
+        except OSError as error:  # of memory or of processes there are none left at present
+            await asyncio.sleep(_RETRY_SECONDS)
+            self.engine_lost(f"it cannot be started: {error.strerror or error}", False)
+            return
         try:
             await engine.build(self.experiment, self._spaces)
         except EnvironmentFailure:

@@ -54,12 +54,12 @@ from genkidama.plugins.hypertrick.rule import (
 
 
 def bracket_sizes(
-    phases: int, factor: int, least: int = 1, printed: bool = False
+    phases: int, factor: int, least: int = 1, as_in_tables: bool = False
 ) -> tuple[int, ...]:
     """Trials that Hyperband begins in each bracket, from s_max down to 0.
 
     Its algorithm 1 says ⌈(s_max+1)/(s+1)·η^s⌉: 27, 12, 6 and 4 for 27 phases and η = 3. The tables
-    of both papers are `printed` by ⌊(s_max+1)/(s+1)⌋·η^s: 27, 9, 6 and 4.
+    of both papers have, `as_in_tables`, ⌊(s_max+1)/(s+1)⌋·η^s: 27, 9, 6 and 4.
     """
     check_natural("phases", phases)
     check_natural("factor", factor, least=2)
@@ -67,7 +67,7 @@ def bracket_sizes(
     highest = 0
     while least * factor ** (highest + 1) <= phases:
         highest += 1
-    if printed:
+    if as_in_tables:
         return tuple((highest + 1) // (s + 1) * factor**s for s in range(highest, -1, -1))
     return tuple(-((highest + 1) * factor**s // -(s + 1)) for s in range(highest, -1, -1))
 
@@ -91,7 +91,7 @@ class SynchronousHalving(SearchRule):
         restart: bool = False,
     ) -> None:
         super().__init__(workers, phases)
-        sizes = bracket_sizes(phases, factor, least, printed=True)
+        sizes = bracket_sizes(phases, factor, least, as_in_tables=True)
         self.factor = factor
         #: By bracket, the end of its trials in a turn.
         self._ends = tuple(accumulate(sizes)) if brackets else (sys.maxsize,)

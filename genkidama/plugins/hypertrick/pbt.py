@@ -96,4 +96,4 @@ def _perturb(dimension: Dimension, value: Any, chance: Random) -> Any:
         steps = round((moved - low) / step)
         steps = before + sign if steps == before else steps
         moved = low + step * min(max(steps, 0), math.floor((high - low) / step + ROUNDING))
-    return type(low)(min(max(moved, low), high))
+    return (int if dimension.whole else float)(min(max(moved, low), high))

@@ -66,13 +66,16 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
     url = storage_url(settings.storage, run.path)
     folder = None if figures is None else Path(figures)
     allow = allowing(modules(experiment.to_dict()))
-    return report(url, run.path.absolute().name, folder, str(run.path), allow)
+    only = not settings.storage
+    return report(url, run.path.absolute().name, folder, str(run.path), allow, only)
 
 
-def report(url: str, name: str, folder: Path | None, directory: str, allow: str = "") -> str:
-    """The report on the study `name` in the storage at `url`. Its commands name the search's run
+def report(
+    url: str, name: str, folder: Path | None, directory: str, allow: str = "", only: bool = False
+) -> str:
+    """The report on the study that `open_study` finds. Its commands name the search's run
     directory, with `allow`, their options `--allow`."""
-    snapshot = read(open_study(url, name))
+    snapshot = read(open_study(url, name, only))
     shares = importances(snapshot)
     parts = [text(snapshot, directory, shares, allow)]
     if folder is not None:

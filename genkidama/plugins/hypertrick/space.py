@@ -55,13 +55,8 @@ class Dimension(
 
     def label(self, value: Any) -> Any:
         """A study's name for a value: the inverse of `value`."""
-        place = self.place(value)
-        return value if place is None else self.labels[place]
-
-    def place(self, value: Any) -> int | None:
-        """The index of this value among the choices; None if it is none of them."""
         choices = self.choices or []
-        return choices.index(value) if value in choices else None
+        return self.labels[choices.index(value)] if value in choices else value
 
     @property
     def extremes(self) -> list[Any]:

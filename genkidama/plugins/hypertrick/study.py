@@ -50,7 +50,7 @@ from genkidama.runtime.import_strings import is_import_string, load_object
 
 try:
     import optuna
-    from sqlalchemy.engine import make_url
+    from sqlalchemy.engine import URL, make_url
     from sqlalchemy.event import listen
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 except ImportError as error:
@@ -66,7 +66,7 @@ _POSTGRESQL = f"for PostgreSQL: {pip_install('postgresql')}"
 
 def storage_url(storage: str, out: Path) -> str:
     """The study's storage: as the experiment says, or a SQLite file in the run's directory."""
-    return storage or f"sqlite:///{out.absolute() / STUDY}"
+    return storage or URL.create("sqlite", database=f"{out.absolute() / STUDY}").render_as_string()
 
 
 def _without_password(url: str) -> str:
@@ -114,14 +114,21 @@ def _speed_up(storage: optuna.storages.RDBStorage) -> None:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
 
 
-def open_study(url: str, name: str) -> optuna.Study:
-    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it."""
-    file = url.removeprefix("sqlite:///")
-    if file != url and not Path(file).exists():  # opening it would make an empty one
-        raise ConfigurationError(f"study {name!r}: there is no file {file}; has the search begun?")
+def open_study(url: str, name: str, only: bool = False) -> optuna.Study:
+    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it.
+
+    With `only` it is the only one there that has begun, if there is one: its run's directory may
+    have been renamed.
+    """
     shown = _without_password(url)
     try:
-        return optuna.load_study(study_name=name, storage=url)
+        file = make_url(url).database if url.startswith("sqlite") else None
+        if file and not Path(file).exists():  # opening it would make an empty one
+            raise ConfigurationError(
+                f"study {name!r}: there is no file {file}; has the search begun?"
+            )
+        begun = _begun(url) if only else []
+        return optuna.load_study(study_name=begun[0] if len(begun) == 1 else name, storage=url)
     except KeyError:
         names = ", ".join(optuna.get_all_study_names(url)) or "none"
         raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {names}") from None
@@ -133,6 +140,12 @@ def open_study(url: str, name: str) -> optuna.Study:
         raise EnvironmentFailure(
             f"study {name!r} in {shown}: cannot be read: {str(error).splitlines()[0]}"
         ) from None
+
+
+def _begun(storage: str | optuna.storages.BaseStorage) -> list[str]:
+    """The names of its studies with trials."""
+    summaries = optuna.get_all_study_summaries(storage)
+    return [summary.study_name for summary in summaries if summary.n_trials]
 
 
 def _unreachable(url: str, error: Exception) -> EnvironmentFailure:
@@ -155,8 +168,8 @@ def _first_line(error: BaseException) -> str:
 class Study:
     """The study of one search. All methods may block; `sample` and `write` have a thread for that.
 
-    Its name is that of the run's directory, `out`. A study that exists although the run does not
-    (`resumes`) is another one's, and is refused.
+    Its name is that of the run's directory, `out`, when it began. A study that exists although the
+    run does not (`resumes`) is another one's, and is refused.
     """
 
     def __init__(self, experiment: Experiment, out: Path, resumes: bool) -> None:
@@ -179,8 +192,9 @@ class Study:
         self._database = _open_database(self.url)
         self._storage = optuna.storages.get_storage(self._database)
         try:
-            summaries = optuna.get_all_study_summaries(self._storage)
-            begun = [summary.study_name for summary in summaries if summary.n_trials]
+            begun = _begun(self._storage)
+            if not experiment.search.storage and len(begun) == 1:
+                (self.name,) = begun
             if self.name in begun and not resumes:
                 raise ConfigurationError(
                     f"search.storage = {self.shown!r}: holds a study {self.name!r} of another run; "
@@ -297,7 +311,10 @@ class Study:
             )
         if before is not None:
             theirs, ours = _settings(before, f"study {self.name!r}"), self._settings
-            for key in ("space", "phases", "phase_steps", "phase_episodes", "phase_seconds"):
+            keys = ["space", "phases", "phase_steps", "phase_episodes", "phase_seconds"]
+            if theirs.waits or ours.waits:  # a trial may be paused at a rung that is none any more
+                keys += ["method", "reduction_factor", "least_phases", "restart"]
+            for key in keys:
                 if (old := _plain(theirs, key)) != (new := _plain(ours, key)):
                     raise ConfigurationError(
                         f"the study {self.name!r} in {self.shown!r} belongs to another search: "
@@ -359,6 +376,8 @@ def _settings(attributes: Any, source: str) -> SearchSettings:
 
 
 def _plain(settings: SearchSettings, key: str) -> Any:
+    if key == "reduction_factor":
+        return settings.eta
     return msgspec.to_builtins(
         parse_space(settings.space) if key == "space" else getattr(settings, key)
     )

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import msgspec
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent.checkpointer import RETRY_SECONDS
 from genkidama.parent.extensions import Journal, RunStore
+from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import Signature, Vector
@@ -33,7 +36,14 @@ from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runs.warm_start import warm_start
 from genkidama.runtime.files import write_atomically
 from genkidama.server.child_record import restore_children
-from genkidama.server.events import Resumed, Started
+from genkidama.server.events import (
+    Event,
+    PhaseReported,
+    Resumed,
+    Started,
+    TrialAssigned,
+    TrialEnded,
+)
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.registry import check_parts
 from genkidama.server.trial import Snapshot, Trials
@@ -84,7 +94,7 @@ class TrialStore(RunStore):
             self._best[each.number] = max(metrics, default=-math.inf)
             if not trial.ended:
                 checkpoint = self._folder(each.number).latest(self._journal.complain)
-                if checkpoint is not None and not _has(checkpoint.snapshot, each.params):
+                if checkpoint is not None and not _has(checkpoint.snapshot, trial):
                     self._rename(each.number, "was trained with other settings than the study's")
                 elif checkpoint is None and not each.phases:
                     self._begin(each.number, self._start_of(each.params))
@@ -93,6 +103,7 @@ class TrialStore(RunStore):
                     trial.seconds = checkpoint.snapshot.seconds
                     self._saved[each.number] = trial.version
                     self._server.children.update(restore_children(checkpoint.snapshot))
+        self._journal.recall(_events(search.trials.values(), now))
         search.restored(now)
         if not search.trials:
             found = warm_start(search.plain)
@@ -308,12 +319,51 @@ class TrialStore(RunStore):
             self._sampling = None
 
 
-def _has(snapshot: Snapshot, params: dict[str, Any]) -> bool:
-    """True if a checkpoint was written with these settings."""
-    for key, value in params.items():
-        setting: Any = snapshot.experiment
-        for word in key.split("."):
-            setting = setting.get(word) if isinstance(setting, dict) else None
-        if setting != value:
-            return False
-    return True
+def _events(trials: Collection[SearchTrial], now: float) -> list[Event]:
+    """The reports of a search as events, by the clock of a parent that resumes it now."""
+    began = now - max((record.end for trial in trials for record in trial.phases), default=0.0)
+    events: list[Event] = []
+    for trial in trials:
+        end: tuple[str, float] | None = None
+        for record in trial.phases:
+            if end != (record.node, record.start):
+                if end is not None:  # it had no node meanwhile
+                    events[-1] = msgspec.structs.replace(events[-1], verdict=Verdict.PAUSE)
+                events.append(
+                    TrialAssigned(
+                        time=began + record.start,
+                        trial=trial.index,
+                        child=record.node,
+                        phase=record.phase,
+                        params=trial.params,
+                    )
+                )
+            end = record.node, record.end
+            events.append(
+                PhaseReported(
+                    time=began + record.end, trial=trial.index, **msgspec.structs.asdict(record)
+                )
+            )
+        if trial.ended and trial.phases:
+            time = events[-1].time
+            events.append(
+                TrialEnded(time=time, trial=trial.index, state=trial.state, reason=trial.stop)
+            )
+    return sorted(events, key=lambda event: event.time)
+
+
+def _has(snapshot: Snapshot, trial: SearchTrial) -> bool:
+    """True if a checkpoint was written with the trial's settings."""
+    # Each may have or lack what has its default.
+    theirs, ours = (
+        Experiment.from_dict(each, f"the checkpoint of trial {trial.number}").to_dict()
+        for each in (snapshot.experiment, trial.experiment)
+    )
+    return all(_setting(theirs, key) == _setting(ours, key) for key in trial.params)
+
+
+def _setting(settings: Any, key: str) -> Any:
+    """The setting of a dotted key; None if it is absent."""
+    for word in key.split("."):
+        settings = settings.get(word) if isinstance(settings, dict) else None
+    return settings

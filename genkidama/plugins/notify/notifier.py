@@ -67,8 +67,8 @@ class Notices:
         self._quiet: dict[str, float] = {}
 
     def take(self, events: Sequence[Event], pushes: Mapping[str, int], now: float) -> list[Notice]:
-        """The notices that follow from new events, the oldest first. `pushes`: of each child that
-        has not said goodbye, how many it has made so far."""
+        """The notices that follow from new events, the oldest first. `pushes`: of each child from
+        which one is expected, how many it has made so far."""
         found = [notice for event in events for notice in self._of(event, pushes)]
         if self._best_due <= now and self._best > self._told:
             self._told, self._best_due = self._best, now + BEST_SECONDS
@@ -117,7 +117,7 @@ class Notices:
         found = []
         for child, (count, time) in list(self._heard.items()):
             pushed = pushes.get(child)
-            if pushed is None:  # it has said goodbye
+            if pushed is None:  # it has said goodbye, or has nothing to train
                 del self._heard[child]
                 self._silent.discard(child)
             elif pushed != count:
@@ -165,8 +165,13 @@ class _Notifier(Observer):
         self._notices = Notices(parent.experiment, self._line)
 
     def take(self, events: Sequence[Event]) -> None:
-        children = self._parent.server.children
-        pushes = {name: each.exchanges for name, each in children.items() if not each.parted}
+        server = self._parent.server
+        pushes = {
+            name: each.exchanges
+            for name, each in server.children.items()
+            # A node of a search may have no trial.
+            if not each.parted and not (each.connected and server.idle(name))
+        }
         for notice in self._notices.take(events, pushes, self._parent.now()):
             for poster in self._posters:
                 poster.post(notice)

@@ -1,7 +1,8 @@
 """Robust aggregation against children that push false values, off by default. Pure.
 
-A stolen child pushes whatever the protocol allows: every finite vector. A rule around the run's
-rule bounds the damage, by options of `[parent]`, if fewer than half of the children are stolen:
+A compromised (Byzantine) child pushes whatever the protocol allows: every finite vector. A rule
+around the run's rule bounds the damage, by options of `[parent]`, if fewer than half of the
+children are compromised:
 
 - `push_limit`: a push is left out if it moves the weights much farther than pushes usually do.
 - `push_window`: each push counts as the trimmed mean of the newest pushes of several children.

@@ -59,5 +59,5 @@ def run_sync(options: Any) -> int:
     with feeds:
         feeds.begin(run, None)
         for line in run.history():
-            feeds.take(line)
+            feeds.take(line, wait=True)
     return min(1, feeds.dropped)

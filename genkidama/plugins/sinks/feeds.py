@@ -4,6 +4,8 @@ Laws of this file:
 - A line is passed on in microseconds, whatever a sink does.
 - A sink that raises, or does nothing for `PATIENCE` seconds although something waits, is reported
   once and dropped. The run continues.
+- A sink that is slower than the run misses some points, which is said once. Only with `wait` the
+  caller waits for it.
 - A line that no parent writes is no point: histories are copied from machine to machine.
 """
 
@@ -40,6 +42,9 @@ PATIENCE = 90.0
 #: many seconds.
 _PARTING_SECONDS = 30.0
 _POLL_SECONDS = 0.2
+
+#: Points that may wait for a sink: some MB.
+_MOST_WAITING = 10_000
 
 #: By name: the package that it needs, and the class.
 SINKS = {
@@ -158,7 +163,7 @@ class Feeds(Feed):
     Args:
         wanted: names of sinks, `"module:Class"`, or anything that makes a sink of a `RunInfo`.
         say: receives a line about a sink that is dropped; it is printed to standard error if
-            absent.
+            absent. So is one about a sink that misses points.
 
     Raises:
         ConfigurationError: there is no such sink, or its package is not installed.
@@ -192,12 +197,12 @@ class Feeds(Feed):
 
         return both
 
-    def take(self, line: dict[str, Any]) -> None:
-        """Passes one line of the history to all sinks."""
+    def take(self, line: dict[str, Any], wait: bool = False) -> None:
+        """Passes one line of the history to all sinks; `wait` for those that are behind."""
         point = None if self._points is None else self._points.of(line)
         if point is not None:
             for thread in self._threads:
-                thread.write(point)
+                thread.write(point, wait)
 
     def evaluated(self, run: Run) -> None:
         """See `Feed`."""
@@ -231,22 +236,29 @@ class _Thread:
         self._waiting: deque[Point | None] = deque()
         self._ready = threading.Semaphore(0)
         self.dropped = False
+        self._late = False
         #: When it did something last.
         self._moved = time.monotonic()
         self._thread = threading.Thread(target=self._work, args=(maker, about), daemon=True)
         self._thread.start()
 
-    def write(self, point: Point) -> None:
-        if self.dropped:
-            return
-        now = time.monotonic()
+    def write(self, point: Point, wait: bool) -> None:
         if not self._waiting:
-            self._moved = now
-        elif now - self._moved > PATIENCE:
-            self._drop(f"it did nothing for {PATIENCE:.0f} s")
-            return
-        self._waiting.append(point)
-        self._ready.release()
+            self._moved = time.monotonic()
+        while not self.dropped:
+            if self._waiting and time.monotonic() - self._moved > PATIENCE:
+                self._drop(f"it did nothing for {PATIENCE:.0f} s")
+            elif len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(point)
+                self._ready.release()
+                return
+            elif wait:
+                time.sleep(_POLL_SECONDS)
+            else:
+                if not self._late:
+                    self._say(f"sink {self._name!r} is slower than the run, and misses some points")
+                self._late = True
+                return
 
     def end(self) -> None:
         """Marks the end of the points."""

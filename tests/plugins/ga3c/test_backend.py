@@ -6,6 +6,7 @@ The contract that every backend keeps is in `tests/child/test_orchestrator.py`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import math
 import os
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -320,6 +322,24 @@ async def test_an_engine_that_dies_again_and_again_ends_the_child() -> None:
             EnvironmentFailure, match="died 3 times without an update: exit code -9"
         ):
             await train(backend, kill)
+
+
+async def test_an_engine_that_cannot_be_started_again_ends_the_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def launch() -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(backend, "_RETRY_SECONDS", 0.0)
+    child = GA3C(bandit(child={"exchange_seconds": 60.0}), 1)
+    child._slots = SimpleNamespace(updates=0)  # type: ignore[assignment]
+    monkeypatch.setattr(child, "_launch", launch)
+    child.engine_lost("exit code -9", False)
+    async with asyncio.timeout(10):
+        with pytest.raises(EnvironmentFailure, match=r"died 3 times .* started: Cannot allocate"):
+            await child.due()
+    child._slots = None
+    await child.shutdown()
 
 
 async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> None:

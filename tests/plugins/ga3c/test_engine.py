@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -379,6 +380,26 @@ def decide(bench: Bench, logits: Sequence[float]) -> None:
 
 
 # Predictors.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no niceness of their own")
+def test_a_predictor_of_a_child_that_is_nice_is_as_nice_as_can_be() -> None:
+    with at_work(experiment()) as bench:
+
+        def start() -> None:
+            me = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, me, max(12, os.getpriority(os.PRIO_PROCESS, me)))
+            bench.start(Predictor)
+
+        starter = threading.Thread(target=start)
+        starter.start()
+        starter.join()
+        (predictor,) = bench.threads
+        assert predictor.native_id is not None
+        thread = predictor.native_id
+        until(lambda: os.getpriority(os.PRIO_PROCESS, thread) == 19)
+        bench.end()
+        assert not bench.failures
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])

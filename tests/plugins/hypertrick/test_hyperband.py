@@ -179,8 +179,8 @@ def test_a_rung_waits_for_all_its_trials_by_values() -> None:
 
 
 def test_the_brackets_are_those_of_both_papers_tables() -> None:
-    assert bracket_sizes(81, 3, printed=True) == (81, 27, 9, 6, 5)  # Li et al. 2016, table 1
-    sizes = bracket_sizes(27, 3, printed=True)
+    assert bracket_sizes(81, 3, as_in_tables=True) == (81, 27, 9, 6, 5)  # Li et al. 2016, table 1
+    sizes = bracket_sizes(27, 3, as_in_tables=True)
     assert sizes == (27, 9, 6, 4)  # Heinrich and Frosio, table 2
     budgets = []
     for first, size in zip((0, 27, 36, 42), sizes, strict=True):

@@ -106,6 +106,7 @@ def test_a_copy_explores_by_values() -> None:
     [
         (Dimension(low=1e-5, high=1e-2), 1e-2, {8e-3, 1e-2}),
         (Dimension(low=2, high=100), 2, {2, 3}),
+        (Dimension(low=0, high=0.5), 0.5, {0.4, 0.5}),  # one whole bound makes no whole numbers
         (Dimension(low=0.0, high=1.0), 0.0, {0.0}),
         (Dimension(low=0.0, high=0.9, step=0.4), 0.8, {0.4, 0.8}),
         (Dimension(choices=[1, 2]), 2, {1, 2}),

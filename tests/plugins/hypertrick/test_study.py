@@ -93,6 +93,28 @@ def test_a_study_of_another_search_is_refused(
     assert text.endswith("choose another directory with --out")
 
 
+def test_a_search_whose_trials_wait_keeps_its_rungs_and_another_may_change_its_rule(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, method="hyperband"):
+        pass
+    for changes, problem in (
+        ({"method": "asha"}, "its method was 'hyperband', and now is 'asha'"),
+        ({"reduction_factor": 2}, "its reduction_factor was 3, and now is 2"),
+        ({"least_phases": 2}, "its least_phases was 1, and now is 2"),
+        ({"restart": True}, "its restart was False, and now is True"),
+    ):
+        assert problem in refused(tmp_path, resumes=True, **{"method": "hyperband", **changes})
+    with opened(tmp_path, resumes=True, method="hyperband", reduction_factor=3):
+        pass
+    other = tmp_path / "other"
+    other.mkdir()
+    for method in ("hypertrick", "random"):
+        with opened(other, resumes=True, method=method):
+            pass
+    assert "its method was 'random'" in refused(other, True, method="hyperband")
+
+
 def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
     optuna.create_study(storage=f"sqlite:///{tmp_path}/all.db", study_name="mine").ask()
     text = refused(tmp_path / "mine", resumes=True, storage=f"sqlite:///{tmp_path}/all.db")

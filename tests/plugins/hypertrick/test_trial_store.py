@@ -14,26 +14,33 @@ import pytest
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.hypertrick.search import Search
-from genkidama.plugins.hypertrick.study import Study
-from genkidama.plugins.hypertrick.trial_store import TrialStore
+from genkidama.plugins.hypertrick.records import PhaseRecord
+from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from genkidama.plugins.hypertrick.search import Search, SearchTrial
+from genkidama.plugins.hypertrick.study import Study, open_study, storage_url
+from genkidama.plugins.hypertrick.trial_store import TrialStore, _events
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome
 from genkidama.protocol.vector import DTYPE
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
+from genkidama.runs.status import RunStatus
 from genkidama.server.parameter_server import ParameterServer
+from tests.helpers import small
 from tests.parent.parents import Notes
+from tests.stories import PLAN, as_json
 
 
 class World:
     """One search, its keeper, and a node `a` that trains ten steps a push."""
 
-    def __init__(self, out: Path, resumes: bool = False) -> None:
+    def __init__(
+        self, out: Path, resumes: bool = False, space: dict[str, Any] | None = None
+    ) -> None:
         plan = {
             "trials": 3,
             "phases": 2,
             "phase_steps": 10,
             "eviction_rate": 0.5,
-            "space": {"algorithm.gamma": [0.9, 0.99]},
+            "space": space or {"algorithm.gamma": [0.9, 0.99]},
         }
         experiment = Experiment.from_dict({"stop": {"window": 1}, "search": plan})
         self.out = out
@@ -61,10 +68,11 @@ class World:
         """The node is given a trial, as soon as the study has one."""
         while True:
             await self.keep(self.now)
-            reply = self.server.handle("", Hello(protocol=PROTOCOL, name="a", session="s"), 0.0)
+            hello = Hello(protocol=PROTOCOL, name="a", session="s")
+            reply = self.server.handle("", hello, self.now)
             assert isinstance(reply, Welcome)
             if reply.trial is not None:
-                self.server.handle("a", Join(signature=[("w", [1])]), 0.0)
+                self.server.handle("a", Join(signature=[("w", [1])]), self.now)
                 return reply.trial
             await asyncio.sleep(0.001)
 
@@ -172,12 +180,23 @@ async def test_the_best_is_that_of_the_best_phase_and_an_ended_trial_frees_its_v
     await world.keeper.finish(2.0)
 
 
-async def test_a_search_goes_on_with_the_weights_of_a_trial_under_way(tmp_path: Path) -> None:
-    before = World(tmp_path)
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"algorithm.gamma": [0.9, 0.99]},
+        {"ga3c.training_batch": [0]},  # the default: a checkpoint lacks the table
+        {"environment.wrappers": [[{"name": "FlattenObservation"}]]},  # and adds the options
+    ],
+    ids=str,
+)
+async def test_a_search_goes_on_with_the_weights_of_a_trial_under_way(
+    tmp_path: Path, space: dict[str, Any]
+) -> None:
+    before = World(tmp_path, space=space)
     trial = await before.enter()
     before.push(trial, 5.0)
     await before.keeper.finish(1.0)
-    after = World(tmp_path, resumes=True)
+    after = World(tmp_path, resumes=True, space=space)
     assert after.resumed is not None
     assert (after.resumed.trials, after.resumed.reports) == (len(before.search.trials), 1)
     again = after.search.trials[trial]
@@ -185,6 +204,76 @@ async def test_a_search_goes_on_with_the_weights_of_a_trial_under_way(tmp_path: 
     assert (again.vector.tolist(), again.version, again.owner) == ([5.0], 1, "a")
     assert await after.enter() == trial
     await after.keeper.finish(2.0)
+
+
+def rows(status: RunStatus) -> dict[str, Any]:
+    """What the status says of a search, without what only pushes tell."""
+    found: dict[str, Any] = as_json(status.snapshot(100.0))["search"]
+    for row in found["trials"]:
+        del row["mean_return"]
+    return found
+
+
+async def test_a_resumed_search_shows_the_trials_of_before(tmp_path: Path) -> None:
+    before = World(tmp_path)
+    for value in (5.0, 7.0, 6.0):  # the third is the second trial's first
+        trial = await before.enter()
+        before.now += 10.0
+        before.push(trial, value)
+    await before.keeper.finish(before.now)
+    told, resumed = (RunStatus(before.server.experiment) for _ in range(2))
+    told.take(before.server.take_events())
+    after = World(tmp_path, resumes=True)
+    assert after.resumed is not None
+    resumed.take([*after.notes.recalled, after.resumed])
+    assert rows(resumed) == rows(told)
+    assert (rows(told)["count"], rows(told)["states"]) == (2, {"finished": 1, "running": 1})
+    after.sequence = before.sequence
+    assert await after.enter() == 1
+    after.now += 10.0
+    after.push(1, 8.0)
+    resumed.take(after.server.take_events())
+    *_, phase = rows(resumed)["trials"][1]["phases"]
+    assert phase == {"node": "a", "from": 30.0, "to": 40.0, "score": 8.0}  # its clock goes on
+    await after.keeper.finish(after.now)
+
+
+def test_between_two_nodes_a_trial_has_none() -> None:
+    trial = SearchTrial(window=1, number=0)
+    for phase, (node, start, end) in enumerate([("a", 5.0, 10.0), ("b", 12.0, 20.0)]):
+        trial.phases.append(
+            PhaseRecord(
+                phase=phase,
+                node=node,
+                start=start,
+                end=end,
+                metric=end,
+                mode=Mode.SELECTION,
+                verdict=Verdict.CONTINUE,
+            )
+        )
+    status = RunStatus(small(search=PLAN | {"phases": 3}))
+    status.take(_events([trial], 50.0))
+    assert rows(status)["trials"][0]["phases"] == [
+        {"node": "a", "from": 0.0, "to": 5.0, "score": 10.0},
+        {"node": "b", "from": 7.0, "to": 15.0, "score": 20.0},
+        {"node": "b", "from": 15.0, "to": None, "score": None},
+    ]
+
+
+async def test_a_search_goes_on_in_a_directory_that_was_renamed(tmp_path: Path) -> None:
+    odd, renamed = tmp_path / "what?{x}%20", tmp_path / "renamed"
+    odd.mkdir()
+    await lost(odd)
+    odd.rename(renamed)
+    world = World(renamed, resumes=True)
+    assert world.reports(0) == 1
+    await world.keeper.finish(2.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["renamed"]
+    url = storage_url("", renamed)
+    assert open_study(url, "renamed", only=True).study_name == odd.name
+    with pytest.raises(ConfigurationError, match="study 'renamed' is not in "):
+        open_study(url, "renamed")
 
 
 async def test_what_the_study_could_not_take_is_written_later(

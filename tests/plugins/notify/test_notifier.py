@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from genkidama.plugins.notify.notifier import BEST_SECONDS, SILENT_SECONDS, Notices
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from genkidama.plugins.hypertrick.search import Search
+from genkidama.plugins.notify.notifier import BEST_SECONDS, SILENT_SECONDS, Notices, _Notifier
+from genkidama.plugins.notify.posting import Notice
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push
+from genkidama.protocol.vector import DTYPE
 from genkidama.server.events import Started, Stopped, Warned
+from genkidama.server.parameter_server import ParameterServer
 from tests.helpers import small
-from tests.stories import exchange, join, measures, report
+from tests.stories import PLAN, exchange, join, measures, report
 
 
 def begun(**stop: float) -> Notices:
@@ -49,6 +59,28 @@ def test_a_silent_child_is_told_once_and_so_is_its_return() -> None:
     # One that has said goodbye is not missed.
     assert not notices.take([], {"pi": 5}, at + 61.0)
     assert not notices.take([], {"pi": 6}, at + 61.0 + SILENT_SECONDS)
+
+
+def test_a_node_that_has_no_trial_is_not_missed() -> None:
+    experiment = small(search={**PLAN, "method": "successive_halving", "trials": 2, "phases": 3})
+    search = Search(experiment)
+    server = ParameterServer(experiment, "run", search)
+    told: list[Notice] = []
+    now = 0.0
+    parent: Any = SimpleNamespace(experiment=experiment, server=server, now=lambda: now)
+    poster: Any = SimpleNamespace(post=told.append)
+    notifier = _Notifier(parent, [poster])
+    for number, name in enumerate("ab"):
+        search.offer(number, {"optimizer.learning_rate": 0.1}, now)
+        server.handle("", Hello(protocol=PROTOCOL, name=name, session=name), now)
+        server.handle(name, Join(signature=[("w", [1])]), now)
+    vector = np.zeros(1, DTYPE)
+    push = Push(version=0, sequence=1, steps=10, returns=[1.0], trial=0, vector=vector)
+    server.handle("a", push, now)  # the trial waits at its rung for the other
+    notifier.take(server.take_events())
+    now = 2 * SILENT_SECONDS
+    notifier.take(server.take_events())
+    assert [notice.title for notice in told] == [": b is silent"]
 
 
 def test_rare_exchanges_are_no_silence() -> None:

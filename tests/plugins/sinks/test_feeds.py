@@ -104,6 +104,31 @@ def test_a_sink_that_hangs_is_dropped_and_holds_nothing_up(
     assert said == ["sink 'Hanging' is dropped, the run goes on: it did nothing for 0 s"]
 
 
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_sink_that_is_slower_than_the_run_misses_points_unless_it_is_waited_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, wait: bool
+) -> None:
+    monkeypatch.setattr(feeds, "_MOST_WAITING", 2)
+    monkeypatch.setattr(feeds, "_POLL_SECONDS", 0.001)
+    full, said = threading.Event(), list[str]()
+
+    class Slow(Noting):
+        def write(self, point: Point) -> None:
+            if not wait:
+                full.wait()
+            super().write(point)
+
+    with Feeds([Slow], said.append) as found:
+        found.begin(run, None)
+        for line in lines(6):
+            found.take(line, wait)
+        full.set()
+    (sink,) = made
+    assert [point.steps for point in sink.points] == [10 * t for t in range(6 if wait else 2)]
+    words = "sink 'Slow' is slower than the run, and misses some points"
+    assert said == ([] if wait else [words]) and sink.closed
+
+
 def test_one_that_hangs_at_the_end_is_not_waited_for(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
