@@ -199,6 +199,7 @@ class ParameterServer:
         elif action in ("exclude", "admit"):
             event.child = child
             (self.excluded.add if action == "exclude" else self.excluded.discard)(child)
+            self.asked.add("checkpoint")  # it holds the names
         elif action != "stop":
             self.asked |= {action, "checkpoint"}
         self._events.append(event)
