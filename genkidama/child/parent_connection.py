@@ -44,7 +44,7 @@ from genkidama.protocol.session import (
     Wait,
 )
 from genkidama.protocol.shard import WHOLE, Shard, addresses
-from genkidama.protocol.vector import Signature, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name
 
@@ -120,6 +120,8 @@ class ParentConnection:
         self._joining = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._owner = owner
+        #: Bytes of the whole vector, which a reply may hold.
+        self._vector_bytes = 0
         #: Reads the reply to the pull that waits at the parent.
         self._pull: asyncio.Task[None] | None = None
         self._errors = ConnectErrors(transport)
@@ -389,6 +391,7 @@ class ParentConnection:
         connection = self._connection
         assert connection is not None
         make_room(connection, size)
+        self._vector_bytes = size * DTYPE.itemsize
         decision = await self._ask(connection, join)
         self.joined = True
         self._errors.admitted()
@@ -411,12 +414,18 @@ class ParentConnection:
 
         Raises one of `FAILURES`: there is no reply, or it makes no sense.
         """
-        async with asyncio.timeout(transport.REPLY_SECONDS):
-            await connection.send(encode(request))
-            if news is not None:
-                await connection.send(encode(_PULL))
-            await self._read_pull()
-            frame = await connection.recv(decode=False)
+        sent = encode(request)
+        replies = 1 if self._pull is None else 2
+        seconds = transport.reply_seconds(len(sent) + replies * self._vector_bytes)
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.send(sent)
+                if news is not None:
+                    await connection.send(encode(_PULL))
+                await self._read_pull()
+                frame = await connection.recv(decode=False)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {seconds:.0f} s") from None
         if news is not None:
             self._await_news(connection, news)
         return decode_reply(frame)
@@ -477,6 +486,4 @@ def _mark_seen(task: asyncio.Task[None]) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, TimeoutError) and not str(error):
-        return f"no answer within {transport.REPLY_SECONDS:g} s"
     return str(error) or type(error).__name__

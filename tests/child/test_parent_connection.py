@@ -625,3 +625,20 @@ async def test_a_pull_that_is_forgotten_hears_nothing() -> None:
     talk.line.answer(weights(1.0))
     await turns()
     assert talk.told.notes == ["pulling"]
+
+
+async def test_the_bytes_of_a_large_vector_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1 << 16
+    async with running(constant(), tmp_path) as parent:
+        options = {"name": "pi", "role": "", "token": "", "ca_file": None, "fingerprint": ""}
+        connection = ParentConnection.to(url(parent.address), Talk(), **options)  # type: ignore[arg-type]
+        await connection.begin()
+        await connection.enter(Signature.of([("w", (size,))]))
+        line = connection._connection
+        assert line is not None and line.ping_timeout == 60.0 + 2 * 4 * size / 1024
+        # Otherwise nothing is waited for at all.
+        monkeypatch.setattr(transport, "REPLY_SECONDS", 0.0)
+        assert await connection.push(np.ones(size, DTYPE), None) is not None
+        await connection.close()
