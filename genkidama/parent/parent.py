@@ -33,6 +33,8 @@ from genkidama.parent.event_log import describe, log_address
 from genkidama.parent.extensions import Companion, Observer, RunStore
 from genkidama.parent.run_writer import RunWriter, make_directory
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.runs.history import last_time
+from genkidama.runs.run import HISTORY
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain
@@ -135,6 +137,8 @@ class Parent:
             made = (make(self) for _, make in every("observers", installed=True))
             self.observers += filter(None, made)
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
+            # A machine whose clock does not run while it is off may come up in the past.
+            self._offset += max(0.0, last_time(own / HISTORY) - self.now())
             self._writer = RunWriter(self, self._store, own, self._log)
             for _, make in every("companions", installed=True):
                 if companion := make(self):
@@ -311,7 +315,8 @@ class Parent:
         return str(name[0]), int(name[1])
 
     def now(self) -> float:
-        """Unix time in seconds. It never goes back, whatever is done to the machine's clock."""
+        """Unix time in seconds. It never goes back within a run, whatever is done to the machine's
+        clock."""
         return time.monotonic() + self._offset
 
     def after_message(self, now: float) -> None:
