@@ -537,11 +537,11 @@ async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weig
 async def test_a_running_mean_that_begins_late_is_of_the_versions_from_then_on(
     tmp_path: Path,
 ) -> None:
-    async with running(experiment(parent={"alpha": 1.0}), tmp_path) as parent:
-        async with FakeChild(parent.address) as child:
-            await child.enter()
-            for number in (100.0, 50.0):
-                await child.pushed(number)
+    plain = experiment(parent={"alpha": 1.0})
+    async with running(plain, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in (100.0, 50.0):
+            await child.pushed(number)
     late = experiment(parent={"alpha": 1.0, "average": 1.0})
     for name, number, mean in (("a", 8.0, 8.0), ("b", 4.0, 6.0), ("c", 0.0, 4.0)):
         async with running(late, tmp_path) as parent, FakeChild(parent.address, name) as child:
