@@ -205,9 +205,6 @@ class Checkpointer(RunStore):
         if self._improved():
             await self._write_best(now)
 
-    def close(self) -> None:
-        """Nothing is open."""
-
     def _look_for_room(self, now: float) -> None:
         """Complains of a full disk before a checkpoint fails, which may take a while."""
         if now - self._looked_at < _LOOK_SECONDS:

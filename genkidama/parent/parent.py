@@ -52,9 +52,6 @@ HOUSEKEEPING_SECONDS = 0.25
 #: Seconds in which children may leave after the run's end.
 LEAVE_SECONDS = 5.0
 
-#: Seconds for a closing handshake; it and the final checkpoint have 5 s after a SIGTERM.
-CLOSE_SECONDS = ConnectionManager.close_seconds
-
 
 class Parent:
     """Holds the weights, and serves every child that comes.
@@ -244,7 +241,7 @@ class Parent:
             failure = await self._stop_companions()
             # Python waits for TLS handshakes that never end, and websockets does not know them.
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS + 1.0):
+                async with asyncio.timeout(self.connections.close_seconds + 1.0):
                     await websockets.wait_closed()
         finally:
             try:

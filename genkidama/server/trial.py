@@ -469,7 +469,7 @@ class ExchangePacing:
         return max(1, round(self._steps * speed / mean))
 
 
-class SingleTrialRun:
+class SingleTrialRun(Trials):
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Without a rule it is that of `parent.rule` or, if that is an import string, `Blend`. Only the
@@ -507,9 +507,6 @@ class SingleTrialRun:
     def owns(self, child: str, trial: Trial) -> bool:
         return True
 
-    def joined(self, trial: Trial, now: float) -> None:
-        pass
-
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         if self._pacing is not None:
             self._pacing.note(child, steps, now)
@@ -517,12 +514,6 @@ class SingleTrialRun:
     def share(self, child: str, children: int) -> int:
         steps = self.rule.share(child, children)
         return steps if steps or self._pacing is None else self._pacing.share(child)
-
-    def diverged(self, trial: Trial, now: float) -> None:
-        pass
-
-    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
-        pass
 
     def vanished(self, child: str, now: float) -> None:
         if self._pacing is not None:

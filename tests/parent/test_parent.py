@@ -127,7 +127,7 @@ async def test_a_silent_opening_does_not_hold_up_the_shutdown(parent: Parent) ->
     async with FakeChild(parent.address) as child:  # the parent has accepted the one before, too
         await child.enter()
     parent.stop()
-    async with asyncio.timeout(parent_module.CLOSE_SECONDS):
+    async with asyncio.timeout(ConnectionManager.close_seconds):
         await parent.shutdown()
     writer.close()
 
