@@ -399,6 +399,7 @@ class Trials(Protocol):
 
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""
+        return
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         """Notes that a child's push to this trial has been applied and counted."""
@@ -409,9 +410,11 @@ class Trials(Protocol):
 
     def diverged(self, trial: Trial, now: float) -> None:
         """A push brings NaN or infinity. If trials are shared, the push is refused instead."""
+        return
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
         """The child goes for good; `failed` says that it could not train its trial."""
+        return
 
     def vanished(self, child: str, now: float) -> None:
         """The child's connection is gone. It may come back."""

@@ -113,10 +113,11 @@ def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.Monk
 def test_it_is_started_again_where_its_log_was_deleted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = run("open('up', 'x'); time.sleep(60)")
+    up = tmp_path / "up"
+    process = run(f"open({str(up)!r}, 'x'); time.sleep(60)")
     for _ in range(2):
-        until((tmp_path / "up").exists)
-        (tmp_path / "up").unlink()
+        until(up.exists)
+        up.unlink()
         process.log.unlink(missing_ok=True)
         process.kill()
         process.wait()
