@@ -25,7 +25,8 @@ from genkidama.config.sections import (
     Stop,
 )
 from genkidama.parent.__main__ import main as parent_main
-from genkidama.parent.parent import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
+from genkidama.parent.connections import ConnectionManager
+from genkidama.parent.parent import HOUSEKEEPING_SECONDS, LEAVE_SECONDS
 from genkidama.plugins.actors.settings import LearnerSettings
 from genkidama.plugins.ga3c.settings import GA3CSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
@@ -108,7 +109,11 @@ def test_a_deployable_holds_no_code(folder: str) -> None:
 # Units.
 
 UNITS = {
-    "parent": ("genkidama.parent", CLOSE_SECONDS + LEAVE_SECONDS, HOUSEKEEPING_SECONDS),
+    "parent": (
+        "genkidama.parent",
+        ConnectionManager.close_seconds + LEAVE_SECONDS,
+        HOUSEKEEPING_SECONDS,
+    ),
     "child": ("genkidama.child", _LAST_REPLY_SECONDS + _FAREWELL_SECONDS, STATUS_SECONDS),
 }
 

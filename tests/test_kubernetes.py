@@ -27,6 +27,7 @@ from genkidama.child import capacity, transport
 from genkidama.child import child as child_module
 from genkidama.config.experiment import Experiment
 from genkidama.parent import parent as parent_module
+from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.tokens import parse_tokens
 from genkidama.runtime import process
 from tests.certificates import Authority, needs_openssl
@@ -281,7 +282,7 @@ def test_the_network_leads_from_children_to_the_parent_and_nowhere_else(folder: 
 
 def test_who_is_told_to_stop_has_the_time_that_the_code_takes_and_that_systemd_gives() -> None:
     takes = {
-        "parent": parent_module.CLOSE_SECONDS + parent_module.LEAVE_SECONDS,
+        "parent": ConnectionManager.close_seconds + parent_module.LEAVE_SECONDS,
         "child": child_module._LAST_REPLY_SECONDS
         + child_module._FAREWELL_SECONDS
         + process.GRACE_SECONDS,

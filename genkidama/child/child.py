@@ -137,7 +137,7 @@ class Child:
         self._stopping = asyncio.Event()
         self._connection = connect(
             parent,
-            self,
+            self._stopping.set,
             name=name,
             role=role,
             token=token,
@@ -260,10 +260,6 @@ class Child:
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""
         self._stopped = True
-        self._stopping.set()
-
-    def run_ended(self) -> None:
-        """As `ReplyHandler.run_ended`."""
         self._stopping.set()
 
     async def serve(self) -> None:

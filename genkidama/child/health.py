@@ -71,7 +71,9 @@ class Health:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        #: The socket whose name says that this child tells the power of a machine in a run.
         self._power: socket.socket | None = None
+        self._run = ""
         #: The package's counters in microjoules, and when they were read.
         self._energy: tuple[dict[Path, int], float] | None = None
         self._pmic = True
@@ -115,6 +117,9 @@ class Health:
 
     def _is_first(self, run: str) -> bool:
         """True if no other child on this machine tells the run's power."""
+        if run != self._run:
+            self.close()
+            self._run = run
         if self._power is None:
             name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:

@@ -7,8 +7,9 @@ Laws of this file:
   or the new one is there, complete.
 - A state is one child's: a second child of the same name, as of another run on the same machine,
   keeps none while the first one lives.
-- A state that cannot be read, or that belongs to another network, run or trial, is left alone, and
-  the child starts anew. A state that cannot be written is logged and stops nothing.
+- A state that cannot be read, or that belongs to another network, run or trial, is not used: the
+  child starts anew, and the next save overwrites it. A state that cannot be written is logged and
+  stops nothing.
 """
 
 from __future__ import annotations

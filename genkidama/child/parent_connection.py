@@ -21,7 +21,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from websockets.asyncio.client import ClientConnection
 
@@ -44,7 +43,7 @@ from genkidama.protocol.session import (
     Wait,
 )
 from genkidama.protocol.shard import WHOLE, Shard, addresses
-from genkidama.protocol.vector import Signature, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name
 
@@ -53,16 +52,9 @@ _PULL = Pull(wait=True)
 log = get_logger()
 
 
-class ReplyHandler(Protocol):
-    """The child of a connection."""
-
-    def run_ended(self) -> None:
-        """The run is over, or the trial."""
-
-
 def connect(
     parent: str,
-    owner: ReplyHandler,
+    ended: Callable[[], None],
     *,
     name: str,
     role: str,
@@ -76,7 +68,7 @@ def connect(
     Args:
         parent: `ws://HOST:PORT` or `wss://HOST:PORT`; several, with commas in between, are the
             shards of one parent in their order.
-        owner: hears of the run's end.
+        ended: is called when the run is over, or the trial.
         name: unique among the parent's children; empty means the machine's name, numbered if that
             is taken.
         role: as `Session` takes it.
@@ -91,14 +83,14 @@ def connect(
     many = addresses(parent)
     if len(many) == 1:
         (trusted,) = fingerprints(fingerprint, many, parent)
-        return ParentConnection.to(many[0], owner, **options, fingerprint=trusted)  # type: ignore[arg-type]
+        return ParentConnection.to(many[0], ended, **options, fingerprint=trusted)  # type: ignore[arg-type]
     kind = find("connections", "shards")
     if kind is None:
         raise ConfigurationError(
             f"parent = {parent!r}: {len(many)} addresses, and no plug-in connects to a parent in "
             "shards; give one address"
         )
-    connection: ParentConnection = kind.to(parent, owner, **options, fingerprint=fingerprint)
+    connection: ParentConnection = kind.to(parent, ended, **options, fingerprint=fingerprint)
     return connection
 
 
@@ -108,10 +100,10 @@ class ParentConnection:
     Args:
         transport: opens connections.
         session: decides.
-        owner: hears of the run's end.
+        ended: as `connect` takes it.
     """
 
-    def __init__(self, transport: Transport, session: Session, owner: ReplyHandler) -> None:
+    def __init__(self, transport: Transport, session: Session, ended: Callable[[], None]) -> None:
         self.transport = transport
         #: The session whose progress and version are the run's.
         self.session = session
@@ -119,7 +111,9 @@ class ParentConnection:
         self.joined = False
         self._joining = asyncio.Event()
         self._connection: ClientConnection | None = None
-        self._owner = owner
+        self._ended = ended
+        #: Bytes of the whole vector, which a reply may hold.
+        self._vector_bytes = 0
         #: Reads the reply to the pull that waits at the parent.
         self._pull: asyncio.Task[None] | None = None
         self._errors = ConnectErrors(transport)
@@ -128,7 +122,7 @@ class ParentConnection:
     def to(
         cls,
         parent: str,
-        owner: ReplyHandler,
+        ended: Callable[[], None],
         *,
         name: str,
         role: str,
@@ -145,7 +139,7 @@ class ParentConnection:
             *(chosen, word), numbered=not name, parent=parent, role=role, part=shard, allow=allow
         )
         link = Transport(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
-        return cls(link, session, owner)
+        return cls(link, session, ended)
 
     @property
     def over(self) -> Over | None:
@@ -389,6 +383,7 @@ class ParentConnection:
         connection = self._connection
         assert connection is not None
         make_room(connection, size)
+        self._vector_bytes = size * DTYPE.itemsize
         decision = await self._ask(connection, join)
         self.joined = True
         self._errors.admitted()
@@ -401,7 +396,7 @@ class ParentConnection:
         """The session's decision about the reply to a request."""
         decision = self.session.receive(request, await self._exchange(connection, request, news))
         if self.session.over is not None:
-            self._owner.run_ended()
+            self._ended()
         return decision
 
     async def _exchange(
@@ -411,12 +406,18 @@ class ParentConnection:
 
         Raises one of `FAILURES`: there is no reply, or it makes no sense.
         """
-        async with asyncio.timeout(transport.REPLY_SECONDS):
-            await connection.send(encode(request))
-            if news is not None:
-                await connection.send(encode(_PULL))
-            await self._read_pull()
-            frame = await connection.recv(decode=False)
+        sent = encode(request)
+        replies = 1 if self._pull is None else 2
+        seconds = transport.reply_seconds(len(sent) + replies * self._vector_bytes)
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.send(sent)
+                if news is not None:
+                    await connection.send(encode(_PULL))
+                await self._read_pull()
+                frame = await connection.recv(decode=False)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {seconds:.0f} s") from None
         if news is not None:
             self._await_news(connection, news)
         return decode_reply(frame)
@@ -435,7 +436,7 @@ class ParentConnection:
         news.set_progress(decision.progress)
         news.pulled(decision.vector, decision.steps)
         if self.session.over is not None:
-            self._owner.run_ended()
+            self._ended()
 
     async def _read_pull(self) -> None:
         """Reads the reply to the pull first, if there is one."""
@@ -461,7 +462,7 @@ class ParentConnection:
     def _note_closed(self, connection: ClientConnection) -> None:
         self.session.closed(connection.close_code, connection.close_reason or "")
         if self.session.over is not None:
-            self._owner.run_ended()
+            self._ended()
 
     def _note_lost(self, connection: ClientConnection, reason: str) -> None:
         self._note_closed(connection)
@@ -477,6 +478,4 @@ def _mark_seen(task: asyncio.Task[None]) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, TimeoutError) and not str(error):
-        return f"no answer within {transport.REPLY_SECONDS:g} s"
     return str(error) or type(error).__name__

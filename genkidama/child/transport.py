@@ -26,8 +26,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
-from genkidama.protocol.messages import HANDSHAKE_LIMIT, size_limit
+from genkidama.protocol.messages import HANDSHAKE_LIMIT, SLOWEST, size_limit
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
+from genkidama.protocol.vector import DTYPE
 from genkidama.runtime.files import read_secret
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import set_tcp_timeouts
@@ -42,11 +43,11 @@ log = get_logger()
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105
 
 #: Pings detect a parent that vanished. Training never delays the answer, because this process does
-#: not train; a minute forgives a busy Pi and a bad Wi-Fi.
+#: not train; a minute forgives a busy Pi and a bad Wi-Fi. A large vector on the way takes longer.
 _PING_SECONDS = 60.0
 
-#: The longest wait for a reply before the connection is given up; the cores of an `"episode"` child
-#: wait for it.
+#: The longest wait for a reply before the connection is given up, unless its bytes take longer; the
+#: cores of an `"episode"` child wait for it.
 REPLY_SECONDS = 30.0
 
 #: The bounds of the wait before reconnecting, as `Backoff` takes them, and its early tries: after a
@@ -196,9 +197,17 @@ def backoff() -> Backoff:
 
 
 def make_room(connection: ClientConnection, size: int) -> None:
-    """Lets messages with a vector of `size` numbers through."""
-    # The installed websockets has no public way to raise the limit of an open connection.
+    """Lets messages with a vector of `size` numbers through, however slow the link."""
+    # The installed websockets has no public way to raise the limits of an open connection.
     connection.protocol.max_message_size = size_limit(size)
+    # A ping waits behind a push, and its answer behind a reply.
+    connection.ping_timeout = _PING_SECONDS + 2 * size * DTYPE.itemsize / SLOWEST
+
+
+def reply_seconds(size: int) -> float:
+    """The longest wait for a reply, where it and its request have `size` bytes together: a link
+    carries 10 KiB a second at least."""
+    return max(REPLY_SECONDS, size / (10.0 * SLOWEST))
 
 
 def retry_after(error: BaseException) -> float:
@@ -344,7 +353,7 @@ class ConnectErrors:
         """The parent refuses the child.
 
         Raises:
-            Refused: waiting does not help.
+            RequestRefused: waiting does not help.
         """
         if refusal.final:
             raise refusal

@@ -460,8 +460,6 @@ class SupervisedChild:
                 self._failed(failure(code, self.process.error()), now)
         except GenkidamaError as error:
             self._leave_out(error)
-        except OSError as error:
-            self._leave_out(EnvironmentFailure(f"{self.name}: cannot be started: {error.strerror}"))
 
     def _failed(self, error: GenkidamaError, now: float) -> None:
         rest = self._policy.died(now)

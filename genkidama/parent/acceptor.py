@@ -88,8 +88,7 @@ async def make_server(
     try:
         for each in sockets:
             each.setblocking(False)
-            # Sockets of other families do not leave the machine.
-            if settings is not None and each.family in (socket.AF_INET, socket.AF_INET6):
+            if settings is not None:
                 check_exposed(settings, str(each.getsockname()[0]))
     except BaseException:
         _close(sockets)
@@ -177,12 +176,12 @@ class Acceptor:
             self._receive(accepted, address)
 
     def _receive(self, accepted: socket.socket, address: Any) -> None:
-        host, port = address[:2] if isinstance(address, tuple) else ("", 0)
+        host, port = address[:2]
         try:
             slot = self._connections.limits.enter(host)
         except ProtocolError as error:
             self._turn_away(accepted)
-            self._connections.refuse(f"{host}:{port}" if host else "unknown", error)
+            self._connections.refuse(f"{host}:{port}", error)
             return
         connection = self._connections.make(self._server)
         connection.slot = slot
@@ -191,9 +190,8 @@ class Acceptor:
         task.add_done_callback(partial(self._finish_opening, accepted, connection))
 
     async def _open(self, accepted: socket.socket, connection: Connection) -> None:
-        with suppress(OSError):  # a socket of another family has no such option
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(OSError, ssl.SSLError, TimeoutError):
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             loop = asyncio.get_running_loop()
             await loop.connect_accepted_socket(lambda: connection, accepted, **self._options)
 

@@ -74,6 +74,8 @@ class Checkpointer(RunStore):
         self._due: deque[_Copy] = deque(maxlen=self._folder.keep)
         self._next_update = float(self._settings.checkpoint_updates or math.inf)
         self._saved_version = 0
+        #: The excluded children that the newest saved version names.
+        self._saved_excluded: list[str] = []
         self._saved_at: float | None = None
         self._retry_at = self._looked_at = -math.inf
         self._best = self._best_at = -math.inf
@@ -105,12 +107,16 @@ class Checkpointer(RunStore):
         server.restore(snapshot, checkpoint.whole, checkpoint.vector)
         if trained is not None:
             server.trial.vector = trained
-            server.trial.average = checkpoint.vector
+            if self._settings.average:
+                server.trial.average = checkpoint.vector
+                # Before it was counted, the mean was of all versions.
+                server.trial.averaged = snapshot.averaged or snapshot.version
         _restore_rule(server.trials.rule, checkpoint)
         self._copy(now)  # to go back to
         # One that was cut for this part is not its own yet.
         saved = part.is_first or self._folder.version_path(snapshot.version).exists()
         self._saved_version = snapshot.version if saved else 0
+        self._saved_excluded = snapshot.excluded
         if self._settings.checkpoint_updates:
             self._plan_update()
         if self._folder.best_path.exists():
@@ -188,17 +194,16 @@ class Checkpointer(RunStore):
     async def finish(self, now: float) -> None:
         if self._server.trial.vector is None:
             return
-        newest = self._due[-1][2].version if self._due else self._saved_version
+        saved = self._saved_version, self._saved_excluded
+        if self._due:
+            saved = self._due[-1][2].version, self._due[-1][2].excluded
         # Version 0 has weights, too: a learner's beside the parent, or those of a warm start.
-        if not newest or newest != self._server.trial.version:
+        if not saved[0] or saved != self._state:
             self._due.append(self._copy(now))
         await self._write_due(now, newest_first=True)
         self._folder.prune(self._saved_version)
         if self._improved():
             await self._write_best(now)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _look_for_room(self, now: float) -> None:
         """Complains of a full disk before a checkpoint fails, which may take a while."""
@@ -249,7 +254,12 @@ class Checkpointer(RunStore):
         return now // seconds > (now - since) // seconds  # all parts at the same moments
 
     def _unsaved(self) -> bool:
-        return self._server.trial.version != self._saved_version
+        return (self._saved_version, self._saved_excluded) != self._state
+
+    @property
+    def _state(self) -> tuple[int, list[str]]:
+        """The version of θ_P, and the excluded children."""
+        return self._server.trial.version, sorted(self._server.excluded)
 
     def _improved(self) -> bool:
         trial = self._server.trial
@@ -281,7 +291,8 @@ class Checkpointer(RunStore):
                 self._due = deque(kept, maxlen=self._due.maxlen)
                 raise
             version, update = copy[2].version, copy[2].updates
-            self._saved_version = max(self._saved_version, version)
+            if version >= self._saved_version:
+                self._saved_version, self._saved_excluded = version, copy[2].excluded
             self._saved_at = now
             self._journal.note(
                 CheckpointWritten(time=now, version=version, update=update, file=path.name)

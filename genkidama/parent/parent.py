@@ -33,6 +33,8 @@ from genkidama.parent.event_log import describe, log_address
 from genkidama.parent.extensions import Companion, Observer, RunStore
 from genkidama.parent.run_writer import RunWriter, make_directory
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.runs.history import last_time
+from genkidama.runs.run import HISTORY
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain
@@ -49,9 +51,6 @@ HOUSEKEEPING_SECONDS = 0.25
 
 #: Seconds in which children may leave after the run's end.
 LEAVE_SECONDS = 5.0
-
-#: Seconds for a closing handshake; it and the final checkpoint have 5 s after a SIGTERM.
-CLOSE_SECONDS = ConnectionManager.close_seconds
 
 
 class Parent:
@@ -135,6 +134,8 @@ class Parent:
             made = (make(self) for _, make in every("observers", installed=True))
             self.observers += filter(None, made)
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
+            # A machine whose clock does not run while it is off may come up in the past.
+            self._offset += max(0.0, last_time(own / HISTORY) - self.now())
             self._writer = RunWriter(self, self._store, own, self._log)
             for _, make in every("companions", installed=True):
                 if companion := make(self):
@@ -240,7 +241,7 @@ class Parent:
             failure = await self._stop_companions()
             # Python waits for TLS handshakes that never end, and websockets does not know them.
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS + 1.0):
+                async with asyncio.timeout(self.connections.close_seconds + 1.0):
                     await websockets.wait_closed()
         finally:
             try:
@@ -311,7 +312,8 @@ class Parent:
         return str(name[0]), int(name[1])
 
     def now(self) -> float:
-        """Unix time in seconds. It never goes back, whatever is done to the machine's clock."""
+        """Unix time in seconds. It never goes back within a run, whatever is done to the machine's
+        clock."""
         return time.monotonic() + self._offset
 
     def after_message(self, now: float) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from genkidama._version import __version__
@@ -117,13 +116,8 @@ class RunWriter:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
         self._progress.beat(self.now())
-        if self._server.experiment is not self._written:  # its owner has changed it
-            self._written = self._server.experiment
-            with suppress(EnvironmentFailure):  # the next start would have the old limits
-                self._write_experiment()
         try:
-            self._look()
-            self._history.flush()
+            self._flush()
             self._history_error.message = ""
         except EnvironmentFailure as error:
             if self._history_error.is_new(str(error)):
@@ -144,8 +138,7 @@ class RunWriter:
         self._take_events(last=True)
         self._progress.end(self.now(), "stopped")
         try:
-            self._look()
-            self._history.flush()
+            self._flush()
             await asyncio.to_thread(self._history.sync)
         except EnvironmentFailure as error:
             failure = failure or error
@@ -174,8 +167,17 @@ class RunWriter:
         for observer in self._host.observers:
             observer.take(events)
 
+    def _flush(self) -> None:
+        """Writes the history and, if the run's owner has changed them, the settings."""
+        self._look()
+        self._history.flush()
+        if self._server.experiment is not self._written:
+            self._write_experiment()
+
     def _write_experiment(self) -> None:
-        write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())
+        experiment = self._server.experiment
+        write_atomically(self._out / EXPERIMENT, experiment.to_toml().encode())
+        self._written = experiment
 
     def _write_fallback(self, problem: str) -> None:
         self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))

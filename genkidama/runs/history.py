@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.files import disk_errors, hint, make_folder
 from genkidama.server.events import Event, as_lines
@@ -45,6 +47,16 @@ def whole_length(path: Path) -> int:
             return _whole_length(file.fileno())
     except FileNotFoundError:
         return 0
+
+
+def last_time(path: Path) -> float:
+    """The time of the last whole line of a history; 0 if there is none that says one."""
+    with suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
+        end = _whole_length(file.fileno())
+        start = max(0, end - PIECE_BYTES)
+        line = os.pread(file.fileno(), end - start, start).splitlines()[-1:]
+        return msgspec.json.decode(b"".join(line), type=Event).time
+    return 0.0
 
 
 def _whole_length(file: int) -> int:

@@ -34,7 +34,7 @@ class Binding(TypedDict, total=False):
 def parse_listen(listen: str) -> Binding:
     """Parses `HOST:PORT`, `[IPV6]:PORT`, or `fd://N`. Port 0 lets the system choose one.
 
-    The last is an inherited stream socket, as systemd's socket activation gives it; the parent then
+    The last is an inherited TCP socket, as systemd's socket activation gives it; the parent then
     owns it.
     """
     if (inherited := _FD.match(listen)) is not None:
@@ -56,11 +56,10 @@ def _inherit(number: int, listen: str) -> socket.socket:
             f"cannot listen on {listen}: descriptor {number}: {error.strerror}; "
             "was a socket passed on?"
         ) from None
-    if inherited.type != socket.SOCK_STREAM:
+    is_ip = inherited.family in (socket.AF_INET, socket.AF_INET6)
+    if inherited.type != socket.SOCK_STREAM or not is_ip:
         inherited.detach()
-        raise EnvironmentFailure(
-            f"cannot listen on {listen}: descriptor {number} is no stream socket"
-        )
+        raise EnvironmentFailure(f"cannot listen on {listen}: descriptor {number} is no TCP socket")
     inherited.setblocking(False)
     return inherited
 

@@ -109,7 +109,7 @@ class Process(OwnedProcess):
     Its standard output and error go to the log, behind what is there already. The environment is
     added to this process'. A forkserver forks it; without one, or when that is gone, it is a new
     interpreter. Words and descriptors for its first start come `once`. An OSError says that it
-    cannot be started.
+    cannot be started, an EnvironmentFailure that it cannot be started again.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Process(OwnedProcess):
         self.fallback_reason: Callable[[], str] = str
         self._file: IO[bytes] = log.open("ab")
         #: Where its own words begin.
-        self._mark = log.stat().st_size
+        self._mark = os.fstat(self._file.fileno()).st_size
         self.start()
 
     def start(self) -> None:
@@ -176,9 +176,14 @@ class Process(OwnedProcess):
 
     def start_again(self) -> None:
         """Starts it again, however it ended."""
-        self._mark = self.log.stat().st_size
         self._close_input()
-        self.start()
+        try:
+            self._mark = os.fstat(self._file.fileno()).st_size
+            self.start()
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.name}: cannot be started again: {error.strerror}"
+            ) from None
 
     def error(self) -> str:
         """The last `error: …` line that it wrote, without the word.

@@ -19,9 +19,9 @@ from genkidama.server.trial import Snapshot, Trial
 
 #: Numbers of a sample for the distance, which takes some 10 µs.
 _SAMPLE = 4096
-#: Seconds from one sample of a child to the next, and samples of all children in that time.
+#: Seconds from one sample of a child to the next, and from one sample of any child to the next.
 _EVERY = 1.0
-_JUDGED = 64
+SAMPLE_SECONDS = _EVERY / 64
 
 
 @dataclass
@@ -132,24 +132,17 @@ class ChildRecord:
         return weights if self.delta is None else self.delta.answer(weights, push)
 
 
-class DivergenceSampling:
-    """Measures the distance from θ_P of a few pushes, since that takes time."""
+def sample_distance(record: ChildRecord, push: Push, now: float) -> bool:
+    """Records the distance of a push, if the turn of its child, which has joined, has come.
 
-    def __init__(self) -> None:
-        #: The earliest time of the next sample, in seconds.
-        self.after = -math.inf
-
-    def sample(self, record: ChildRecord, push: Push, now: float) -> None:
-        """Records the distance of a push, if the turn of its child, which has joined, has come.
-
-        The trial has θ_P as it is before the push, which has its whole vector.
-        """
-        trial = record.trial
-        if now < record.judged + _EVERY or trial is None or trial.vector is None:
-            return
-        self.after = now + _EVERY / _JUDGED
-        record.judged = now
-        record.distance = distance(push, trial.vector, trial.held.statistics)
+    The trial has θ_P as it is before the push, which has its whole vector.
+    """
+    trial = record.trial
+    if now < record.judged + _EVERY or trial is None or trial.vector is None:
+        return False
+    record.judged = now
+    record.distance = distance(push, trial.vector, trial.held.statistics)
+    return True
 
 
 def distance(push: Push, parent: Vector, statistics: int) -> float | UnsetType:

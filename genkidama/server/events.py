@@ -104,8 +104,8 @@ class Exchange(Event, kw_only=True):
     left_out: str | UnsetType = UNSET
     """Reason of the rule to leave the push out, as `"stale"` (docs/notes/rules.md), if it did."""
     distance: float | UnsetType = UNSET
-    """Distance of the child's weights from θ_P, by the length of θ_P: at this push, or at the last
-    that was judged. One is judged a second, of 64 children at most."""
+    """Distance ‖θ_C − θ_P‖ / ‖θ_P‖, sampled: at this push, or at the last that was judged. One is
+    judged a second, of 64 children at most."""
 
 
 class Measures(Event, kw_only=True):

@@ -12,6 +12,7 @@ Laws of this file:
 from __future__ import annotations
 
 import hmac
+import math
 from collections import Counter
 from collections.abc import Collection
 from copy import deepcopy
@@ -41,9 +42,10 @@ from genkidama.protocol.shard import SECRET, Shard, end_proof
 from genkidama.protocol.vector import Signature, Vector, is_finite
 from genkidama.runtime.pacing import Throttle
 from genkidama.server.child_record import (
+    SAMPLE_SECONDS,
     ChildRecord,
-    DivergenceSampling,
     restore_children,
+    sample_distance,
     snapshot_children,
 )
 from genkidama.server.events import (
@@ -110,7 +112,8 @@ class ParameterServer:
         self._tally = self.trials.tally
         #: Of refusals by code: a child in a loop must not fill a disk.
         self._refused = Throttle[PushesRefused](1.0)
-        self._sampling = DivergenceSampling()
+        #: The earliest time of the next sample of a child's distance from θ_P, which takes time.
+        self._sample_at = -math.inf
         self._average = experiment.parent.average
         self._every = experiment.parent.history_every
 
@@ -199,6 +202,7 @@ class ParameterServer:
         elif action in ("exclude", "admit"):
             event.child = child
             (self.excluded.add if action == "exclude" else self.excluded.discard)(child)
+            self.asked.add("checkpoint")  # it holds the names
         elif action != "stop":
             self.asked |= {action, "checkpoint"}
         self._events.append(event)
@@ -412,8 +416,8 @@ class ParameterServer:
                 norm,
                 None if averaging is None else averaging.push(child, children, staleness, now),
             )
-            if now >= self._sampling.after:
-                self._sampling.sample(record, message, now)
+            if now >= self._sample_at and sample_distance(record, message, now):
+                self._sample_at = now + SAMPLE_SECONDS
             left_out = trial.apply(update, message.kind, rule, self._average)
             if left_out != "":
                 self._tally.count(children)

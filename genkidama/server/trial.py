@@ -65,6 +65,8 @@ class Trial:
     vector: Vector | None = None
     #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
     average: Vector | None = None
+    #: The versions in it.
+    averaged: int = 0
     #: A finite copy of θ_P and of the rule's state, and its version: the last checkpoint's, or that
     #: of the run's beginning.
     backup: tuple[Vector, RuleState, int] | None = None
@@ -189,12 +191,13 @@ class Trial:
     def _update_average(self, vector: Vector, decay: float) -> None:
         """Below decay 1 the mean is exponential, and plain while there are few versions.
 
-        At 1 it is the plain mean of all versions (Izmailov et al. 2018, SWA).
+        At 1 it is the plain mean of all versions since it began (Izmailov et al. 2018, SWA).
         """
         if self.average is None:
-            self.average = vector.copy()
+            self.average, self.averaged = vector.copy(), 1
         else:
-            blend(self.average, vector, max(1.0 - decay, 1.0 / self.version))
+            self.averaged += 1
+            blend(self.average, vector, max(1.0 - decay, 1.0 / self.averaged))
 
     @property
     def label(self) -> int | UnsetType:
@@ -248,6 +251,7 @@ class Trial:
             children=children or {},
             sessions=sessions or {},
             excluded=excluded or [],
+            averaged=self.averaged,
             experiment=self.experiment,
             part=str(self.part),
             whole=[] if self.part == WHOLE or not self.signature else [*self.signature.entries],
@@ -298,6 +302,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     sessions: dict[str, tuple[str, int]] = {}
     #: Names of children that the run's owner has excluded.
     excluded: list[str] = []
+    #: Versions in the running mean of `parent.average`.
+    averaged: int = 0
     experiment: dict[str, Any] = {}
     #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
     #: the network.
@@ -393,6 +399,7 @@ class Trials(Protocol):
 
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""
+        return
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         """Notes that a child's push to this trial has been applied and counted."""
@@ -403,9 +410,11 @@ class Trials(Protocol):
 
     def diverged(self, trial: Trial, now: float) -> None:
         """A push brings NaN or infinity. If trials are shared, the push is refused instead."""
+        return
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
         """The child goes for good; `failed` says that it could not train its trial."""
+        return
 
     def vanished(self, child: str, now: float) -> None:
         """The child's connection is gone. It may come back."""
@@ -463,7 +472,7 @@ class ExchangePacing:
         return max(1, round(self._steps * speed / mean))
 
 
-class SingleTrialRun:
+class SingleTrialRun(Trials):
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Without a rule it is that of `parent.rule` or, if that is an import string, `Blend`. Only the
@@ -501,9 +510,6 @@ class SingleTrialRun:
     def owns(self, child: str, trial: Trial) -> bool:
         return True
 
-    def joined(self, trial: Trial, now: float) -> None:
-        pass
-
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         if self._pacing is not None:
             self._pacing.note(child, steps, now)
@@ -511,12 +517,6 @@ class SingleTrialRun:
     def share(self, child: str, children: int) -> int:
         steps = self.rule.share(child, children)
         return steps if steps or self._pacing is None else self._pacing.share(child)
-
-    def diverged(self, trial: Trial, now: float) -> None:
-        pass
-
-    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
-        pass
 
     def vanished(self, child: str, now: float) -> None:
         if self._pacing is not None:

@@ -87,14 +87,11 @@ class Light:
         self._random = random.Random(seed)
         self._vector: Vector = np.zeros(signature.size, DTYPE)
 
-    def run_ended(self) -> None:
-        """As `ReplyHandler.run_ended`: nothing to stop."""
-
     async def live(self) -> None:
         """Goes on under the same name, one session after the other."""
         while True:
             connection = ParentConnection.to(
-                *(self._parent, self),
+                *(self._parent, lambda: None),  # there is nothing to stop
                 name=self._name,
                 role="",
                 token="",

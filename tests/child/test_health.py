@@ -97,6 +97,9 @@ def test_one_child_of_a_run_tells_the_power_of_its_machine(pi: Path) -> None:
     assert "watts" in figures(pi)  # of another run
     first.close()
     assert "watts" in second.figures(run, 5.0)
+    assert "watts" in second.figures(other := uuid.uuid4().hex, 10.0)  # with --stay
+    assert "watts" not in first.figures(other, 10.0) and "watts" in first.figures(run, 10.0)
+    first.close()
     second.close()
 
 

@@ -216,9 +216,7 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
     async with running(constant(), tmp_path / "run") as parent:
         # A connection to 0.0.0.0 is one to this machine.
         there = Transport(f"ws://{host}:{parent.address[1]}", token=token)
-        talk = ParentConnection(
-            there, Session("pi", "word", parent=there.parent), Child(there.parent)
-        )
+        talk = ParentConnection(there, Session("pi", "word", parent=there.parent), lambda: None)
         for _ in range(2):
             async with asyncio.timeout(PATIENCE):
                 await talk.begin()
@@ -545,9 +543,9 @@ class Talk:
         self.over = 0
         self.line: Any = Line()
         self.told: Any = Told()
-        self.connection = ParentConnection(Transport("ws://parent"), session, self)
+        self.connection = ParentConnection(Transport("ws://parent"), session, self.ended)
 
-    def run_ended(self) -> None:
+    def ended(self) -> None:
         self.over += 1
 
     async def pull(self) -> None:
@@ -625,3 +623,20 @@ async def test_a_pull_that_is_forgotten_hears_nothing() -> None:
     talk.line.answer(weights(1.0))
     await turns()
     assert talk.told.notes == ["pulling"]
+
+
+async def test_the_bytes_of_a_large_vector_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1 << 16
+    async with running(constant(), tmp_path) as parent:
+        options = {"name": "pi", "role": "", "token": "", "ca_file": None, "fingerprint": ""}
+        connection = ParentConnection.to(url(parent.address), lambda: None, **options)  # type: ignore[arg-type]
+        await connection.begin()
+        await connection.enter(Signature.of([("w", (size,))]))
+        line = connection._connection
+        assert line is not None and line.ping_timeout == 60.0 + 2 * 4 * size / 1024
+        # Otherwise nothing is waited for at all.
+        monkeypatch.setattr(transport, "REPLY_SECONDS", 0.0)
+        assert await connection.push(np.ones(size, DTYPE), None) is not None
+        await connection.close()

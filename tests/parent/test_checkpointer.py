@@ -295,6 +295,20 @@ def exchange(server: ParameterServer, checkpointer: Checkpointer, child: str, no
     checkpointer.after_push()
 
 
+async def test_who_is_excluded_is_saved_though_nobody_pushes(tmp_path: Path) -> None:
+    server, checkpointer = entered(experiment(), tmp_path, "a", "b")
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.finish(1.0)
+    saved = checkpointer._folder.version_path(1)
+    assert load(saved).snapshot.excluded == []
+    server.command("exclude", "anna", 2.0, "b")
+    await checkpointer.keep(2.0)
+    assert load(saved).snapshot.excluded == ["b"]
+    server.command("admit", "anna", 3.0, "b")
+    await checkpointer.finish(3.0)
+    assert load(saved).snapshot.excluded == []
+
+
 async def test_the_newest_is_written_first_where_the_disk_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,9 +527,27 @@ async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weig
         assert parent.server.trial.average is not None
         np.testing.assert_array_equal(parent.server.trial.average, vector(2.0))
     plain = experiment(parent={"alpha": 1.0})
-    async with running(plain, tmp_path) as parent, FakeChild(parent.address) as child:
+    async with running(plain, tmp_path) as parent, FakeChild(parent.address, "c") as child:
         weights = await child.enter()
         np.testing.assert_array_equal(weights.vector, vector(0.0))
+        await child.pushed(6.0)
+    np.testing.assert_array_equal(Run(tmp_path).load().vector, vector(6.0))
+
+
+async def test_a_running_mean_that_begins_late_is_of_the_versions_from_then_on(
+    tmp_path: Path,
+) -> None:
+    plain = experiment(parent={"alpha": 1.0})
+    async with running(plain, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in (100.0, 50.0):
+            await child.pushed(number)
+    late = experiment(parent={"alpha": 1.0, "average": 1.0})
+    for name, number, mean in (("a", 8.0, 8.0), ("b", 4.0, 6.0), ("c", 0.0, 4.0)):
+        async with running(late, tmp_path) as parent, FakeChild(parent.address, name) as child:
+            await child.enter()
+            await child.pushed(number)
+        np.testing.assert_allclose(Run(tmp_path).load().vector, vector(mean), rtol=1e-6)
 
 
 @pytest.mark.parametrize("trained", [np.ones(2, DTYPE), np.ones(1), np.ones((1, 1), DTYPE)])

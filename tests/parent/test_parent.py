@@ -22,7 +22,7 @@ from genkidama.parent.event_log import describe
 from genkidama.parent.extensions import Companion, Observer
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.server.events import Event
+from genkidama.server.events import Event, Left, as_lines
 from tests.helpers import eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment
@@ -127,7 +127,7 @@ async def test_a_silent_opening_does_not_hold_up_the_shutdown(parent: Parent) ->
     async with FakeChild(parent.address) as child:  # the parent has accepted the one before, too
         await child.enter()
     parent.stop()
-    async with asyncio.timeout(parent_module.CLOSE_SECONDS):
+    async with asyncio.timeout(ConnectionManager.close_seconds):
         await parent.shutdown()
     writer.close()
 
@@ -160,6 +160,17 @@ async def test_listening_on_ipv6(tmp_path: Path) -> None:
     await parent.startup()
     assert parent.address[0] == "::1"
     await parent.shutdown()
+
+
+async def test_a_clock_that_has_been_set_back_does_not_take_a_run_back(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        late = parent.now() + 1e6
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(as_lines([Left(time=late, child="pi", reason="left")]))
+    async with running(experiment(), tmp_path) as parent:
+        assert late <= parent.now() < late + 1e3
+    times = [event["time"] for event in history(tmp_path)]
+    assert times == sorted(times)
 
 
 async def test_an_inherited_socket(tmp_path: Path) -> None:

@@ -177,6 +177,21 @@ async def test_a_run_tells_later_that_its_history_could_not_be_written(
     assert from_line(told) == from_line(warning)
 
 
+async def test_limits_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    opened = records(experiment(stop={"steps": 100}), tmp_path)
+    settings = tmp_path / "experiment.toml"
+    opened._server.command("extend", "anna", 5.0, share=1.0)
+    settings.unlink()
+    settings.mkdir()
+    for _ in range(2):
+        await opened.keep()
+    settings.rmdir()
+    await opened.finish()
+    assert Experiment.load(settings).stop.steps == 200
+    (warning,) = events(tmp_path, "warning")
+    assert "experiment.toml: cannot be written: Is a directory" in warning["reason"]
+
+
 async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from genkidama.runs.history import (
     FallbackReader,
     History,
     HistoryTail,
+    last_time,
     read_lines,
     whole_length,
     whole_lines,
@@ -59,6 +60,25 @@ def test_what_a_crash_has_torn_is_not_counted(
     assert b"".join(read_lines(path)) == (content or b"")[:length]
     History(path).close()  # and is cut off before the next is written
     assert path.stat().st_size == length
+
+
+@pytest.mark.parametrize(
+    ("content", "time"),
+    [
+        (None, 0.0),
+        (b"", 0.0),
+        (LINES, 2.0),
+        (LINES + b'{"time": 9, "event"', 2.0),
+        (LINES + b"damage\n", 0.0),
+    ],
+)
+def test_the_time_of_the_last_line_is_found(
+    tmp_path: Path, content: bytes | None, time: float
+) -> None:
+    path = tmp_path / "history.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert last_time(path) == time
 
 
 def test_lines_are_written_together(tmp_path: Path) -> None:

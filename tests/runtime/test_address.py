@@ -42,11 +42,16 @@ def test_a_socket_may_be_inherited() -> None:
             assert not found.getblocking()
 
 
-def test_what_is_no_stream_socket_is_refused_and_stays_open() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        with pytest.raises(EnvironmentFailure, match="is no stream socket"):
+@pytest.mark.parametrize(
+    "kind", [(socket.AF_INET, socket.SOCK_DGRAM), (socket.AF_UNIX, socket.SOCK_STREAM)], ids=str
+)
+def test_what_is_no_tcp_socket_is_refused_and_stays_open(
+    kind: tuple[socket.AddressFamily, socket.SocketKind],
+) -> None:
+    with socket.socket(*kind) as other:
+        with pytest.raises(EnvironmentFailure, match="is no TCP socket"):
             parse_listen(f"fd://{other.fileno()}")
-        assert other.getsockname()
+        assert other.fileno() >= 0 and other.getsockname() is not None
     with pytest.raises(EnvironmentFailure, match="was a socket passed on"):
         parse_listen("fd://999999")
 

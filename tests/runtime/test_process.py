@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -105,6 +107,29 @@ def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.Monk
         if count < 3:
             process.restart()
     with pytest.raises(EnvironmentFailure, match=r"part was killed 3 times within a minute; see "):
+        process.restart()
+
+
+def test_it_is_started_again_where_its_log_was_deleted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = tmp_path / "up"
+    process = run(f"open({str(up)!r}, 'x'); time.sleep(60)")
+    for _ in range(2):
+        until(up.exists)
+        up.unlink()
+        process.log.unlink(missing_ok=True)
+        process.kill()
+        process.wait()
+        process.restart()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    process.kill()
+    process.wait()
+    monkeypatch.setattr(subprocess, "Popen", full)
+    with pytest.raises(EnvironmentFailure, match="part: cannot be started again: Resource temp"):
         process.restart()
 
 

@@ -12,8 +12,8 @@ from genkidama.protocol.messages import Hello, Push, Weights
 from genkidama.protocol.vector import DTYPE, Signature
 from genkidama.server.child_record import (
     ChildRecord,
-    DivergenceSampling,
     restore_children,
+    sample_distance,
     snapshot_children,
 )
 from genkidama.server.trial import Trial
@@ -50,7 +50,7 @@ def test_how_far_it_lies_from_the_parent_is_judged_once_a_second() -> None:
     trial = Trial(window=1)
     trial.signature = Signature.of([("weight", (2,)), ("statistics.observations", (3,))])
     record = ChildRecord(trial=trial)
-    take = partial(DivergenceSampling().sample, record)
+    take = partial(sample_distance, record)
 
     def push(sequence: int, *numbers: float, kind: str = "weights") -> Push:
         tail = [5.0 * sequence] * 3  # statistics are not trained, and do not count

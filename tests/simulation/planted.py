@@ -122,7 +122,7 @@ BUGS = (
     Bug(
         "no checkpoint is written at the end",
         "parent/checkpointer.py",
-        "if not newest or newest != self._server.trial.version:",
+        "if not saved[0] or saved != self._state:",
         "if False:",
     ),
     Bug(

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from genkidama.child.backend import NewsBackend, Work
-from genkidama.child.parent_connection import ParentConnection, ReplyHandler
+from genkidama.child.parent_connection import ParentConnection
 from genkidama.child.transport import FAILURES, fingerprints
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import flat
@@ -59,7 +59,7 @@ class ShardedConnection:
 
     @classmethod
     def to(
-        cls, parent: str, owner: ReplyHandler, *, fingerprint: str, **options: Any
+        cls, parent: str, ended: Callable[[], None], *, fingerprint: str, **options: Any
     ) -> ShardedConnection:
         """As `genkidama.child.parent_connection.connect`."""
         many = addresses(parent)
@@ -69,7 +69,7 @@ class ShardedConnection:
             [
                 ParentConnection.to(
                     address,
-                    owner,
+                    ended,
                     **options,
                     fingerprint=trusted[number],
                     shard=Shard(number + 1, len(many)),

@@ -93,6 +93,9 @@ class Difference(Rule):
     def moved(self) -> float:
         return self._moved
 
+    def forget(self, child: str) -> None:
+        self._weigh.forget(child)
+
     def _accelerated(self, change: Vector, factor: float, bound: float) -> tuple[Vector, float]:
         """The step that the momentum makes of a difference times a factor, whose norm is at most
         `bound`; and a bound for the step's norm.

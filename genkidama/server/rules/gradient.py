@@ -126,14 +126,12 @@ class NumpyOptimizer:
 
     def restore(self, state: RuleState) -> None:
         """Takes its own arrays out of a rule's state; a ValueError if there are another's."""
-        if _CLOCK not in state:
-            return
-        names = _KEPT[self._settings.name]
+        names = _KEPT[self._settings.name] if _CLOCK in state else ()
         if missing := [name for name in names if name not in state]:
             raise ValueError(f"optimizer.name = {self._settings.name!r} needs {missing[0]!r}")
         self._kept = {name: state[name] for name in names}
-        self._fastest = length(self._kept["velocity"]) if names == ("velocity",) else 0.0
-        self._made = int(state[_CLOCK][0])
+        self._fastest = length(self._kept["velocity"]) if "velocity" in names else 0.0
+        self._made = int(state[_CLOCK][0]) if names else 0
         self._blocks = []
 
     def _sgd(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
@@ -198,10 +196,11 @@ class GradientOptions(StepOptions, frozen=True):
 
 
 class Gradient(Rule):
-    """θ_P ← θ_P − η·direction(ḡ), as `[optimizer]` says; ḡ is the weighted mean of the gradients.
+    """θ_P ← θ_P − η·direction(ḡ), as `[optimizer]` says.
 
-    α is not used. Children keep to `algorithm.max_gradient_norm`, and a gradient that is longer all
-    the same is cut to it; 0 means no limit. The options are those of `GradientOptions`.
+    ḡ is the weighted sum of the gradients of a step, divided by their number. α is not used.
+    Children keep to `algorithm.max_gradient_norm`, and a gradient that is longer all the same is
+    cut to it; 0 means no limit. The options are those of `GradientOptions`.
     """
 
     takes = "gradient"
@@ -225,6 +224,9 @@ class Gradient(Rule):
 
     def moved(self) -> float:
         return self._moved
+
+    def forget(self, child: str) -> None:
+        self._weigh.forget(child)
 
     def apply(self, parent: Vector, push: Update) -> str | None:
         self._moved = 0.0

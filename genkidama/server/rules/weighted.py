@@ -26,9 +26,10 @@ _NEW = 0.1
 
 _MEAN = "mean_steps"
 _SPEED, _ARRIVAL = "speed.", "arrival."
-
-
 _SUM, _COUNTS = "waiting", "waiting_counts"
+
+#: A sum with less weight has no mean in float32.
+_LEAST = float(np.finfo(DTYPE).tiny)
 
 
 class WeightedOptions(Section, frozen=True):
@@ -84,6 +85,11 @@ class PushWeights:
 
     def state(self) -> RuleState:
         return {name: np.array([figure]) for name, figure in self._figures.items()}
+
+    def forget(self, child: str) -> None:
+        """Forgets a child that takes part no longer."""
+        for name in (_SPEED, _ARRIVAL):
+            self._figures.pop(name + child, None)
 
     def restore(self, state: RuleState) -> None:
         """Restores its arrays from a rule's state."""
@@ -198,12 +204,15 @@ class Weighted(Rule):
 
     def apply(self, parent: Vector, push: Update) -> None:
         batch = self._buffer.add(push.vector, self._weigh(push), push)
-        if batch is None or not batch.weight:
+        if batch is None or batch.weight < _LEAST:
             return
         if batch.count > 1:
             batch.total /= batch.weight
         alpha = self._alpha if push.alpha is None else push.alpha
         blend(parent, batch.total, min(1.0, alpha * batch.weight / batch.count))
+
+    def forget(self, child: str) -> None:
+        self._weigh.forget(child)
 
     def state(self) -> RuleState:
         return {**self._weigh.state(), **self._buffer.state()}

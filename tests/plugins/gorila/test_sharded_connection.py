@@ -407,7 +407,7 @@ def test_what_is_blended_is_what_each_part_was_sent() -> None:
 
     parent = "ws://127.0.0.1:1,ws://127.0.0.1:2"
     options = {"name": "pi", "role": "", "token": "", "ca_file": None}
-    connection = ShardedConnection.to(parent, Child(parent), fingerprint="", **options)
+    connection = ShardedConnection.to(parent, lambda: None, fingerprint="", **options)
     connection._numbers = [slice(0, 2), slice(2, 4)]
     now = np.array([5, 5, 5, 5], DTYPE)
     answer = BlendReply(0.5, np.array([1, 2], DTYPE), np.array([2, 4], DTYPE), 7)

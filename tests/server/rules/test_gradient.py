@@ -47,6 +47,21 @@ def test_each_gradient_is_a_step_of_the_optimizer() -> None:
     assert ours.tobytes() == theirs.tobytes()
 
 
+@pytest.mark.parametrize(("optimizer", "options"), OPTIONS, ids=str)
+def test_one_that_is_put_back_to_its_beginning_has_no_moments(
+    optimizer: Optimizer, options: dict[str, Any]
+) -> None:
+    rule, fresh = (Gradient(1.0, optimizer, **options) for _ in range(2))
+    for value in (1.0, 5.0, 2.0):
+        rule.apply(parent(), gradient(value))
+    rule.restore({})
+    ours, theirs = parent(), parent()
+    for value in (-2.0, 0.5):
+        rule.apply(ours, gradient(value))
+        fresh.apply(theirs, gradient(value))
+        assert (ours.tobytes(), rule.moved()) == (theirs.tobytes(), fresh.moved())
+
+
 def test_k_gradients_are_one_step_with_their_mean() -> None:
     weights = parent()
     rule = Gradient(1.0, SGD, buffer=2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import DTYPE
-from genkidama.server.rules.blend import Blend, Update
+from genkidama.server.rules.blend import Blend, Rule, Update
+from genkidama.server.rules.difference import Difference
+from genkidama.server.rules.gradient import Gradient
 from genkidama.server.rules.weighted import (
     HEAVIEST,
     Buffer,
@@ -55,6 +58,14 @@ def test_a_buffer_is_a_blend_with_the_weighted_mean() -> None:
     rule.apply(parent, contribution(np.full(1, 2.0, DTYPE)))
     # The mean of 8 with weight ½ and 2 is 4; α is 0.5 times the mean weight ¾.
     assert parent.tolist() == [1.5]
+
+
+def test_pushes_of_hardly_any_weight_move_nothing() -> None:
+    rule = Weighted(0.5, staleness="polynomial", staleness_decay=46, buffer=2)
+    parent = np.ones(1, DTYPE)
+    for _ in range(2):  # of weight 1e-46, which is 0 in float32
+        rule.apply(parent, contribution(np.full(1, 8.0, DTYPE), staleness=9))
+    assert parent.tolist() == [1.0]
 
 
 def test_a_heavy_push_is_never_more_than_the_whole_parent() -> None:
@@ -125,6 +136,17 @@ def test_by_speed_relative_to_the_mean_of_the_children() -> None:
     assert push("fast", 1.0) == 1.0
     assert push("slow", 4.0) == pytest.approx(15 / 37.5)
     assert push("fast", 2.0) == pytest.approx(60 / 37.5)
+
+
+@pytest.mark.parametrize("kind", [Weighted, Difference, Gradient])
+def test_a_child_that_is_gone_is_no_part_of_the_mean_speed(kind: Callable[..., Rule]) -> None:
+    rule = kind(0.5, by="speed")
+    for second in range(2):
+        for child in ("a", "b"):
+            rule.apply(np.zeros(1, DTYPE), contribution(ONE, child=child, seconds=second))
+    assert {"speed.a", "arrival.a", "speed.b", "arrival.b"} <= set(rule.state())
+    rule.forget("b")
+    assert {name for name in rule.state() if "." in name} == {"speed.a", "arrival.a"}
 
 
 def test_a_new_one_goes_on_with_what_the_old_one_knew() -> None:
