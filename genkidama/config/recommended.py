@@ -297,6 +297,8 @@ def gsde(look: Look, way: str = "act") -> Choice:
         "normalize_observations": True,
         "normalize_rewards": True,
     } | found["environment"]
+    cooperation = ppo(look, way).settings
+    found |= {key: cooperation[key] for key in ("parent", "child") if key in cooperation}
     return Choice("PPO with noise that follows the state (gSDE)", "", found)
 
 
