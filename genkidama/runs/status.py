@@ -423,7 +423,7 @@ class RunStatus:
                 self._evaluation = {name: getattr(event, name) for name in names}
             case Filmed():
                 self.film = event.version
-            case Commanded(action="exclude", child=str(child)):
+            case Commanded(action="exclude", child=str(child)) if child not in self.excluded:
                 self.excluded.append(child)
             case Commanded(action="admit", child=str(child)) if child in self.excluded:
                 self.excluded.remove(child)

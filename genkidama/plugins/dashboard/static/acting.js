@@ -14,6 +14,7 @@ export function problem({ environment: settings, network, algorithm, parent }) {
   if (world.approximate) return `${settings.id}: only approximated by a browser, so not learned from`;
   if (settings.period) return "environments on a wall clock are not played by a browser";
   if (network.name !== "actor-critic") return "a network of its own is not computed by a browser";
+  if (network.sde_steps) return "gSDE's noise is not drawn by a browser";
   if (!["a3c", "ppo"].includes(algorithm.name))
     return `${algorithm.name}: its actions are not drawn by a browser`;
   return "";
