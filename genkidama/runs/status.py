@@ -507,11 +507,8 @@ class RunStatus:
         """Environment steps of all trials."""
         return sum(self._steps.values())
 
-    def there(self) -> int:
-        """The number of children that take part, or took part to the end."""
-        return len(self._there())
-
     def _there(self) -> list[ChildStatus]:
+        """The children that take part, or took part to the end."""
         return [child for child in self.children.values() if child.state == "training"]
 
     def speed(self, now: float) -> float:

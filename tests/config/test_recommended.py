@@ -195,7 +195,7 @@ def test_the_figures_are_told() -> None:
         "episodes": "22 steps, 2,200 of 2,200 ended by the task itself; the time limit is 500",
         "rewards": "always 1; 22 an episode",
         "solved": "from a mean return of 475 on",
-        "machines": "with several, act: 2.6 times as soon as to average in CartPole, whose steps "
+        "machines": "with several, act: 2.6 times sooner than averaging in CartPole, whose steps "
         "are as quick (--way)",
     }
     assert "which the actions' squares alone explain" in describe(SILENT)["rewards"]
@@ -205,11 +205,11 @@ def test_the_figures_are_told() -> None:
 @pytest.mark.parametrize(
     ("look", "words"),
     [
-        (DISCRETE, "act: 2.6 times as soon as to average in CartPole"),
+        (DISCRETE, "act: 2.6 times sooner than averaging in CartPole"),
         (replace(DISCRETE, step_seconds=40e-6), "act if the parent's machine has a core to spare"),
         (CONTINUOUS, "act: 3 of 3 runs were solved in the continuous LunarLander"),
         (replace(CONTINUOUS, step_seconds=2e-3), "act if the parent's machine has a core to spare"),
-        (BOARD, "act: 2.6 times as soon as to average in MinAtar's Breakout"),
+        (BOARD, "act: 2.6 times sooner than averaging in MinAtar's Breakout"),
         (replace(PICTURE, step_seconds=2e-3), "act: 2.6 times"),
     ],
 )

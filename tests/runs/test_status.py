@@ -203,7 +203,7 @@ def test_of_those_that_left_the_last_hundred_are_remembered() -> None:
 def test_a_child_that_returns_keeps_its_counts_and_loses_its_measures() -> None:
     status = told([*began("a"), pushed(1), pushed(2), measured("a", 3, lag=1.0)])
     status.take([Left(time=BEGAN + 3, child="a", reason="its link broke")])
-    assert (status.there(), status.figures()) == (0, {})
+    assert (status.children["a"].state, status.figures()) == ("away", {})
     status.take(began("a")[1:])
     child = status.children["a"]
     assert (child.updates, child.steps, child.state) == (2, 10, "training")

@@ -2,7 +2,7 @@
 // policy that it was sent last.
 
 import { environment } from "./environments.js";
-import { layers } from "./policy.js";
+import { layers, parts } from "./policy.js";
 
 const LOG_2PI = Math.log(2 * Math.PI);
 
@@ -54,16 +54,6 @@ export function signature({ environment: settings, network }) {
   if (settings.normalize_observations) entries.push(["statistics.observations", [1 + 2 * counted]]);
   if (settings.normalize_rewards) entries.push(["statistics.returns", [3]]);
   return entries;
-}
-
-export function parts(entries, vector) {
-  let taken = 0;
-  return Object.fromEntries(
-    entries.map(([name, shape]) => {
-      const size = shape.reduce((product, length) => product * length, 1);
-      return [name, vector.subarray(taken, (taken += size))];
-    }),
-  );
 }
 
 // Standard normal numbers, by Box and Muller.
