@@ -143,12 +143,12 @@ async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) ->
 async def test_a_list_takes_no_change_from_those_who_watch(tmp_path: Path) -> None:
     gallery = Gallery([written(tmp_path / "a")])
     shown = gallery.runs["a"]
-    shown.feed.add(Viewer())
+    shown.feed.add(viewer := Viewer())
     with (tmp_path / "a" / "history.jsonl").open("ab") as file:
         file.write(as_lines([pushed(50)]))
     gallery.list()
     assert len(shown.run_status.change(BEGAN)["learning"]["curve"]["rows"]) == 1
-    shown.feed.close()
+    shown.feed.remove(viewer)
     (row,) = json.loads(gallery.list())["runs"]
     assert len(row["curve"]["rows"]) == 51
 
