@@ -229,7 +229,7 @@ def best_ways() -> Iterator[tuple[str, str]]:
             for way in ("experience", "average")
         )
         yield page, f"{name}: {average / act:.1f} times as soon"
-        assert f'"act: {average / act:.1f} times as soon as to average in ' in said
+        assert f'"act: {average / act:.1f} times sooner than averaging in ' in said
     acted, averaged = (
         [row["reached"] for row in of("scaling-averaging", task="continuous", contender=way)]
         for way in ("experience", "average")

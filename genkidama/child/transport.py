@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
-from genkidama.protocol.messages import HANDSHAKE_LIMIT, SLOWEST, size_limit
+from genkidama.protocol.messages import HANDSHAKE_LIMIT, size_limit
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
 from genkidama.protocol.vector import DTYPE
 from genkidama.runtime.files import read_secret
@@ -49,6 +49,9 @@ _PING_SECONDS = 60.0
 #: The longest wait for a reply before the connection is given up, unless its bytes take longer; the
 #: cores of an `"episode"` child wait for it.
 REPLY_SECONDS = 30.0
+
+#: Bytes a second that a link carries at least.
+_SLOWEST_LINK = 10_000.0
 
 #: The bounds of the wait before reconnecting, as `Backoff` takes them, and its early tries: after a
 #: cut of a minute or two it takes two seconds at most.
@@ -201,13 +204,12 @@ def make_room(connection: ClientConnection, size: int) -> None:
     # The installed websockets has no public way to raise the limits of an open connection.
     connection.protocol.max_message_size = size_limit(size)
     # A ping waits behind a push, and its answer behind a reply.
-    connection.ping_timeout = _PING_SECONDS + 2 * size * DTYPE.itemsize / SLOWEST
+    connection.ping_timeout = _PING_SECONDS + 2 * size * DTYPE.itemsize / _SLOWEST_LINK
 
 
 def reply_seconds(size: int) -> float:
-    """The longest wait for a reply, where it and its request have `size` bytes together: a link
-    carries 10 KiB a second at least."""
-    return max(REPLY_SECONDS, size / (10.0 * SLOWEST))
+    """The longest wait for a reply, where it and its request have `size` bytes together."""
+    return max(REPLY_SECONDS, size / _SLOWEST_LINK)
 
 
 def retry_after(error: BaseException) -> float:

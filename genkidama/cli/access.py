@@ -57,9 +57,9 @@ def parent(options: argparse.Namespace) -> int:
     draw = qr_drawer(options.qr)
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
-    suffix = f"{place.option} --listen {options.listen}"
-    suffix += f" --host {options.host}" if options.host else ""
-    if not place.tokens.exists():
+    suffix = f"{place.option} --listen {shlex.quote(options.listen)}"
+    suffix += f" --host {shlex.quote(options.host)}" if options.host else ""
+    if not os.path.exists(place.tokens):  # a path's own method raises
         text = _invite(place, options, ANY, None)
         own = modules(experiment.to_dict())
         where = f" (where {' and '.join(own)} can be imported, too)" if own else ""
@@ -82,8 +82,6 @@ def parent(options: argparse.Namespace) -> int:
             flush=True,
         )
     print(f"another link to the run's page: genkidama token --viewer{suffix}", flush=True)
-    command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
-    command += "".join(f" --set {shlex.quote(change)}" for change in options.set)
     display = None
     progress = ParentProgress(experiment)
     if progress.drawn:
@@ -96,8 +94,10 @@ def parent(options: argparse.Namespace) -> int:
         options.set = [*options.set, "parent.browsers=true"]
     for key, files in shown_steps(options).items():
         options.set = [*options.set, f"{key}={json.dumps(files)}"]
+    command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
     for change in options.set:
         arguments += ["--set", change]
+        command += f" --set {shlex.quote(change)}"
     try:
         code = main(arguments, f"{command} --out", display)
     finally:
@@ -131,11 +131,11 @@ def token(options: argparse.Namespace) -> int:
         _end(place.tokens, options.name, None, kind)
         print(f"{options.name}: its tokens are removed from {place.tokens}", file=sys.stderr)
     else:
-        days = options.days
-        if options.rotate is not None:
-            _end(place.tokens, options.name, _day(options.rotate), kind)
         draw = qr_drawer(options.qr)
-        last = None if days is None else _day(days)
+        last = None if options.days is None else _day(options.days)
+        if options.rotate is not None:
+            _address_and_fingerprint(place, options, kind)  # another can be made before these end
+            _end(place.tokens, options.name, _day(options.rotate), kind)
         if kind:
             text, code = _show(place, options, options.name, last, kind)
         else:
@@ -220,7 +220,7 @@ class _Credentials:
         self, folder: Path | None, tokens: Path | None = None, certificate: Path | None = None
     ) -> None:
         base = folder or default_folder()
-        self.option = "" if folder is None else f" --credentials {folder}"
+        self.option = "" if folder is None else f" --credentials {shlex.quote(str(folder))}"
         self.certificate = certificate or base / "certificate.pem"
         self.key = base / "key.pem"
         self.tokens = tokens or base / "tokens"
@@ -230,8 +230,7 @@ def _invite(
     place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
 ) -> str:
     """Makes a token, writes its hash, and gives the join string."""
-    address = _address(options)
-    fingerprint = fingerprint_of(place.certificate)
+    address, fingerprint = _address_and_fingerprint(place, options, "")
     secret = secrets.token_urlsafe(32)
     _add(place.tokens, written(name, secret, last))
     return str(Invitation(f"wss://{address}", name, secret, fingerprint))
@@ -249,8 +248,7 @@ def _show(
 ) -> tuple[str, str]:
     """Makes a viewer's or an owner's token, writes its hash, and says how to look with it; the link
     again."""
-    address = _address(options)
-    fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
+    address, fingerprint = _address_and_fingerprint(place, options, kind)
     scheme = "https" if fingerprint else "http"
     key = secrets.token_urlsafe(32)
     salt = secrets.token_hex(16)
@@ -266,14 +264,18 @@ def _show(
     return text, link
 
 
-def _address(options: argparse.Namespace) -> str:
-    """The parent's `HOST:PORT` for children and viewers."""
+def _address_and_fingerprint(
+    place: _Credentials, options: argparse.Namespace, kind: str
+) -> tuple[str, str]:
+    """The parent's `HOST:PORT` for children and viewers, and its certificate's fingerprint; empty
+    for a viewer or an owner of a parent without one."""
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
     host = options.host or reachable_host(binding["host"])
     host = f"[{host}]" if ":" in host else host
-    return f"{host}:{binding['port']}"
+    bare = kind and not os.path.exists(place.certificate)
+    return f"{host}:{binding['port']}", "" if bare else fingerprint_of(place.certificate)
 
 
 def _day(days: int) -> datetime:
@@ -302,7 +304,7 @@ def _read(path: Path) -> str:
 def _add(path: Path, line: str) -> None:
     """Adds a line in one step, so that a parent that reads meanwhile reads whole lines."""
     make_folder(path.parent)
-    present = _read(path) if path.exists() else ""
+    present = _read(path) if os.path.exists(path) else ""
     text = "\n" * (present[-1:] not in ("", "\n")) + line
     with disk_errors(path), open(path, "a", opener=partial(os.open, mode=0o600)) as file:
         file.write(text)
@@ -349,9 +351,9 @@ def make_certificate(certificate: Path, key: Path) -> None:
     """Makes a key and its certificate, unless they are there. Only this user may read the key.
 
     Raises:
-        EnvironmentFailure: there is no `openssl`, or it fails.
+        EnvironmentFailure: there is no `openssl`, it fails, or the key cannot be written.
     """
-    if certificate.exists() and key.exists():
+    if os.path.exists(certificate) and os.path.exists(key):
         return
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -360,7 +362,8 @@ def make_certificate(certificate: Path, key: Path) -> None:
             "install it (apt install openssl), or give --certificate-file and --key-file"
         )
     make_folder(certificate.parent)
-    os.close(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600))
+    with disk_errors(key):
+        os.close(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600))
     command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     command += ["-nodes", "-days", str(_DAYS), "-subj", "/CN=Genkidama parent"]
     command += ["-addext", f"subjectAltName=DNS:{socket.gethostname()},DNS:localhost"]

@@ -12,7 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,25 +172,27 @@ def train(
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     first: PreparedCore | None = None
     spaces: Any = None
-    try:
-        if not done:
-            first, spaces = prepare_first_core(experiment, say)
-        run = prepare_directory(experiment, out, resume)
-        if spaces is not None:  # a learner beside the parent need not build one, too
-            write_atomically(run.path / SPACES, json.dumps(spaces).encode())
-    except BaseException:
-        if first is not None:
-            first.end()
-        forkserver.leave_shared()
-        raise
-    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
-    names = [f"child-{number}" for number in range(1, children + 1)]
-    cores = cores_of_each(experiment, cores, children)
-    with feed:
+    with ExitStack() as stack:
+        try:
+            if not done:
+                first, spaces = prepare_first_core(experiment, say)
+            run = prepare_directory(experiment, out, resume)
+            stack.enter_context(resumable(run, "train"))
+            if spaces is not None:  # a learner beside the parent need not build one, too
+                write_atomically(run.path / SPACES, json.dumps(spaces).encode())
+            # Of a notebook's class it has the source.
+            experiment = Experiment.load(run.path / SETTINGS)
+        except BaseException:
+            if first is not None:
+                first.end()
+            forkserver.leave_shared()
+            raise
+        names = [f"child-{number}" for number in range(1, children + 1)]
+        cores = cores_of_each(experiment, cores, children)
+        stack.enter_context(feed)
         if not done:
             with (
                 following(experiment, progress, watch, about_stop) as passed_on,
-                resumable(run, "train"),
                 Cluster(run, experiment, names, cores, shards=shards, first=first) as cluster,
             ):
                 cluster.wait(feed.begin(run, passed_on), say)

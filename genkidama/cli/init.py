@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import textwrap
 from dataclasses import replace
@@ -41,18 +42,19 @@ _WIDTH = 100
 def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
     look, note = None, ""
+    path: Path = options.file
+    named = shlex.quote(str(path))
     names = [options.example] if options.example else []
     if not names and options.way == "act" and not options.period:
         names = _examples_for(options.environment)
     if not names:
         look, note = _look(options.environment, options.period)
         first, second = recommend(look, find_spec("torch") is not None, options.way)
-        text = written(str(options.file), options.environment, look, first, second)
+        text = written(named, options.environment, look, first, second)
     else:
         text = example(names[0]).read_text(encoding="utf-8")
         if options.example is None:
-            text = text.replace(f"genkidama train {names[0]}", f"genkidama train {options.file}")
-    path: Path = options.file
+            text = text.replace(f"genkidama train {names[0]}", f"genkidama train {named}")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -62,7 +64,7 @@ def init(options: argparse.Namespace) -> int:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
     verb = "search" if "\n[search]" in text else "train"
     alone = first.options if look is not None else ""
-    print(f"{path}: written; train it: genkidama {verb} {path}{alone}")
+    print(f"{path}: written; train it: genkidama {verb} {named}{alone}")
     if look is None:
         if options.example is None:
             print(f"It is the example {names[0]!r}, whose settings were tuned")
@@ -77,7 +79,7 @@ def init(options: argparse.Namespace) -> int:
         print(f"Its convolutions need torch: {pip_install('torch')}")
     elif "convolutions" in second.title:
         print(f"With torch, init writes a file with convolutions: {pip_install('torch')}")
-    elif first.title.startswith(("PPO", "A3C")):
+    elif first.title.startswith(("PPO", "A3C")) and not look.clock:
         print("\nIts children cooperate in one of three ways (--way):")
         for way, sentence in _WAYS.items():
             mark = " (this file)" if way == options.way else ""

@@ -248,8 +248,8 @@ VERBS = {
             ),
             option(
                 "--period",
-                "the environment is a robot, or another that cannot be paused, whose steps take "
-                "so long: it is built, and not played",
+                "step duration in seconds of an environment that cannot be paused, such as a "
+                "robot; init then builds it without playing it",
                 metavar="SECONDS",
                 type=float,
                 default=0.0,

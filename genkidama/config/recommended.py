@@ -141,7 +141,7 @@ def is_picture(look: Look) -> bool:
 
 
 def signal(look: Look) -> Literal["much", "little", "none"]:
-    """The share of what rewards say about states, as far as random actions show it."""
+    """Amount of information that rewards give about states, as far as random actions show it."""
     constant = look.reward_low == look.reward_high or look.action_cost > _EXPLAINED
     if look.steps and constant and not look.terminated:
         return "none"
@@ -297,6 +297,8 @@ def gsde(look: Look, way: str = "act") -> Choice:
         "normalize_observations": True,
         "normalize_rewards": True,
     } | found["environment"]
+    cooperation = ppo(look, way).settings
+    found |= {key: cooperation[key] for key in ("parent", "child") if key in cooperation}
     return Choice("PPO with noise that follows the state (gSDE)", "", found)
 
 
@@ -472,7 +474,7 @@ _QUICK_SECONDS = 30e-6
 _MACHINES: tuple[tuple[Callable[[Look], bool], str], ...] = (
     (
         is_picture,
-        "act: 2.6 times as soon as to average in MinAtar's Breakout; average if the link to the "
+        "act: 2.6 times sooner than averaging in MinAtar's Breakout; average if the link to the "
         "parent is too slow for pictures",
     ),
     (
@@ -486,7 +488,7 @@ _MACHINES: tuple[tuple[Callable[[Look], bool], str], ...] = (
     ),
     (
         lambda look: look.step_seconds < _QUICK_SECONDS,
-        "act: 2.6 times as soon as to average in CartPole, whose steps are as quick",
+        "act: 2.6 times sooner than averaging in CartPole, whose steps are as quick",
     ),
     (
         lambda look: True,

@@ -43,14 +43,7 @@ from websockets.server import ServerProtocol
 from genkidama._version import __version__
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import ProtocolError
-from genkidama.protocol.messages import (
-    PROTOCOL,
-    SLOWEST,
-    Refusal,
-    Request,
-    decode_request,
-    encode,
-)
+from genkidama.protocol.messages import PROTOCOL, Refusal, Request, decode_request, encode
 from genkidama.protocol.tokens import ANY
 from genkidama.runtime.machine import set_tcp_timeouts
 from genkidama.server.limits import ConnectionSlot, TokenBucket
@@ -88,6 +81,9 @@ _CONTROLS = (10.0, 100.0)
 #: Fragments of fewer bytes are tiny; a message may have 4,096 of them.
 _FRAGMENT_BYTES = 1024
 _FRAGMENTS = (100.0, 4096.0)
+
+#: Bytes per second of a fragmented message, and of a reply that is being read, at least.
+_SLOWEST = 1024.0
 
 #: Size of the pieces of an HTTP answer.
 PIECE_BYTES = 1 << 16
@@ -388,7 +384,7 @@ class Connection(ServerConnection):
         self._fragmented += len(frame.data)
         if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
             self._fail("flood", "fragments without end")
-        elif now - began > self.patience + self._fragmented / SLOWEST:
+        elif now - began > self.patience + self._fragmented / _SLOWEST:
             self._fail("silent", f"a message that has not come within {now - began:.0f} s")
         return self.fault is None
 
@@ -452,7 +448,7 @@ class Connection(ServerConnection):
     def _check_unsent(self) -> None:
         """Ends the connection if the peer has hardly read since the last check."""
         unsent = self.transport.get_write_buffer_size()
-        if self._unsent - unsent < SLOWEST * self.patience:
+        if self._unsent - unsent < _SLOWEST * self.patience:
             self.fault = ProtocolError("silent", f"took no reply for {self.patience:g} s")
             self.transport.abort()
         else:

@@ -45,9 +45,6 @@ LARGEST_RETURN = 1e30
 #: The largest message before a network's size is known: some ten thousand parameters fit into it.
 HANDSHAKE_LIMIT = 1 << 20
 
-#: The slowest rate, in bytes a second, at which a message is waited for.
-SLOWEST = 1024.0
-
 #: Room beside the vector for the map: 4,096 returns take 36 KiB, 32 measures at most 1.4 KiB.
 _HEADER_LIMIT = 1 << 17
 

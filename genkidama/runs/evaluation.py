@@ -26,7 +26,7 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.starts import check_seed, is_null, starts_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.run import LOGS, Run, SelectedWeights, weights_of
+from genkidama.runs.run import LOGS, Run, SelectedWeights, warn_passed_over, weights_of
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.forkserver import ForkServer
 from genkidama.runtime.machine import ONE_THREAD, available_cores
@@ -204,7 +204,8 @@ def evaluate(
     request: dict[str, Any] = {"greedy": deterministic, "environment": environment}
     request |= {"starts": starts, "recorded": recorded, "allow": allowed}
     which = str(weights)
-    log = (weights.path.parents[1] if run is None else run.path) / LOGS / "evaluation.log"
+    folder = weights.path.absolute().parent.parent if run is None else run.path
+    log = folder / LOGS / "evaluation.log"
     display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
     experiment = weights.checkpoint.experiment
     with Players(request, experiment, cores or available_cores(), log) as players:
@@ -222,11 +223,12 @@ def evaluate(
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
-    first, threshold = answers[0], checkpoint.experiment.solved
+    first, task = answers[0], checkpoint.experiment.environment
+    same = environment in (None, task.id, task.plain_id)
+    threshold = checkpoint.experiment.solved if same else None
     threshold = first["threshold"] if threshold is None else threshold
-    trained_in = checkpoint.experiment.environment.id
     played = (first["greedy"], seed, first["environment"])
-    evaluation = Evaluation(returns, path, threshold, *played, trained_in, starts, which)
+    evaluation = Evaluation(returns, path, threshold, *played, task.id, starts, which)
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
     return evaluation
@@ -244,8 +246,15 @@ def evaluate_trained(run: Run, episodes: int, seed: int, progress: bool) -> Eval
 
 
 def _kept(run: Run) -> list[Path]:
-    """The kept checkpoints, the newest first, and the best."""
-    return [*reversed(run.checkpoints), *([] if run.best is None else [run.best])]
+    """The kept checkpoints that are good, the newest first, and the best."""
+    good = []
+    for path in (*reversed(run.checkpoints), *([] if run.best is None else [run.best])):
+        try:
+            _ = sharded_checkpoint.load(path).experiment
+            good.append(path)
+        except GenkidamaError as error:
+            warn_passed_over(str(error))
+    return good
 
 
 def _judged(
@@ -370,8 +379,11 @@ class Players:
                     answers[number] = answer
 
         def join() -> None:
-            with suppress(GenkidamaError):  # as of a device that can be opened once
-                work(self._begin(jobs[0][0]))
+            try:
+                task = self._begin(jobs[0][0])
+            except GenkidamaError:  # as of a device that can be opened once
+                return
+            work(task)
 
         def add() -> None:
             """Has all other processes join."""

@@ -67,14 +67,18 @@ def prepare_directory(
             run = Run(new_directory(experiment.name) if out is None else path, allow)
             if any(any((run.path / name).glob("*")) for name in (CHECKPOINTS, TRIALS)):
                 raise ConfigurationError(
-                    f"--out {path}: holds a run already; "
-                    f"go on with it by --resume {path}, or choose another directory"
+                    f"--out {path}: holds a run already; go on with it by "
+                    f"--resume {shlex.quote(str(path))}, or choose another directory"
                 )
         path = run.path
         (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
         _lock(path)
-        experiment = with_notebook(experiment, path)
-        (path / SETTINGS).write_text(experiment.to_toml(), encoding="utf-8")
+        try:
+            experiment = with_notebook(experiment, path)
+            (path / SETTINGS).write_text(experiment.to_toml(), encoding="utf-8")
+        except BaseException:
+            _unlock(path)
+            raise
     except OSError as error:
         raise EnvironmentFailure(
             f"--out {path}: cannot be written: {error.strerror}; choose another directory"
@@ -114,6 +118,11 @@ def _lock(path: Path) -> None:
         os.close(lock)
         raise
     _held[path.absolute()] = lock
+
+
+def _unlock(path: Path) -> None:
+    if (lock := _held.pop(path.absolute(), None)) is not None:
+        os.close(lock)
 
 
 def _gets(file: int, seconds: float) -> bool:
@@ -215,8 +224,7 @@ def resumable(run: Run, verb: str) -> Iterator[None]:
             error.add_note("\n".join(afterwards(run, f"genkidama {verb} --resume {folder}")))
         raise
     finally:
-        if (lock := _held.pop(run.path.absolute(), None)) is not None:
-            os.close(lock)
+        _unlock(run.path)
 
 
 def default_threshold(settings: Environment) -> float | None:

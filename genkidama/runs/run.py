@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
-from genkidama.runs.history import read_lines
+from genkidama.runs.history import History, read_lines
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, join
 from genkidama.runs.status import RunStatus, line
 from genkidama.runtime.files import disk_errors, write_atomically
@@ -236,8 +236,15 @@ class Run:
         write_atomically(self.path / _EVALUATION, text)
         event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
         path = self.path / HISTORY
-        with disk_errors(path), path.open("ab") as file:
-            file.write(as_lines([event]))
+        try:
+            history = History(path)
+        except EnvironmentFailure:  # a parent writes it, which has cut off what was torn
+            with disk_errors(path), path.open("ab") as file:
+                file.write(as_lines([event]))
+            return
+        with closing(history):
+            history.add([event])
+            history.flush()
 
     def policy(self, *, best: bool = True, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
         """The trained policy, ready to act; it says of which weights it is.
@@ -379,7 +386,7 @@ def weights_of(target: Run | str | Path, *, best: bool = True) -> SelectedWeight
     if not isinstance(target, Run) and not Path(target).is_dir():
         return SelectedWeights(None, sharded_checkpoint.load(Path(target)))
     run = best_trial_of(target if isinstance(target, Run) else Run.open(target))
-    return SelectedWeights(run, run.load(best=best, unreadable=_warn))
+    return SelectedWeights(run, run.load(best=best, unreadable=warn_passed_over))
 
 
 def best_trial_of(run: Run) -> Run:
@@ -397,7 +404,8 @@ def best_trial_of(run: Run) -> Run:
     return trials[best]
 
 
-def _warn(problem: str) -> None:
+def warn_passed_over(problem: str) -> None:
+    """Prints a warning about a file that had to be passed over."""
     print(f"warning: passed over {problem}", file=sys.stderr)
 
 

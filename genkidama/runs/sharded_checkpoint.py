@@ -100,7 +100,7 @@ def join(first: Checkpoint) -> Checkpoint:
             f"{first.path}: is part {first.part} of a checkpoint; name the run's directory"
         )
     count = first.part.count
-    run = first.path.parents[1]
+    run = first.path.absolute().parent.parent
     parts = [first, *(_like(first, run, Shard(number, count)) for number in range(2, count + 1))]
     state = {name: _joined(name, array, parts) for name, array in first.state.items()}
     snapshot = msgspec.structs.replace(first.snapshot, part=str(WHOLE), whole=[])

@@ -423,7 +423,7 @@ class RunStatus:
                 self._evaluation = {name: getattr(event, name) for name in names}
             case Filmed():
                 self.film = event.version
-            case Commanded(action="exclude", child=str(child)):
+            case Commanded(action="exclude", child=str(child)) if child not in self.excluded:
                 self.excluded.append(child)
             case Commanded(action="admit", child=str(child)) if child in self.excluded:
                 self.excluded.remove(child)
@@ -507,11 +507,8 @@ class RunStatus:
         """Environment steps of all trials."""
         return sum(self._steps.values())
 
-    def there(self) -> int:
-        """The number of children that take part, or took part to the end."""
-        return len(self._there())
-
     def _there(self) -> list[ChildStatus]:
+        """The children that take part, or took part to the end."""
         return [child for child in self.children.values() if child.state == "training"]
 
     def speed(self, now: float) -> float:

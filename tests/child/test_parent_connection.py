@@ -635,7 +635,7 @@ async def test_the_bytes_of_a_large_vector_are_waited_for(
         await connection.begin()
         await connection.enter(Signature.of([("w", (size,))]))
         line = connection._connection
-        assert line is not None and line.ping_timeout == 60.0 + 2 * 4 * size / 1024
+        assert line is not None and line.ping_timeout == 60.0 + 2 * 4 * size / 10_000
         # Otherwise nothing is waited for at all.
         monkeypatch.setattr(transport, "REPLY_SECONDS", 0.0)
         assert await connection.push(np.ones(size, DTYPE), None) is not None

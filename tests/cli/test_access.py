@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import signal
 import ssl
@@ -106,7 +107,10 @@ def test_tokens_end_and_are_listed_and_nothing_shows_them(
     assert run(monkeypatch, "token", *place, "--list") == 0
     said = capsys.readouterr().out
     assert said.count("\n") == 2 and "until 20" in said and made.token not in said
+    before = tokens.read_text()
     for words, problem in (
+        (["pi", "--rotate", "0", "--days", "-1"], "error: -1 days: 0 to 36500 are allowed"),
+        (["pi", "--rotate", "0", "--listen", "[::]:0"], "error: --listen [::]:0: children need"),
         (["no name"], "error: NAME = 'no name': expected"),
         (["other", "--revoke"], f"error: {tokens}: has no token for 'other'"),
         (["--listen", "0.0.0.0:0"], "error: --listen 0.0.0.0:0: children need to know the port"),
@@ -115,10 +119,23 @@ def test_tokens_end_and_are_listed_and_nothing_shows_them(
         assert run(monkeypatch, "token", *words, *place) == 2
         said = capsys.readouterr().err
         assert said.startswith(problem) and said.count("\n") == 1
-    assert len(parse_tokens(tokens.read_text(), "tokens")) == 2
+    assert tokens.read_text() == before
     monkeypatch.delenv("GENKIDAMA_JOIN", raising=False)
     assert run(monkeypatch, "join") == 2 and run(monkeypatch, "join", "nonsense") == 2
     assert capsys.readouterr().err.count("error: ") == 2
+
+
+@needs_openssl
+def test_the_command_that_goes_on_is_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr("genkidama.parent.__main__.main", lambda _, go_on, __: given.append(go_on))
+    keys = str(tmp_path / "my keys")
+    run(monkeypatch, "parent", "cartpole", "--browsers", "--set", "seed=3", "--credentials", keys)
+    words = shlex.split(given[0])
+    assert words[3:5] == ["--credentials", keys]
+    assert words[-5:] == ["--set", "seed=3", "--set", "parent.browsers=true", "--out"]
 
 
 def test_the_signature_is_that_of_the_network(
@@ -150,6 +167,12 @@ def test_it_is_made_once_and_has_openssls_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_of(certificate) == said.strip().partition("=")[2].replace(":", "").lower()
     with pytest.raises(ConfigurationError, match="holds no PEM certificate"):
         fingerprint_of(key)
+
+
+def test_a_key_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (key := tmp_path / "key.pem").mkdir()
+    with pytest.raises(EnvironmentFailure, match=r"key\.pem: cannot be written: Is a directory"):
+        make_certificate(tmp_path / "certificate.pem", key)
 
 
 def test_without_openssl_the_way_out_is_said(

@@ -21,8 +21,9 @@ from genkidama.cli.cluster import (
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.hypertrick.local_search import search
 from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.resume import prepare_directory, resumable
 from genkidama.runs.run import Run
-from tests.helpers import ROOT, constant, history, small
+from tests.helpers import ROOT, constant, history, small, untrained
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,14 @@ def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
         constant(stop={"updates": 2}).with_settings({"seed": 5}), children=1, episodes=7, out="run"
     )
     assert asked == [(run, 7, 5, False)]
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_used_afterwards() -> None:
+    settings = small(stop={"updates": 3})
+    untrained(Path("run"), settings, version=3)
+    assert train(settings, resume="run", episodes=0).snapshot.version == 3
+    with resumable(prepare_directory(settings, None, "run"), "train"):
+        pass
 
 
 # Processes that die.

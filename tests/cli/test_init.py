@@ -75,14 +75,15 @@ def test_init_writes_an_experiment_that_can_be_trained(
 def test_init_writes_the_example_of_an_environment_that_has_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["init", "mine.toml"]) == 0
+    assert main(["init", "my own.toml"]) == 0
     said = capsys.readouterr().out
+    assert "train it: genkidama train 'my own.toml'\n" in said
     assert "It is the example 'lunarlander', whose settings were tuned" in said
     assert "Others for it (--example): lunarlander/a3c, lunarlander/averaging," in said
-    told = Path("mine.toml").read_text()
-    assert "\n#   genkidama train mine.toml\n" in told
+    told = Path("my own.toml").read_text()
+    assert "\n#   genkidama train 'my own.toml'\n" in told
     example = (ROOT / "examples/lunarlander/lunarlander.toml").read_text()
-    assert told == example.replace("train lunarlander", "train mine.toml")
+    assert told == example.replace("train lunarlander", "train 'my own.toml'")
     assert main(["init", "other.toml", "--way", "average"]) == 0
     assert Experiment.load("other.toml").child.exchange == "chunk"
 
@@ -244,6 +245,21 @@ class Arm(gymnasium.Env):
     def step(self, action):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 """
+
+
+@pytest.mark.usefixtures("at_once")
+def test_init_offers_no_way_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("gripping.py").write_text(
+        ROBOT + "\n\nclass Gripper(Arm):\n    action_space = gymnasium.spaces.Discrete(3)\n"
+    )
+    monkeypatch.syspath_prepend(Path.cwd())
+    robot = ["--environment", "gripping:Gripper", "--period", "0.05", "--way", "average"]
+    assert main(["init", *robot]) == 0
+    said = capsys.readouterr().out
+    assert "First choice: PPO: it has a clock" in said and "--way" not in said
+    assert Experiment.load("experiment.toml").parent.rule == "experience"
 
 
 def test_init_refuses_an_environment_that_does_not_exist(

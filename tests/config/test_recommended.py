@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from genkidama.cli.init import written
@@ -195,7 +195,7 @@ def test_the_figures_are_told() -> None:
         "episodes": "22 steps, 2,200 of 2,200 ended by the task itself; the time limit is 500",
         "rewards": "always 1; 22 an episode",
         "solved": "from a mean return of 475 on",
-        "machines": "with several, act: 2.6 times as soon as to average in CartPole, whose steps "
+        "machines": "with several, act: 2.6 times sooner than averaging in CartPole, whose steps "
         "are as quick (--way)",
     }
     assert "which the actions' squares alone explain" in describe(SILENT)["rewards"]
@@ -205,11 +205,11 @@ def test_the_figures_are_told() -> None:
 @pytest.mark.parametrize(
     ("look", "words"),
     [
-        (DISCRETE, "act: 2.6 times as soon as to average in CartPole"),
+        (DISCRETE, "act: 2.6 times sooner than averaging in CartPole"),
         (replace(DISCRETE, step_seconds=40e-6), "act if the parent's machine has a core to spare"),
         (CONTINUOUS, "act: 3 of 3 runs were solved in the continuous LunarLander"),
         (replace(CONTINUOUS, step_seconds=2e-3), "act if the parent's machine has a core to spare"),
-        (BOARD, "act: 2.6 times as soon as to average in MinAtar's Breakout"),
+        (BOARD, "act: 2.6 times sooner than averaging in MinAtar's Breakout"),
         (replace(PICTURE, step_seconds=2e-3), "act: 2.6 times"),
     ],
 )
@@ -279,8 +279,14 @@ def uncommented(text: str) -> str:
     return re.sub(r"(?m)^# (?=\w+ = )", "", text)
 
 
+RULES = {"act": "experience", "average": "difference", "thesis": "blend"}
+
+
 @settings(max_examples=40)
-@given(looks(), st.booleans(), st.sampled_from(["act", "average", "thesis"]))
+@example(SILENT, True, "act")
+@example(SILENT, True, "average")
+@example(SILENT, True, "thesis")
+@given(looks(), st.booleans(), st.sampled_from([*RULES]))
 def test_both_choices_load_with_all_that_is_off(look: Look, torch: bool, way: str) -> None:
     choices = recommend(look, torch, way)
     text = written("mine.toml", "my_env:Mine-v0", look, *choices)
@@ -294,5 +300,8 @@ def test_both_choices_load_with_all_that_is_off(look: Look, torch: bool, way: st
             experiment = Experiment.from_dict(found)
             assert experiment.algorithm.name == choice.settings["algorithm"]["name"]
             assert experiment.environment.id == "my_env:Mine-v0"
+            open_ = experiment.algorithm.name in ("ppo", "a3c") and not look.clock
+            if open_ and experiment.child.backend != "ga3c":
+                assert experiment.parent.rule == RULES[way]
             remembers = look.partial and choice is choices[0]
             assert experiment.network.memory == (64 if remembers else 0)

@@ -406,7 +406,7 @@ async def test_a_slow_reader_keeps_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes longer than the silence that is allowed, but it gets on."""
-    monkeypatch.setattr(connection_module, "SLOWEST", 1.0)
+    monkeypatch.setattr(connection_module, "_SLOWEST", 1.0)
     settings = experiment(parent={"silence_seconds": 0.25})
     async with (
         running(settings, tmp_path) as parent,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ import psutil
 import pytest
 
 from genkidama.__main__ import main
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
+from genkidama.runs import evaluation
 from genkidama.runs.checkpoint import save
 from genkidama.runs.evaluation import (
     Evaluation,
@@ -134,7 +137,7 @@ def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> No
 
 
 def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = untrained(tmp_path / "run", small())
     (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
@@ -148,6 +151,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     worse = untrained(tmp_path / "run", small(), version=2)
     asked: list[tuple[Path, int]] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
+    (damaged := run.path / "checkpoints/version-0000000003.safetensors").write_bytes(b"torn")
 
     def play(self: Players, jobs: list[Job], seed: int, _: object) -> list[dict[str, object]]:
         asked.extend((path, seed) for path, _ in jobs)
@@ -157,6 +161,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
 
     monkeypatch.setattr(Players, "play", play)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
+    assert f"warning: passed over {damaged}: not a readable" in capsys.readouterr().err
     # Other episodes than those that count.
     assert asked == [(path, 1) for path in reversed(means)] + [(run.checkpoints[0], 0)] * 4
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
@@ -167,6 +172,21 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert found.mean == 9.0 and found.checkpoint == run.best
     assert found.weights == "best weights, version 1, the best of 2 by 20 episodes each"
     assert run.best.read_bytes() == run.checkpoints[0].read_bytes()
+
+
+def test_a_file_is_named_from_its_folder_and_another_task_has_a_goal_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained(tmp_path / "run", Experiment.from_dict(small().to_dict() | {"solved": 30.0}))
+
+    def play(self: Players, jobs: list[Job], seed: int, _: object) -> list[dict[str, object]]:
+        return [{"threshold": 195.0, "environment": "any", "greedy": False, "returns": [9.0]}]
+
+    monkeypatch.setattr(Players, "play", play)
+    monkeypatch.chdir(run.path / "checkpoints")
+    for environment, threshold in ((None, 30.0), ("CartPole-v1", 30.0), ("CartPole-v0", 195.0)):
+        found = evaluate(run.final.name, episodes=1, cores=1, environment=environment)
+        assert found.threshold == threshold
 
 
 def test_several_runs_are_worth_the_mean_of_their_means() -> None:
@@ -343,6 +363,39 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
     with pytest.raises(KeyError), players:
         players.play([(run.final, [number]) for number in range(8)], 0, watch)
     assert not [one for one in psutil.Process().children(recursive=True) if "task" in one.name()]
+
+
+def test_the_loss_of_a_process_that_joined_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = threading.Event()
+
+    def first() -> Iterator[Any]:
+        yield 0.0  # its environment is built
+        yield 1.0  # an episode, on which the other joins
+        assert lost.wait(30.0)
+        yield {"returns": [1.0]}
+
+    def second() -> Iterator[Any]:
+        yield 0.0
+        lost.set()
+        raise EnvironmentFailure("playing episodes fails: the process ended")
+
+    processes = iter((first(), second()))
+
+    class Played:
+        def __init__(self, *_: object) -> None:
+            self.receive = next(processes).__next__
+
+        def send(self, _: object) -> None: ...
+        def kill(self) -> None: ...
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(evaluation, "Task", Played)
+    monkeypatch.setattr(evaluation, "_START_SECONDS", -1.0)
+    players = Players({}, small(), 2, tmp_path / "evaluation.log")
+    with pytest.raises(EnvironmentFailure, match="the process ended"), players:
+        players.play([(tmp_path, [0]), (tmp_path, [1])], 0, lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from genkidama.config.decoding import parse_setting
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import resume
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.history import History
@@ -48,10 +48,11 @@ def test_a_directory_without_a_run_may_hold_other_things(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("folder", ["checkpoints", "trials"])
 def test_a_run_or_a_search_is_not_written_over(tmp_path: Path, folder: str) -> None:
-    (tmp_path / folder / "something").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="holds a run already"):
-        prepare_directory(small(), tmp_path, None)
-    assert not (tmp_path / "logs").exists()
+    path = tmp_path / "a run"
+    (path / folder / "something").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=f"holds a run already; .* --resume '{path}'"):
+        prepare_directory(small(), path, None)
+    assert not (path / "logs").exists()
 
 
 def test_a_run_that_goes_on_keeps_its_own_settings_until_the_parent_has_seen_the_new(
@@ -88,6 +89,14 @@ def test_a_run_in_use_keeps_its_settings_and_may_be_used_afterwards(
         history.close()
     with resumable(prepare_directory(changed, None, tmp_path), "train"):
         assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
+
+
+def test_a_directory_that_cannot_be_prepared_is_not_kept(tmp_path: Path) -> None:
+    (settings := tmp_path / "logs" / "experiment.toml").mkdir(parents=True)
+    with pytest.raises(EnvironmentFailure, match="cannot be written: Is a directory"):
+        prepare_directory(small(), tmp_path, None)
+    settings.rmdir()
+    prepare_directory(small(), tmp_path, None)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

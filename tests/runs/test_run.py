@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import run as run_module
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Players
+from genkidama.runs.history import History
 from genkidama.runs.run import Run, best_trial_of, new_directory, trial_folder, weights_of
 from genkidama.server.events import Evaluated, TrialEnded, as_lines, from_line
 from tests.helpers import small, untrained
@@ -90,6 +92,7 @@ def test_a_broken_evaluation_is_told_with_the_way_out(tmp_path: Path, broken: by
 @pytest.mark.parametrize("mean", [21.5, float("nan")])
 def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     run = Run(tmp_path)
+    (tmp_path / "history.jsonl").write_bytes(b'{"time": 1.0, "ev')  # torn by a crash
     run.record_evaluation(evaluation(mean), [mean, 1 / 3], now=5.0)
     plain = json.loads(msgspec.json.encode(evaluation(mean)))  # a NaN as null
     shown = {**plain, "returns": [plain["mean"], 0.333]}
@@ -99,6 +102,9 @@ def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     assert line == {"time": 5.0, "event": "evaluation", **plain, "mean_return": plain["mean"]}
     assert list(line) == ["time", "event", *plain, "mean_return"]
     assert isinstance(from_line(line), Evaluated)
+    with closing(History(tmp_path / "history.jsonl")):  # a parent writes it
+        run.record_evaluation(evaluation(mean), [mean, 1 / 3], now=6.0)
+    assert [line["time"] for line in run.history()] == [5.0, 6.0]
 
 
 def test_runs_that_begin_in_one_second_get_directories_of_their_own(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line
 from genkidama.server.events import (
+    Commanded,
     Evaluated,
     Event,
     Left,
@@ -202,11 +203,18 @@ def test_of_those_that_left_the_last_hundred_are_remembered() -> None:
 def test_a_child_that_returns_keeps_its_counts_and_loses_its_measures() -> None:
     status = told([*began("a"), pushed(1), pushed(2), measured("a", 3, lag=1.0)])
     status.take([Left(time=BEGAN + 3, child="a", reason="its link broke")])
-    assert (status.there(), status.figures()) == (0, {})
+    assert (status.children["a"].state, status.figures()) == ("away", {})
     status.take(began("a")[1:])
     child = status.children["a"]
     assert (child.updates, child.steps, child.state) == (2, 10, "training")
     assert status.figures() == {}
+
+
+def test_a_child_is_excluded_once_and_admitted_once() -> None:
+    status = told(began("pi"))
+    for action, excluded in (("exclude", ["pi"]), ("exclude", ["pi"]), ("admit", [])):
+        status.take([Commanded(time=BEGAN, action=action, by="owner", child="pi")])
+        assert status.excluded == excluded
 
 
 def test_a_speed_sinks_without_an_event() -> None:

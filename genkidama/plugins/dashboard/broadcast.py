@@ -48,6 +48,7 @@ class Viewer(Protocol):
 class Page:
     """A run that is shown: the source of a feed, and of the answers of the routes."""
 
+    #: Whether browsers may be children.
     browsers = False
     #: What it plays, and the films.
     policies: Policies

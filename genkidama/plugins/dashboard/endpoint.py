@@ -221,6 +221,7 @@ class Dashboard(Observer, Page):
         self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
         self.run_status.page = {"viewers": len(self.feed), "seconds": round(self.feed.spent, 6)}
         self.run_status.parts = self._parts()
+        self.run_status.excluded = sorted(server.excluded)
 
     def _parts(self) -> list[dict[str, Any]] | None:
         """All parts of a parent in parts. A child pushes to all of them or to none, so the others

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -30,6 +30,9 @@ from websockets.http11 import Request, Response
 
 from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
+
+if TYPE_CHECKING:
+    from genkidama.plugins.dashboard.broadcast import Page
 
 #: Where the feed is.
 WATCH = "/watch"
@@ -117,28 +120,12 @@ class HttpResponse(NamedTuple):
         return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
 
 
-class Contents(Protocol):
-    """Methods of a page, `genkidama.plugins.dashboard.broadcast.Page`."""
-
-    def status(self) -> bytes: ...
-    def metrics(self) -> HttpResponse: ...
-    def unready(self) -> str: ...
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None: ...
-
-    #: Whether browsers may be children.
-    browsers: bool
-
-    def command(self, by: str, action: str, child: str, share: float) -> None: ...
-    def policy(self, version: int | None) -> bytes: ...
-    def film(self) -> bytes | None: ...
-
-
 def is_watching(asked: HttpRequest) -> bool:
     """True if the request is for the feed's websocket."""
     return asked.path == WATCH and "upgrade" in asked.headers
 
 
-def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse | None:
+def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> HttpResponse | None:
     """The answer to a request that is for no child's websocket, at `now` in Unix seconds; None if
     it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
@@ -172,7 +159,7 @@ def answer(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> 
     return _static("static/index.html" if path == "/" else path[1:], asked, page)
 
 
-def _static(name: str, asked: HttpRequest, page: Contents) -> HttpResponse:
+def _static(name: str, asked: HttpRequest, page: Page) -> HttpResponse:
     found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
         return HttpResponse(HTTPStatus.NOT_FOUND, f"{asked.path}: there is no such file\n".encode())
@@ -189,7 +176,7 @@ def _given(asked: HttpRequest) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(asked.target.partition("?")[2]).items()}
 
 
-def _control(asked: HttpRequest, page: Contents, viewers: Viewers, now: float) -> HttpResponse:
+def _control(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> HttpResponse:
     """The answer to one who may look: to `GET` its name as an owner, to `POST` what came of it."""
     shown = viewers.shown(asked.headers, cookie_of(asked.headers.get("host", "")))
     owner = viewers.owner(shown, now)

@@ -111,8 +111,8 @@ class RecordedRun:
             self.status.advice.append(self.problem)
 
     def summary(self, url: str) -> dict[str, Any]:
-        """A row of the list of runs, with the run's curve."""
-        whole = self.status.snapshot(self.status.time)
+        """A row of the list of runs, with the run's curve as it was sent."""
+        whole = self.status.document(self.status.time)
         run, learning = whole["run"], whole["learning"]
         keys = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
         return {
@@ -244,6 +244,8 @@ class Gallery:
         rows = []
         for name, shown in self.runs.items():
             shown.run.read()
+            if not len(shown.feed):
+                shown.run.status.mark_sent()
             rows.append(shown.run.summary(f"runs/{quote(name)}/"))
         found = {"schema": 1, "type": "runs", "time": time.time()}
         return msgspec.json.encode({**found, "runs": rows})

@@ -205,8 +205,7 @@ class _Top(LiveDisplay):
             asyncio.get_running_loop().add_reader(self._terminal, self._read_key)
         while True:
             try:
-                await self._watch()
-                backoff.reset()
+                await self._watch(backoff)
             except FAILURES as error:
                 status = getattr(getattr(error, "response", None), "status_code", None)
                 if status is not None and 400 <= status < 500:
@@ -231,7 +230,7 @@ class _Top(LiveDisplay):
         elif self._said.is_new(self._words):
             print(self._words, file=sys.stderr, flush=True)
 
-    async def _watch(self) -> None:
+    async def _watch(self, backoff: Backoff) -> None:
         connection = await self._uplink.open()
         connection.protocol.max_message_size = _LONGEST_MESSAGE
         document = None
@@ -242,6 +241,7 @@ class _Top(LiveDisplay):
                 document = fold(document, msgspec.json.decode(message))
                 self._document = document
                 self._words = ""
+                backoff.reset()
                 if self._once:
                     return
                 self.refresh()

@@ -87,14 +87,13 @@ def search(
         check_exposed(experiment.parent, parse_listen(listen)["host"])
     feed = feeding(sinks, say)
     run = prepare_directory(experiment, out, resume)
-    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
-    names = [f"node-{number}" for number in range(1, children + 1)]
-    cores = cores_of_each(experiment, cores, children)
-    with (
-        feed,
-        following(experiment, progress, watch) as shown,
-        resumable(run, "search"),
-        Cluster(run, experiment, names, cores, listen) as cluster,
-    ):
-        cluster.wait(feed.begin(run, shown), say)
+    with resumable(run, "search"), feed:
+        experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
+        names = [f"node-{number}" for number in range(1, children + 1)]
+        cores = cores_of_each(experiment, cores, children)
+        with (
+            following(experiment, progress, watch) as shown,
+            Cluster(run, experiment, names, cores, listen) as cluster,
+        ):
+            cluster.wait(feed.begin(run, shown), say)
     return run

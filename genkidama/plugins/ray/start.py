@@ -103,11 +103,11 @@ def launch(
             nodes = [node for node in ray.nodes() if node["Alive"]]
             cpus = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes}
             shares = layout(cpus, children, cores)
-            run = prepare_directory(experiment, out, resume)
             address = _own_address(nodes)
+            run = prepare_directory(experiment, out, resume)
             with (
-                following(experiment, progress, watch, about_stop) as watched,
                 resumable(run, "launch --ray"),
+                following(experiment, progress, watch, about_stop) as watched,
                 RayCluster(ray, run, experiment, shares, gpus, address, say) as cluster,
             ):
                 cluster.wait(feed.begin(run, watched), say)

@@ -279,7 +279,10 @@ def _ffmpeg(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Pi
     command = (get_ffmpeg_exe(), "-y", "-v", "error", *source, "-i", "-", *codec)
     with (
         TemporaryFile() as errors,
-        Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=errors) as process,
+        # In a session of its own: Ctrl-C must not end it before the film is whole.
+        Popen(
+            command, stdin=PIPE, stdout=DEVNULL, stderr=errors, start_new_session=True
+        ) as process,
     ):
         assert process.stdin is not None
         with suppress(GeneratorExit, BrokenPipeError):

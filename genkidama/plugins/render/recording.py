@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -118,7 +119,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Says what was recorded, if there is any."""
         if self.steps:
             words = f"{plural(self.steps, 'step')} of {plural(self.episodes, 'whole episode')}"
-            say(f"{path}: {words}; for genkidama train … --demonstrations {path}")
+            file = shlex.quote(str(path))
+            say(f"{path}: {words}; for genkidama train … --demonstrations {file}")
 
     def _write(self, terminated: bool, truncated: bool) -> None:
         count = len(self._rewards)  # noted last: Ctrl-C may come between two notes
@@ -186,7 +188,8 @@ class StartRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         count = len(self.starts)
         new = f", {count - self._before} of them new," if self._before else ""
         if count > self._before:
-            say(f"{self._path}: {plural(count, 'start')}{new} for evaluate --starts {self._path}")
+            file = shlex.quote(str(self._path))
+            say(f"{self._path}: {plural(count, 'start')}{new} for evaluate --starts {file}")
 
 
 class Function:

@@ -125,6 +125,12 @@ async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) ->
     assert again.steps == 50 and again.document(0.0)["learning"]["mean_return"] == 3.0
 
 
+async def test_who_is_excluded_is_shown_after_a_restart_too(parent: Parent) -> None:
+    parent.server.excluded |= {"pi-2", "pi-1"}  # as a checkpoint has told it
+    shown = json.loads((await fetch(place(parent, "status")))[1])
+    assert shown["run"]["excluded"] == ["pi-1", "pi-2"]
+
+
 async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:
     for path, words in (("healthz?probe=1", b"ok\n"), ("readyz", b"ready\n")):
         assert await fetch(place(guarded, path)) == (200, words)

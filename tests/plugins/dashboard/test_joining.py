@@ -257,6 +257,7 @@ def test_a_browser_draws_actions_as_often_as_they_are_probable(node: Node) -> No
     ("experiment", "words"),
     [
         (acting("LunarLander-v3"), "only approximated"),
+        (acting("Pendulum-v1", **{"network.sde_steps": 16}), "gSDE"),
         (acting("CartPole-v1", **{"parent.rule": "blend"}), "takes no experience"),
         (
             acting("CartPole-v1", **{"environment.wrappers": [{"name": "TimeAwareObservation"}]}),

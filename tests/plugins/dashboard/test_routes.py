@@ -12,6 +12,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from genkidama.errors import ProtocolError
+from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
     POLICY,
     HttpRequest,
@@ -28,7 +29,7 @@ from genkidama.protocol.tokens import link_cookie, link_token, parse_tokens, wri
 from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, SALT, TOKEN, Known, bearer
 
 
-class Shown:
+class Shown(Page):
     """Contents of a few words."""
 
     why = ""

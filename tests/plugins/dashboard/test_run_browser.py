@@ -17,6 +17,7 @@ from genkidama.plugins.dashboard.run_browser import Gallery, RecordedRun, find_r
 from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
 from tests.helpers import eventually, starting, until
+from tests.plugins.dashboard.test_broadcast import Viewer
 from tests.stories import BEGAN, began, plain, pushed
 
 
@@ -31,6 +32,7 @@ def written(path: Path, count: int = 50) -> Path:
 def test_it_grows_with_its_history(tmp_path: Path) -> None:
     run = RecordedRun(written(tmp_path / "run"))
     run.read()
+    run.status.mark_sent()
     assert run.status.time == BEGAN + 50
     row = run.summary("runs/run/")
     assert (row["name"], row["steps"], row["mean_return"]) == ("run", 490, 48.5)
@@ -136,6 +138,19 @@ async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) ->
             assert (await fetch(f"{site}/{path}", Host="evil.example"))[0] == 403
         async with connect(f"ws://{host}:{port}/runs/a/watch") as feed:
             assert json.loads(await feed.recv())["learning"]["steps"] == 490
+
+
+async def test_a_list_takes_no_change_from_those_who_watch(tmp_path: Path) -> None:
+    gallery = Gallery([written(tmp_path / "a")])
+    shown = gallery.runs["a"]
+    shown.feed.add(viewer := Viewer())
+    with (tmp_path / "a" / "history.jsonl").open("ab") as file:
+        file.write(as_lines([pushed(50)]))
+    gallery.list()
+    assert len(shown.run_status.change(BEGAN)["learning"]["curve"]["rows"]) == 1
+    shown.feed.remove(viewer)
+    (row,) = json.loads(gallery.list())["runs"]
+    assert len(row["curve"]["rows"]) == 51
 
 
 async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(

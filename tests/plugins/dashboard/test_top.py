@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
 from tests.plugins.dashboard.test_viewers import COOKIE, SALT, TOKEN
+from tests.stories import BEGAN, as_json, began, told
 from tests.terminals import Terminal, in_terminal
 
 
@@ -122,6 +126,36 @@ async def test_an_owners_keys(tmp_path: Path) -> None:
     terminal = await ended
     assert terminal.code == 0 and parent.server.stop == "stopped by owner"
     assert parent.server.excluded == {"pi"}
+
+
+async def test_a_parent_that_was_there_is_soon_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = as_json(told(began("a")).document(BEGAN))
+    heard: list[Any] = [OSError(), OSError(), document, OSError()]
+    waits: list[float] = []
+
+    class Connected(SimpleNamespace):
+        async def __aenter__(self) -> None: ...
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def recv(self) -> bytes:
+            if isinstance(found := heard.pop(0), OSError):
+                raise found
+            return json.dumps(found).encode()
+
+    async def opened(self: Any) -> Any:
+        return Connected(protocol=SimpleNamespace())
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if not heard:
+            raise InterruptedError
+
+    monkeypatch.setattr("genkidama.child.transport.Transport.open", opened)
+    monkeypatch.setattr(top, "random", SimpleNamespace(random=lambda: 1.0))
+    monkeypatch.setattr(top.asyncio, "sleep", sleep)
+    with pytest.raises(InterruptedError):
+        await top._Top(top._uplink("http://127.0.0.1:1"), False).run()
+    assert waits == pytest.approx([0.5, 1.0, 0.5])
 
 
 async def test_it_ends_with_a_stopped_parent_that_is_gone_before_it_says_so(

@@ -137,7 +137,7 @@ def test_nodes_come_and_go_and_train_one_trial_after_another() -> None:
     assert search_of(status).document()["trials"][0]["mean_return"] == 21.0
     assert status.speed(3.0) == pytest.approx(100.0)
     status.take([leave(4.0, "a")])
-    assert status.there() == 0
+    assert node.state == "away"
 
 
 def test_measures_are_of_the_trial_that_a_node_trains() -> None:
@@ -157,7 +157,8 @@ def test_a_resumed_search_says_so_and_one_that_is_over_keeps_its_nodes() -> None
     assert status.left(10.0) == pytest.approx(20.0)  # 7 are expected, and one took 10 s
     status.take([Stopped(time=11.0, reason="all trials are done")])
     status.take([Left(time=12.0, child="pi", reason="stopped")])
-    assert (status.there(), status.reason) == (1, "all trials are done")
+    assert status.children["pi"].state == "training"
+    assert status.reason == "all trials are done"
     assert status.left(12.0) is None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -133,6 +134,9 @@ def test_a_film_holds_what_was_shown(tmp_path: Path, ending: str) -> None:
     filmed = Film(path, drawn, 10.0)
     steps = [moment(step=step, picture=plain + np.uint8(step * 40)) for step in range(5)]
     assert all(filmed.show(step) for step in [*steps, moment(step=5, picture=plain, action=None)])
+    # Ctrl-C in a terminal must not end the program that writes it.
+    sessions = {os.getsid(each.pid) for each in psutil.Process().children()}
+    assert os.getsid(0) not in sessions and sessions
     filmed.close()
     assert filmed.frames == 15  # the end is shown for a second
     frames, seconds = decoded(path)

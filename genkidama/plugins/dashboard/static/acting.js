@@ -2,7 +2,7 @@
 // policy that it was sent last.
 
 import { environment } from "./environments.js";
-import { layers } from "./policy.js";
+import { layers, parts } from "./policy.js";
 
 const LOG_2PI = Math.log(2 * Math.PI);
 
@@ -14,6 +14,7 @@ export function problem({ environment: settings, network, algorithm, parent }) {
   if (world.approximate) return `${settings.id}: only approximated by a browser, so not learned from`;
   if (settings.period) return "environments on a wall clock are not played by a browser";
   if (network.name !== "actor-critic") return "a network of its own is not computed by a browser";
+  if (network.sde_steps) return "gSDE's noise is not drawn by a browser";
   if (!["a3c", "ppo"].includes(algorithm.name))
     return `${algorithm.name}: its actions are not drawn by a browser`;
   return "";
@@ -53,16 +54,6 @@ export function signature({ environment: settings, network }) {
   if (settings.normalize_observations) entries.push(["statistics.observations", [1 + 2 * counted]]);
   if (settings.normalize_rewards) entries.push(["statistics.returns", [3]]);
   return entries;
-}
-
-export function parts(entries, vector) {
-  let taken = 0;
-  return Object.fromEntries(
-    entries.map(([name, shape]) => {
-      const size = shape.reduce((product, length) => product * length, 1);
-      return [name, vector.subarray(taken, (taken += size))];
-    }),
-  );
 }
 
 // Standard normal numbers, by Box and Muller.

@@ -28,7 +28,7 @@ export function path(points, x, y, stepped = false) {
 }
 
 // In words: where it began, where it is, and where it was highest.
-export function described(name, points, axis) {
+function described(name, points, axis) {
   if (!points.length) return `${name}: nothing yet`;
   const [first, last] = [points[0], points.at(-1)];
   const best = points.reduce((a, b) => (b[1] > a[1] ? b : a));

@@ -20,8 +20,8 @@ export class Feed {
   #show;
   #tell;
 
-  // `show(document)` after every message; `tell(state, seconds)` with "live", "finished", "lost"
-  // (with how long it waits) or "denied".
+  // `show(document)` after every message; `tell(state, seconds)` with "live", "lost" (with how long
+  // it waits) or "denied".
   constructor(show, tell) {
     this.#show = show;
     this.#tell = tell;
@@ -51,7 +51,6 @@ export class Feed {
       return this.#lose();
     }
     if (this.#document.type === "runs") return this.#later(LIST_EVERY);
-    if (this.#document.live === false) return this.#tell("finished");
     return this.#watch();
   }
 

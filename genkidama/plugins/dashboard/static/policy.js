@@ -12,15 +12,20 @@ const ACTIVATIONS = {
 const CUT = 10;
 const EPSILON = 1e-8;
 
+// The arrays in a vector, by name.
+export function parts(entries, vector) {
+  let taken = 0;
+  return Object.fromEntries(
+    entries.map(([name, shape]) => {
+      const size = shape.reduce((product, length) => product * length, 1);
+      return [name, vector.subarray(taken, (taken += size))];
+    }),
+  );
+}
+
 function unpack({ arrays, numbers }) {
   const bytes = Uint8Array.from(atob(numbers), (letter) => letter.charCodeAt(0));
-  const all = new Float32Array(bytes.buffer);
-  let taken = 0;
-  const take = (shape) => {
-    const size = shape.reduce((product, length) => product * length, 1);
-    return all.subarray(taken, (taken += size));
-  };
-  return Object.fromEntries(arrays.map(([name, shape]) => [name, take(shape)]));
+  return parts(arrays, new Float32Array(bytes.buffer));
 }
 
 // Counts, sums and sums of squares: mean and deviation.

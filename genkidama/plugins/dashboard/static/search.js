@@ -177,11 +177,7 @@ export function show({ search, run, time }, now) {
   if (search === null) return;
   say(find("search-title"), `Trials, phase by phase: ${search.method}`);
   const end = run.elapsed + (run.state === "training" ? now - time : 0);
-  timeline.show(
-    search.trials,
-    search.nodes.map((node) => (typeof node === "string" ? node : node.name)),
-    end,
-  );
+  timeline.show(search.trials, search.nodes, end);
   for (const name of search.settings) drawScatter(name, search);
   const { best } = search;
   reveal(find("best"), best !== null);

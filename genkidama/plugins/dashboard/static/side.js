@@ -61,7 +61,6 @@ function about({ run, learning, evaluation = null, settings = {} }) {
       meaningful(run.beta),
       "how much of the parent's weights a child takes at each exchange",
     ],
-    ["seed", run.seed === undefined || run.seed === null ? "" : String(run.seed)],
     ["version", words.count(learning.version), "pushes that the parent has applied"],
     ["started", `${words.clock(run.started)}`],
     ["software", run.software],
