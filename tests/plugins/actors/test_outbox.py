@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing import Pipe
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +193,36 @@ def test_nothing_full_is_lost_or_sent_twice(plan: list[str]) -> None:
     assert sorted(got) == sorted(written[0] + written[1])
     for core in range(2):
         assert [value for value in got if value in written[core]] == written[core]
+
+
+class Killed:
+    """Sizes whose core is killed as it writes one."""
+
+    def __init__(self, sizes: np.ndarray) -> None:
+        self.sizes = sizes
+
+    def __getitem__(self, block: int) -> Any:
+        return self.sizes[block]
+
+    def __setitem__(self, block: int, size: int) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("blocks", [1, BLOCKS, BLOCKS + 3])
+def test_a_core_that_is_killed_as_it_hands_over_costs_that_block_alone(blocks: int) -> None:
+    both = Both(cores=1)
+    both.cores[0]._sizes = Killed(both.memory.sizes[0])  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        both.write(0, -5.0, steps=1)
+    both.cores[0] = both.core(0)
+    got: list[float] = []
+    for number in range(blocks):
+        if not both.outboxes.has_room(0):
+            got += both.sent()[:, 0].tolist()
+            both.outboxes.acknowledge()
+        both.write(0, float(number), steps=1)
+    got += both.sent()[:, 0].tolist()
+    assert got == list(range(blocks))
 
 
 def test_discounted_returns_go_on_from_block_to_block_in_each_lane() -> None:
