@@ -172,10 +172,10 @@ class Model:
     def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Any:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
-        if self.own_network is not None:
-            return self.own_network(entries, self.experiment, vector, gradient)
-        kind = MaskedPerceptron if self.mask else Perceptron
         shape = (-1,) if self.mask or self.memory else self.observation_shape
+        if self.own_network is not None:
+            return self.own_network(entries, self.experiment, vector, gradient, shape)
+        kind = MaskedPerceptron if self.mask else Perceptron
         return kind(entries, self.experiment.network.activation, vector, gradient, shape)
 
     def native(self, array: Array) -> Numbers:
