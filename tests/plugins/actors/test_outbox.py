@@ -195,23 +195,26 @@ def test_nothing_full_is_lost_or_sent_twice(plan: list[str]) -> None:
         assert [value for value in got if value in written[core]] == written[core]
 
 
-class Killed:
-    """Sizes whose core is killed as it writes one."""
+class Deadly:
+    """Numbers whose core is killed as it writes one."""
 
-    def __init__(self, sizes: np.ndarray) -> None:
-        self.sizes = sizes
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
 
-    def __getitem__(self, block: int) -> Any:
-        return self.sizes[block]
+    def __getitem__(self, index: int) -> Any:
+        return self.numbers[index]
 
-    def __setitem__(self, block: int, size: int) -> None:
+    def __setitem__(self, index: int, number: int) -> None:
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("blocks", [1, BLOCKS, BLOCKS + 3])
-def test_a_core_that_is_killed_as_it_hands_over_costs_that_block_alone(blocks: int) -> None:
+@pytest.mark.parametrize("where", ["_sizes", "_written"])
+def test_a_core_that_is_killed_as_it_hands_over_costs_that_block_alone(
+    blocks: int, where: str
+) -> None:
     both = Both(cores=1)
-    both.cores[0]._sizes = Killed(both.memory.sizes[0])  # type: ignore[assignment]
+    setattr(both.cores[0], where, Deadly(getattr(both.cores[0], where)))
     with pytest.raises(KeyboardInterrupt):
         both.write(0, -5.0, steps=1)
     both.cores[0] = both.core(0)
