@@ -139,8 +139,9 @@ class Model:
         self.signature = Signature.of(entries)
         self.vector = self._zeros(self.signature.size) if vector is None else vector
         self.gradient = self._zeros(self.trainable) if gradient is None else gradient
-        #: By the name of running statistics, what rounding has left of additions to them.
-        self._rests: dict[str, Array] = {}
+        #: What rounding has left of additions to running statistics: by their name, and whether
+        #: they are this model's own or others'.
+        self._rests: dict[tuple[str, bool], Array] = {}
         #: Of the updates that are learned with this model.
         self.losses = LossStatistics(experiment.algorithm.outlier_sigmas)
         self._attach(initial=vector is None)
@@ -295,11 +296,13 @@ class Model:
         Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
-        numbers = self.numbers if numbers is None else numbers
         if part is None:
             return None
-        rest = self._rests.setdefault(name, np.zeros(part.stop - part.start))
-        return RunningMeanStd(numbers[part], rest)
+        key = name, numbers is None
+        if key not in self._rests:
+            self._rests[key] = np.zeros(part.stop - part.start)
+        memory = (self.numbers if numbers is None else numbers)[part]
+        return RunningMeanStd(memory, self._rests[key])
 
     def mean_and_deviation(self) -> tuple[Array, Array] | None:
         """Those of the observations, in their shape, as for `moments`; a mask and a memory's state

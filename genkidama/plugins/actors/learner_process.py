@@ -188,7 +188,7 @@ class LearnerProcess(Companion):
             self._ending = True
             raise
         except (EOFError, OSError) as error:
-            how = f": {worker.reason if worker.pid else error}"
+            how = f": {worker.reason if worker.pid or worker.failure else error}"
             if self._memory is None and not worker.failure:
                 needs = f"torch and {self._experiment.environment.id!r} on the parent's machine"
                 how = f" with exit code {worker.wait()}; it needs {needs}: "

@@ -149,7 +149,8 @@ class SumTrees:
         cores += first
         priorities = self._rows[cores, rows]
         there = self._steps(view, cores, rows, priorities)
-        cores, rows, priorities = cores[there], rows[there], priorities[there]
+        cores, rows = cores[there], rows[there]
+        priorities = priorities[there]
         if count > len(rows):
             raise ValueError(f"{count} steps asked for, {len(rows)} are there")
         keys = rng.exponential(size=len(rows)) / priorities

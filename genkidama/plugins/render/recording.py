@@ -86,8 +86,10 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._observations: list[Any] = []
         self._actions: list[Any] = []
         self._rewards: list[float] = []
-        #: What was recorded, and steps that were not.
-        self.episodes = self.steps = self.left_out = 0
+        #: What was recorded.
+        self.episodes = self.steps = 0
+        #: Steps that were not.
+        self.left_out = 0
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         self.cut()
