@@ -31,7 +31,7 @@ from genkidama._version import __version__
 from genkidama.config.formatting import plural, recording
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import columns, first
+from genkidama.learning.actions import choices, columns, first
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.rollout import Replay, Rollout, Transitions
 from genkidama.learning.spaces import describe_spaces, space_of
@@ -300,8 +300,9 @@ class DemonstrationWriter:
         rewards: Sequence[float],
         terminated: bool,
         truncated: bool,
-    ) -> None:
-        """Appends n ≥ 1 consecutive steps of an episode, with n + 1 observations.
+    ) -> bool:
+        """Appends n ≥ 1 consecutive steps of an episode, with n + 1 observations; whether they were
+        appended. With NaN, or numbers that no environment gives, they are not.
 
         Args:
             observations, actions, rewards: as the environment has them.
@@ -310,13 +311,16 @@ class DemonstrationWriter:
         count = len(rewards)
         ends = np.zeros((2, count), np.bool_)
         ends[:, -1] = terminated, truncated
-        tensors = Steps(
+        steps = Steps(
             np.asarray(observations, self._seen),
             np.asarray(actions, self._chosen),
             np.asarray(rewards, np.float32),
             ends[0].copy(),
             ends[1].copy(),
-        )._asdict()
+        )
+        if not all(are_numbers(array).all() for array in steps[:3]):
+            return False
+        tensors = steps._asdict()
         metadata = {**self._head, "checksum": checksum(tensors, self._head)}
         content = safetensors.numpy.save(tensors, metadata)
         file = self._file
@@ -333,6 +337,7 @@ class DemonstrationWriter:
                 raise
         self._end += len(content)
         self.blocks += 1
+        return True
 
     def flush(self) -> None:
         """Has the blocks so far survive a power cut, which takes a moment."""
@@ -473,7 +478,7 @@ def stored(actions: Array, model: Model) -> Array:
         one = np.ones(flat.shape[1], np.float32)
         low, high = (np.ravel(head.to_environment(sign * one)) for sign in (-1.0, 1.0))
         flat = np.clip((2.0 * flat - high - low) / (high - low), -1.0, 1.0)
-    elif not isinstance(space, gymnasium.spaces.Box):
+    elif choices(space):
         flat = flat - np.ravel(first(space))
     result: Array = flat.astype(head.dtype)
     return result

@@ -28,6 +28,15 @@ Array = npt.NDArray[Any]
 #: The longest line, in bytes.
 _LONGEST = 1 << 20
 
+#: A device that loses its power is gone after some ten seconds: options of TCP, in seconds, and the
+#: last in milliseconds.
+_TIMEOUTS = {
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 5,
+    "TCP_USER_TIMEOUT": 10_000,
+}
+
 
 class Device(gymnasium.Env[Array, Any]):
     """The core's side: `environment.id = "genkidama.learning.device:Device"`.
@@ -52,6 +61,7 @@ class Device(gymnasium.Env[Array, Any]):
             self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
         self._listen = listen
         self._server: socket.socket | None = None
+        self._connection: socket.socket
         self._lines: Any = None
         self._observation: Array = np.zeros(observations, np.float32)
 
@@ -65,7 +75,8 @@ class Device(gymnasium.Env[Array, Any]):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self._say({"action": np.asarray(action).tolist()})
-        reward, terminated, truncated = self._hear() or (0.0, False, True)
+        heard = None if self._lines is None else self._hear()  # another one begins an episode
+        reward, terminated, truncated = heard or (0.0, False, True)
         return self._observation, reward, terminated, truncated, {}
 
     def close(self) -> None:
@@ -91,7 +102,7 @@ class Device(gymnasium.Env[Array, Any]):
             ends = bool(message.get("terminated")), bool(message.get("truncated"))
             if seen.shape != self._observation.shape or not np.isfinite([*seen, reward]).all():
                 raise ValueError(f"expected {len(self._observation)} finite numbers and a reward")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except Exception as error:  # a message may be anything
             self._say({"error": f"{type(error).__name__}: {error}"})
             self._hang_up()
             return None
@@ -105,17 +116,21 @@ class Device(gymnasium.Env[Array, Any]):
             self._server = listening_socket(self._listen)
         connection, _ = self._server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._lines = connection.makefile("rwb", 0)
-        connection.close()  # the file keeps it
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _TIMEOUTS.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._connection, self._lines = connection, connection.makefile("rb")
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._lines is not None:
             try:
-                self._lines.write(json.dumps(message).encode() + b"\n")
+                self._connection.sendall(json.dumps(message).encode() + b"\n")
             except OSError:
                 self._hang_up()
 
     def _hang_up(self) -> None:
         if self._lines is not None:
             self._lines.close()
+            self._connection.close()
             self._lines = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.forms import learner_class
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
-from genkidama.learning.rollout import Rollout
+from genkidama.learning.rollout import NoSteps, Rollout
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.import_strings import describe_error
 
@@ -114,17 +115,18 @@ def updates(
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
     `limit` is the gradient's longest Euclidean norm; 0 means none. A gradient whose loss is an
-    outlier (`algorithm.outlier_sigmas`) is left out.
+    outlier (`algorithm.outlier_sigmas`) is left out. They end where a replay has lost its steps.
     """
     gradient, losses = model.gradient, model.losses
-    for loss in gradients:
-        if losses.sigmas and loss is not None and losses.is_outlier(loss()):
-            continue
-        norm = clip_gradient(gradient, limit) if limit else None
-        if diagnostics is not None and diagnostics.updated():
-            diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)
-        optimizer.step(gradient, rate)
-        yield loss
+    with suppress(NoSteps):
+        for loss in gradients:
+            if losses.sigmas and loss is not None and losses.is_outlier(loss()):
+                continue
+            norm = clip_gradient(gradient, limit) if limit else None
+            if diagnostics is not None and diagnostics.updated():
+                diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)
+            optimizer.step(gradient, rate)
+            yield loss
 
 
 # Actor-critics.

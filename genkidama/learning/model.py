@@ -38,11 +38,13 @@ Array = npt.NDArray[Any]
 #: Normalized observations are cut to this many standard deviations.
 CUT = 10.0
 
-#: Above this count the past is halved: float32 sums keep their precision, and old policies' states
-#: fade.
+#: Above this count the past is halved: old policies' states fade.
 _FADE = 1e6
 
 _EPSILON = 1e-8
+
+#: A variance below this part of the mean's square is lost in float32 sums.
+_LEAST_VARIANCE = 1e-6
 
 
 class Spaces(Protocol):
@@ -137,6 +139,9 @@ class Model:
         self.signature = Signature.of(entries)
         self.vector = self._zeros(self.signature.size) if vector is None else vector
         self.gradient = self._zeros(self.trainable) if gradient is None else gradient
+        #: What rounding has left of additions to running statistics: by their name, and whether
+        #: they are this model's own or others'.
+        self._rests: dict[tuple[str, bool], Array] = {}
         #: Of the updates that are learned with this model.
         self.losses = LossStatistics(experiment.algorithm.outlier_sigmas)
         self._attach(initial=vector is None)
@@ -172,10 +177,10 @@ class Model:
     def twin(self, vector: Numbers, gradient: Numbers | None = None) -> Any:
         """The same network as a view of another vector: float32 (trainable,), in host memory."""
         entries = [entry for entry in self.signature.entries if entry[0] not in STATISTICS]
-        if self.own_network is not None:
-            return self.own_network(entries, self.experiment, vector, gradient)
-        kind = MaskedPerceptron if self.mask else Perceptron
         shape = (-1,) if self.mask or self.memory else self.observation_shape
+        if self.own_network is not None:
+            return self.own_network(entries, self.experiment, vector, gradient, shape)
+        kind = MaskedPerceptron if self.mask else Perceptron
         return kind(entries, self.experiment.network.activation, vector, gradient, shape)
 
     def native(self, array: Array) -> Numbers:
@@ -291,8 +296,13 @@ class Model:
         Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
-        numbers = self.numbers if numbers is None else numbers
-        return None if part is None else RunningMeanStd(numbers[part])
+        if part is None:
+            return None
+        key = name, numbers is None
+        if key not in self._rests:
+            self._rests[key] = np.zeros(part.stop - part.start)
+        memory = (self.numbers if numbers is None else numbers)[part]
+        return RunningMeanStd(memory, self._rests[key])
 
     def mean_and_deviation(self) -> tuple[Array, Array] | None:
         """Those of the observations, in their shape, as for `moments`; a mask and a memory's state
@@ -377,9 +387,17 @@ def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Spac
 
 
 class RunningMeanStd:
-    """Count, sums and sums of squares of d-dimensional data, in float32 memory that is given."""
+    """Count, sums and sums of squares of d-dimensional data, in float32 memory that is given.
 
-    def __init__(self, memory: Array) -> None:
+    Args:
+        memory: (1 + 2·d,).
+        rest: float64, alike: what rounding has left of the additions before (Kahan 1965), since
+            many small ones would not add up.
+    """
+
+    def __init__(self, memory: Array, rest: Array | None = None) -> None:
+        self._memory = memory
+        self._rest = np.zeros(len(memory)) if rest is None else rest
         self._count = memory[:1]
         self._sum, self._squares = np.split(memory[1:], 2)
 
@@ -392,20 +410,25 @@ class RunningMeanStd:
         """Takes in a batch of shape (n, d). There is no lock: one of two additions may get lost."""
         data = data.astype(np.float64)
         if self._count[0] > _FADE:
-            self._count *= 0.5
-            self._sum *= 0.5
-            self._squares *= 0.5
-        self._count += len(data)
-        self._sum += data.sum(0)
-        self._squares += np.square(data).sum(0)
+            self._memory *= 0.5
+            self._rest *= 0.5
+        sums = np.concatenate(([len(data)], data.sum(0), np.square(data).sum(0)))
+        sums += self._memory + self._rest
+        self._memory[:] = sums
+        with np.errstate(invalid="ignore"):
+            rest = sums - self._memory
+        self._rest[:] = np.where(np.isfinite(rest), rest, 0.0)
 
     def mean_and_deviation(self) -> tuple[Array, Array]:
-        """Both of shape (d,), float32; 0 and 1 while there is no data."""
+        """Both of shape (d,), float32; 0 and 1 while there is no data. A deviation is a thousandth
+        of the mean at least."""
         count = float(self._count[0])
         if count < 2.0:
             return np.zeros_like(self._sum), np.ones_like(self._sum)
         mean = self._sum.astype(np.float64) / count
-        variance = np.maximum(self._squares.astype(np.float64) / count - mean * mean, 0.0)
+        square = mean * mean
+        variance = self._squares.astype(np.float64) / count - square
+        variance = np.maximum(variance, _LEAST_VARIANCE * square)
         return mean.astype(np.float32), np.sqrt(variance + _EPSILON).astype(np.float32)
 
 

@@ -7,7 +7,8 @@ Laws of this file:
   tick. What it is rewarded with belongs to the policy's next step, whose action came too late and
   is replaced, too. So to the learner a late action is one that the environment has ignored. The
   thread leaves a tick to a policy that is waiting for it.
-- One thread at a time is in the environment.
+- One thread at a time is in the environment. What that raises to this one is raised to the policy
+  at its next step or reset, and safe actions go on meanwhile.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._acted = self._observed = 0.0
         #: What came of the safe actions since the policy's last step.
         self._meanwhile: tuple[Any, ...] | None = None
+        #: What the environment has raised to the thread.
+        self._raised: Exception | None = None
 
     def report(self, counts: Array, answered: Array) -> None:
         """Gives it shared memory.
@@ -92,6 +95,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         with self._lock:
+            self._raise()
             self._playing, self._meanwhile = False, None
         first = self.env.reset(**options)
         with self._lock:
@@ -113,6 +117,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         with self._lock:
             self._decided = False
+            self._raise()
             if self._meanwhile is None and not self._is_unsafe():
                 return self._tick(action, False)
             if not self._is_over():
@@ -126,6 +131,11 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         with self._lock:
             self._playing = False
         super().close()
+
+    def _raise(self) -> None:
+        if (raised := self._raised) is not None:
+            self._raised = None
+            raise raised
 
     def _is_unsafe(self) -> bool:
         if self._safe is None:
@@ -172,7 +182,10 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
                     left = self._observed + self._bound - self._now()
                 if self._meanwhile is not None or left <= 0.0:
                     if self._now() >= self._due and not self._decided:
-                        self._tick_safely()
+                        try:
+                            self._tick_safely()
+                        except Exception as error:  # an environment may raise anything
+                            self._raised = self._raised or error
                     left = self._due - self._now()
                 left = max(left, 1e-4)
 

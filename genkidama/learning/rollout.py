@@ -55,6 +55,10 @@ def parts_of(steps: Transitions, count: int) -> Iterator[Transitions]:
         yield Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
+class NoSteps(ValueError):
+    """A replay that is shared has lost its steps since the learner asked for their number."""
+
+
 class Replay(Protocol):
     """The steps of a child's cores, for a learner to sample."""
 

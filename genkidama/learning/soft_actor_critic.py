@@ -278,12 +278,18 @@ class SoftActorCritic(Perceptron):
     tensors = "soft_networks:SoftNetwork"
 
     def __init__(
-        self, entries: Entries, experiment: Experiment, vector: Array, gradient: Array | None = None
+        self,
+        entries: Entries,
+        experiment: Experiment,
+        vector: Array,
+        gradient: Array | None = None,
+        shape: tuple[int, ...] = (-1,),
     ) -> None:
         activation = experiment.network.activation
         policy = [entry for entry in entries if entry[0].startswith(_ACTS)]
         size = Signature.of(policy).size
-        super().__init__(policy, activation, vector, None if gradient is None else gradient[:size])
+        slope = None if gradient is None else gradient[:size]
+        super().__init__(policy, activation, vector, slope, shape)
         signature = Signature.of(entries)
         self.parts = unflatten(vector[: signature.size], signature)
         self.critics: Perceptrons | None = None
@@ -316,11 +322,11 @@ class SoftActorCritic(Perceptron):
         """The parameters, as the module says; those of the policy alone if it `acts_only`.
 
         Raises:
-            ConfigurationError: observations are no vectors.
+            ConfigurationError: observations are no numbers.
         """
         settings = experiment.network
-        layout(observation_space, action_space, settings)  # refuses what is no vector
-        width, numbers = (observation_space.shape or ())[0], columns(action_space)
+        layout(observation_space, action_space, settings)  # refuses what is no Box
+        width, numbers = math.prod(observation_space.shape or ()), columns(action_space)
         entries: list[tuple[str, tuple[int, ...]]] = []
         if settings.sde_steps:
             entries.append(("log_deviation", (settings.hidden[-1], numbers)))
@@ -346,8 +352,9 @@ class SoftActorCritic(Perceptron):
         if self.critics is None:
             return outputs, np.full(len(outputs), np.nan, np.float32)
         x = self.critics.inputs(len(outputs))
-        width = observations.shape[1]
-        x[:width] = observations.T
+        seen = _vectors(observations)
+        width = seen.shape[1]
+        x[:width] = seen.T
         np.tanh(outputs[:, : outputs.shape[1] // 2].T, out=x[width:])
         return outputs, self.critics.forward()[:, 0].min(0)
 
@@ -385,10 +392,11 @@ class SoftActorCritic(Perceptron):
         """
         assert self.critics is not None
         _, count, columns = noise.shape
-        width = steps.observations.shape[1]
+        before, after = _vectors(steps.observations), _vectors(steps.following)
+        width = before.shape[1]
         alpha = math.exp(float(self.log_alpha))
         seen = self._actor.inputs(2 * count)
-        seen[:, :count], seen[:, count:] = steps.following.T, steps.observations.T
+        seen[:, :count], seen[:, count:] = after.T, before.T
         outputs = self._actor.forward()[0]
         if self._log_deviation is not None:
             variances = np.exp(2.0 * self._log_deviation[0])
@@ -440,6 +448,11 @@ class SoftActorCritic(Perceptron):
         assert self._at_log_alpha is not None
         self._at_log_alpha[...] = -(float(log_pi.sum()) / count + entropy)
         return {"targets": targets, "known": known, "own": own, "log_pi": log_pi}
+
+
+def _vectors(observations: Array) -> Array:
+    """Observations (B, …) as (B, numbers)."""
+    return observations.reshape(len(observations), -1) if observations.ndim > 2 else observations
 
 
 def begin_at(parts: dict[str, Array], value: float) -> None:

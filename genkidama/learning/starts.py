@@ -49,10 +49,12 @@ class NullActions(StartStates):
     ) -> Any:
         count = int(np.random.default_rng(sequence.spawn(1)[0]).integers(1, self._most + 1))
         observation, _ = environment.reset(seed=_seed(sequence))
-        action = _null(environment) if self._action is None else self._action
+        given = "" if self._action is None else f":{self._action}"
+        action = self._action if given else _null(environment)
         if not environment.action_space.contains(action):
             raise ConfigurationError(
-                f"starts = 'noop:{self._most}:{action}': is no action of {environment.action_space}"
+                f"starts = 'noop:{self._most}{given}': {action} is no action of "
+                f"{environment.action_space}"
             )
         for _ in range(count):
             observation, _, terminated, truncated, _ = environment.step(action)

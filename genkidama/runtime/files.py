@@ -132,17 +132,18 @@ def read_secret(path: str, key: str, way_out: str = "") -> tuple[str, bool]:
         raise ConfigurationError(f"{key}: cannot be read: {reason}{way_out}") from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces the file at `path` by `content`. After a crash one of the two is there, whole.
+def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+    """Replaces the file at `path` by these parts. After a crash one of the two is there, whole.
 
-    The content is written beside the file, flushed to the disk, and renamed. Then the folder is
+    They are written beside the file, flushed to the disk, and renamed. Then the folder is
     flushed, too, so that the new name survives a power cut.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with disk_errors(path):
         try:
             with open(temporary, "wb") as file:
-                file.write(content)
+                for part in parts:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

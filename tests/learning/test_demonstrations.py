@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning import demonstrations as module
 from genkidama.learning.demonstrations import (
     DemonstrationReplay,
     DemonstrationWriter,
@@ -227,14 +228,20 @@ def test_a_recording_without_a_step_leaves_nothing(tmp_path: Path) -> None:
         ({"actions": [[0.0, 1.0], [0.0, 1.0]]}, "expected float32 [2, 1]"),
     ],
 )
-def test_what_no_environment_gives_is_refused(
-    tmp_path: Path, change: dict[str, Any], said: str
+def test_what_no_environment_gives_is_not_written_and_refused(
+    tmp_path: Path, change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "walk.steps"
     file = writer(path)
     good: dict[str, Any] = {"observations": [[0, 0], [1, 1], [2, 2]], "actions": [[0.0], [1.0]]}
     file.add(**good, rewards=[0.0, 0.0], terminated=True, truncated=False)
-    file.add(**{**good, "rewards": [0, 0], **change}, terminated=True, truncated=False)
+    bad = {**good, "rewards": [0, 0], **change}
+    if "NaN" in said:
+        assert not file.add(**bad, terminated=True, truncated=False)
+        assert len(load(path).blocks) == 1
+    with monkeypatch.context() as patch:  # as if somebody else had written it
+        patch.setattr(module, "are_numbers", lambda rows: np.ones(len(rows), np.bool_))
+        file.add(**bad, terminated=True, truncated=False)
     file.close()
     with pytest.raises(ConfigurationError) as caught:
         load(path)
@@ -269,6 +276,8 @@ def test_actions_are_stored_as_the_learners_head_does(tmp_path: Path) -> None:
     dqn = {"algorithm.name": "dqn", "algorithm.start_steps": 1}
     counted = model_of(spaces(Discrete(3, start=5)), **dqn)
     assert stored(np.array([5, 7, 6]), counted).tolist() == [[0], [2], [1]]
+    whole = model_of(spaces(Box(-2, 3, (1,), np.int64)), **{**dqn, "algorithm.name": "vtrace"})
+    assert stored(np.array([[-2.0], [3.0]], np.float32), whole).tolist() == [[0], [5]]
 
 
 @PATHS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 from typing import Any
 
@@ -88,6 +89,63 @@ def test_a_device_plays_episodes_and_may_vanish() -> None:
     assert heard[:-1] == [{"action": action} for action in actions]
     assert heard[-1]["error"].startswith("ValueError: expected 2 finite numbers")
     assert counts[:-2].sum() == 4
+    environment.close()
+
+
+def test_a_device_that_vanishes_while_the_policy_decides_truncates_its_episode() -> None:
+    environment = made(address := free_address())
+    decides, gone = threading.Event(), threading.Event()
+
+    def device() -> None:
+        one = Firmware(address)
+        one.file.write('{"observation": [0.0, 1.0]}\n')
+        one.file.flush()
+        decides.wait(20.0)
+        one.line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()  # with a reset, as a device that starts again
+        other = Firmware(address)
+        other.file.write('{"observation": [0.75, 0.0]}\n')
+        other.file.flush()
+        gone.set()
+        other.file.readline()
+        other.close()
+
+    thread = threading.Thread(target=device)
+    thread.start()
+    assert environment.reset()[0].tolist() == [0.0, 1.0]
+    connection = environment.unwrapped._connection
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    decides.set()
+    assert gone.wait(20.0)
+    observation, *result, _ = environment.step(1)
+    assert observation.tolist() == [0.0, 1.0] and result == [0.0, False, True]
+    assert environment.reset()[0].tolist() == [0.75, 0.0]
+    environment.step(0)
+    thread.join(20.0)
+    environment.close()
+
+
+@pytest.mark.parametrize("line", ['{"observation": [1' + 400 * "0" + ", 0]}", 100_000 * "["])
+def test_a_message_that_makes_no_sense_is_answered_whatever_it_is(line: str) -> None:
+    environment = made(address := free_address())
+    heard: list[Any] = []
+
+    def device() -> None:
+        one = Firmware(address)
+        one.file.write(line + "\n")
+        one.file.flush()
+        heard.append(json.loads(one.file.readline()))
+        one.close()
+        other = Firmware(address)
+        heard.append(other.act([0.5, 0.0]))
+        other.close()
+
+    thread = threading.Thread(target=device)
+    thread.start()
+    assert environment.reset()[0].tolist() == [0.5, 0.0]
+    environment.step(2)
+    thread.join(20.0)
+    assert "Error: " in heard[0]["error"] and heard[1] == {"action": 2}
     environment.close()
 
 

@@ -30,7 +30,7 @@ from genkidama.learning.learners import (
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.ppo import PPO
-from genkidama.learning.rollout import Rollout
+from genkidama.learning.rollout import NoSteps, Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.gorila.dqn import DQN
 from genkidama.plugins.gorila.vtrace import VTrace
@@ -389,6 +389,19 @@ def test_a_learner_leaves_a_gradient_out_whose_loss_is_far_above_its_own_earlier
     found = list(updates(gradients(), ours, Noting(), 1.0, 0.0))
     assert len(found) == len(losses) - 2 and ours.losses.outliers == 2
     np.testing.assert_allclose(stepped, [*losses[:20], math.nan, 4.0])
+
+
+def test_updates_end_where_a_shared_replay_has_lost_its_steps() -> None:
+    ours = model()
+
+    def gradients() -> Iterator[Any]:
+        yield None
+        raise NoSteps("32 steps asked for, 0 are there")
+
+    optimizer = make_optimizer(
+        Optimizer(name="sgd"), ours.vector, np.zeros((1, ours.trainable), np.float32), np.zeros(1)
+    )
+    assert list(updates(gradients(), ours, optimizer, 0.1, 0.0)) == [None]
 
 
 def test_a_name_imports_no_other_learner() -> None:

@@ -441,6 +441,20 @@ def test_float32_is_enough_for_a_million_samples_and_for_those_after_them(rows: 
     np.testing.assert_allclose(found_deviation, deviation, rtol=0.01)
 
 
+@pytest.mark.parametrize("rows", [8, 1000])
+def test_numbers_far_from_0_are_scaled_by_their_deviation(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    model = vectors(Model, environment=Environment(normalize_observations=True))
+    true_mean, true_deviation = np.array([1000.0, -101_325.0, 300.0]), np.array([2.0, 150.0, 0.0])
+    for _ in range(300_000 // rows):
+        data = rng.normal(true_mean, true_deviation, (rows, 3)).astype(np.float32)
+        model.moments("observations").add(data)
+    mean, deviation = model.mean_and_deviation()
+    assert np.abs(mean - true_mean).max() < 1.0
+    np.testing.assert_allclose(deviation[:2], true_deviation[:2], rtol=0.1)
+    assert deviation[2] == pytest.approx(0.3, rel=1e-3), "of a constant"
+
+
 def test_the_count_never_grows_for_ever_and_the_past_fades() -> None:
     memory, ours = moments(np.zeros((600_000, 1)), np.zeros((600_000, 1)))
     assert memory[0] == 1_200_000

@@ -135,6 +135,29 @@ def test_while_the_policy_is_late_a_thread_takes_the_safe_action() -> None:
     made.close()
 
 
+@pytest.mark.parametrize("go_on", [lambda made: made.step(1), lambda made: made.reset()])
+def test_what_the_thread_is_raised_is_raised_to_the_policy_and_safe_actions_go_on(
+    go_on: Callable[[RealTime], Any],
+) -> None:
+    class Shaky(Machine):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            result = super().step(action)
+            if len(self.taken) == 2:
+                raise OSError("the bus is gone")
+            return result
+
+    settings = Environment(period=0.005, safe_action=(2.0,), safe_seconds=0.02)
+    made = RealTime(machine := Shaky(), settings)
+    made.reset()
+    machine.wait(lambda: len(machine.taken) >= 4)
+    with pytest.raises(OSError, match="the bus is gone"):
+        go_on(made)
+    before = len(machine.taken)
+    machine.wait(lambda: len(machine.taken) > before)
+    go_on(made)  # it is raised once
+    made.close()
+
+
 def test_the_thread_leaves_a_tick_to_a_policy_that_waits_for_it() -> None:
     """Otherwise the thread, if it wakes first, could take each next tick, too."""
     clock, turns = Clock(), 0

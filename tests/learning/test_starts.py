@@ -108,13 +108,22 @@ def test_recorded_starts_are_played_in_turns() -> None:
     assert seen[0][2] != seen[4][2]
 
 
+def test_what_does_nothing_must_be_an_action() -> None:
+    environment = Line()
+    environment.action_space = gymnasium.spaces.Box(1.0, 2.0, (1,), np.float32)
+    with pytest.raises(
+        ConfigurationError, match=r"^starts = 'noop:3': \[0\.\] is no action of Box"
+    ):
+        begun(environment, "noop:3")
+
+
 @pytest.mark.parametrize(
     ("starts", "recorded", "sentence"),
     [
         ("noop", None, "starts = 'noop': expected 'noop:N' or 'noop:N:ACTION'"),
         ("noop:x", None, "starts = 'noop:x': expected 'noop:N' or 'noop:N:ACTION'"),
         ("noop:0", None, "starts = 'noop:0': at least 1 null action is needed"),
-        ("noop:3:9", None, "starts = 'noop:3:9': is no action of Discrete(3)"),
+        ("noop:3:9", None, "starts = 'noop:3:9': 9 is no action of Discrete(3)"),
         ("r.json", {}, "r.json: expected a list of at least one start"),
         ("r.json", [], "r.json: expected a list of at least one start"),
         (

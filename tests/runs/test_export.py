@@ -15,7 +15,7 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import codegen, export
 from genkidama.runs.policy import Policy
 from tests.helpers import small, untrained
@@ -168,15 +168,26 @@ def test_the_verb_refuses_what_it_cannot_write(
     assert "holds no run" in capsys.readouterr().err
 
 
+CAMERA = Experiment(
+    environment=Environment(id="tests.runs.test_export:Camera"),
+    network=Network(name="convolutional", convolutions=((4, 4, 2),), hidden=(8,)),
+)
+
+SQUASHED = small(
+    environment={"id": "tests.tiny:Turning"}, algorithm={"name": "sac"}, replay={"steps": 1000}
+)
+
+
 @pytest.mark.slow
-def test_onnx_takes_the_networks_that_c_does_not(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    experiment = Experiment(
-        environment=Environment(id="tests.runs.test_export:Camera"),
-        network=Network(name="convolutional", convolutions=((4, 4, 2),), hidden=(8,)),
-    )
+@pytest.mark.parametrize("experiment", [CAMERA, SQUASHED])
+def test_onnx_takes_what_c_does_not(tmp_path: Path, experiment: Experiment) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
     policy = Policy(untrained(tmp_path / "run", experiment).load(), allow=["tests"])
+    with pytest.raises(ConfigurationError, match="has no form in C; take ONNX"):
+        policy.to_c(tmp_path / "policy.h")
     found = export.export(policy, "onnx", tmp_path / "policy.onnx")
+    outputs = onnxruntime.InferenceSession(tmp_path / "policy.onnx").get_outputs()
+    assert [output.name for output in outputs] == ["outputs", "value", "action"]
     said = COMPARED.fullmatch(found.checked)
     assert said is not None and said[1] == "ONNX Runtime" and float(said[2]) < 1e-4
 

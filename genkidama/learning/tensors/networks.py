@@ -221,7 +221,7 @@ class ActorCritic(BuiltIn):
         outputs, _ = policy_outputs(action_space)
         inputs = next(shape[1] for name, shape in parts.items() if name.endswith("weight"))
         widths = (inputs, *settings.hidden)
-        if settings.shared or settings.memory:
+        if self._shared:
             last = settings.memory or widths[-1]
             self.body = _perceptron(widths, settings)
             self.memory = nn.GRU(widths[-1], last) if settings.memory else None

@@ -112,7 +112,7 @@ class _Plain(nn.Sequential):
     def forward(  # type: ignore[override]
         self, observations: Tensor, actions: Tensor, factors: Sequence[Tensor] = ()
     ) -> Tensor:
-        return _through(self, torch.cat((observations, actions), 1), factors)
+        return _through(self, torch.cat((observations.flatten(1), actions), 1), factors)
 
 
 class _Temperature(nn.Module):
@@ -163,7 +163,7 @@ class SoftNetwork(BuiltIn):
         if not acts_only:
             width = settings.hidden[-1]
             if plain:
-                inputs = (observation_space.shape or ())[0] + self._columns
+                inputs = math.prod(observation_space.shape or ()) + self._columns
                 widths: tuple[int, ...] = (inputs, *settings.hidden)
                 self.critics: nn.Module = _Plain(*_twins(widths, settings.activation, normalize))
             else:
@@ -194,7 +194,7 @@ class SoftNetwork(BuiltIn):
     def parts(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor, Tensor]:
         """As `BuiltIn.parts`, of perceptrons; nothing in the place of values."""
         assert isinstance(self.policy, nn.Sequential)
-        features = self.policy[:-1](observations)
+        features = self.policy[:-1](observations.flatten(1))
         return self.policy[-1](features), observations.new_empty(0), features
 
     def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:

@@ -247,7 +247,7 @@ def to_onnx(model: TensorModel, spaces: Spaces) -> bytes:
     whole = _Whole(model, spaces.action_space).eval()
     shape = spaces.observation_space.shape or ()
     given = {"observation": torch.randn(3, *shape)}
-    names = ["outputs", "value", "action"][: 3 if is_plain(model.head) else 2]
+    names = ["outputs", "value", "action"][: 3 if whole.acts else 2]
     if model.memory:
         given["state"] = torch.randn(3, model.memory)
         names.append("next_state")
@@ -284,6 +284,10 @@ class _Whole(nn.Module):
         self._network = model.network
         self._head = model.head
         self._space = space
+        #: Whether it gives actions, too.
+        self.acts = space.shape is not None and (
+            is_plain(model.head) or bool(getattr(model.head, "squashes", False))
+        )
         scale = model.mean_and_deviation()
         self._normalizes = scale is not None
         if scale is not None:
@@ -307,8 +311,7 @@ class _Whole(nn.Module):
 
     def _acted(self, outputs: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Both, and the actions if there are any."""
-        head = self._head
-        if self._space.shape is None or not (is_plain(head) or getattr(head, "squashes", False)):
+        if not self.acts:
             return outputs, value
         if isinstance(self._head, Categorical):
             assert isinstance(self._space, gymnasium.spaces.Discrete)

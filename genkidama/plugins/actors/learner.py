@@ -83,16 +83,13 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     cut = ~goes_on & ~terminated
     observations = _observations(rows[steps], columns, model)
     cut_observations = _observations(rows[after[cut]], columns, model)
-    normalize = model.normalizer()
-    if normalize is not None:
-        observations, cut_observations = normalize(observations), normalize(cut_observations)
     return Rollout(
-        model.native(observations),
+        model.native(model.seen(observations)),
         model.native(rows[steps, columns.actions].astype(model.head.dtype)),
         scaled(rows[steps, columns.reward], model.experiment.environment, model.moments("returns")),
         ~goes_on,
         np.flatnonzero(cut),
-        model.native(cut_observations),
+        model.native(model.seen(cut_observations)),
         log_mu=rows[steps, columns.log_mu],
         progress=progress,
     )
@@ -325,9 +322,10 @@ class ReplayLearner(RowLearner):
                 "learning_rate": rate,
                 "steps": float(self._steps),
                 "updates": float(self._updates),
-                "updates_per_step": self._updates / max(1, self._steps),
                 "replay": float(len(self._replay)),
             }
+            if self._steps:
+                self.figures["updates_per_step"] = self._updates / self._steps
             self._steps = self._updates = 0
 
     def _asked(self, progress: float) -> Rollout:

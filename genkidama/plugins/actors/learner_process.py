@@ -4,6 +4,7 @@ Laws of this file:
 - They share memory and take turns, and each turn begins with a message on their socket. From
   "learn" to "learned" the memory belongs to the learner, otherwise to the parent. So nothing is
   read while it is written. Only `beat` may be read at any time: it shows that the learner works.
+  While the parent writes the replay to its file, the learner waits.
 - The learner copies a batch's rows before it changes anything, and writes θ and the optimizer's
   state after it has learned from all of them. So a learner that dies leaves the state before.
 - A learner that dies is restarted with the newest θ and its optimizer's state. The batch that
@@ -37,7 +38,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
-from genkidama.plugins.actors.step_replay import FILE, contents, replay_parts, restore, save
+from genkidama.plugins.actors.step_replay import FILE, replay_parts, restore, save
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import SPACES
 from genkidama.runtime.files import write_atomically
@@ -135,7 +136,7 @@ class LearnerProcess(Companion):
         self._idle = False
         self._ending = False
         #: For deaths in a row with no batch learned in between.
-        self._policy = RestartPolicy(3)
+        self._policy = RestartPolicy(3, rest=1.0)
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
         self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
@@ -186,11 +187,12 @@ class LearnerProcess(Companion):
         except asyncio.CancelledError:
             self._ending = True
             raise
-        except (EOFError, OSError):
-            needs = f"torch and {self._experiment.environment.id!r} on the parent's machine"
-            how = f" with exit code {worker.wait()}; it needs {needs}: "
-            how += f"try `{sys.executable} -m genkidama.plugins.actors.learner`"
-            how = f": {worker.failure}" if worker.failure else how
+        except (EOFError, OSError) as error:
+            how = f": {worker.reason if worker.pid or worker.failure else error}"
+            if self._memory is None and not worker.failure:
+                needs = f"torch and {self._experiment.environment.id!r} on the parent's machine"
+                how = f" with exit code {worker.wait()}; it needs {needs}: "
+                how += f"try `{sys.executable} -m genkidama.plugins.actors.learner`"
             raise EnvironmentFailure(
                 f"parent.rule = 'experience': the learner's process died{how}"
             ) from None
@@ -232,8 +234,9 @@ class LearnerProcess(Companion):
         self.feed()
 
     def feed(self) -> None:
-        """Hands the next batch over, if there is one and the learner is idle."""
-        if not self._idle:
+        """Hands the next batch over, if there is one, the learner is idle, and no replay is being
+        written."""
+        if not self._idle or self._saving is not None:
             return
         blocks = self._rule.take()
         if blocks is None and not self._due:
@@ -265,9 +268,7 @@ class LearnerProcess(Companion):
         self._idle = True
         self._due = bool(what.pop("due", 0.0))
         if self._replay_steps and time.monotonic() - self._saved > _SAVE_SECONDS:
-            self._saved = time.monotonic()
-            found = contents(memory)  # before the learner writes again
-            self._saving = asyncio.get_running_loop().create_task(self._save(found))
+            self._saving = asyncio.get_running_loop().create_task(self._save_and_go_on())
         if what and not self._rule.batches % self._experiment.parent.history_every:
             self._server.trials.events.append(
                 Measures(
@@ -295,9 +296,9 @@ class LearnerProcess(Companion):
         self._idle = False
         code, reason = worker.wait(), worker.reason
         children = self._blame(reason)
-        how = ""
+        how, rest = "", 0.0
         if not children:
-            self._policy.died(time.monotonic())
+            rest = self._policy.died(time.monotonic())
             if self._policy.given_up:
                 how = f"{self._policy.deaths} times in a row"
         elif all(map(self._rule.is_deadly, self._server.joined.union(children))):
@@ -306,7 +307,7 @@ class LearnerProcess(Companion):
             self._parent.fail(EnvironmentFailure(f"the learner died {how}: {reason}"))
             return
         log.warning("learner lost", exit_code=code, reason=reason, rows_of=children)
-        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(rest))
 
     def _blame(self, reason: str) -> list[str]:
         """Counts the death against the children whose rows it had, and returns their names."""
@@ -320,13 +321,20 @@ class LearnerProcess(Companion):
             self._server.refuse(child, error, self._parent.now())
         return children
 
-    async def _restart(self) -> None:
-        try:
-            await self._describe()
-        except GenkidamaError as error:
-            self._parent.fail(error)
-            return
-        self._attach()
+    async def _restart(self, rest: float) -> None:
+        while True:
+            await asyncio.sleep(rest)
+            try:
+                await self._describe()
+            except GenkidamaError as error:
+                rest = self._policy.died(time.monotonic())
+                if isinstance(error, ConfigurationError) or self._policy.given_up:
+                    self._parent.fail(error)
+                    return
+                log.warning("learner not started", reason=str(error))
+            else:
+                self._attach()
+                return
 
     async def stop(self) -> None:
         """Ends the process and frees the memory."""
@@ -341,7 +349,7 @@ class LearnerProcess(Companion):
             await asyncio.wait((self._saving,))
         if self._memory is not None:
             if self._replay_steps and self._memory.added[0]:
-                await self._save(contents(self._memory))
+                await self._save()
             self._memory.close()
 
     def _restore(self) -> None:
@@ -360,15 +368,25 @@ class LearnerProcess(Companion):
             file=str(out / FILE),
         )
 
-    async def _save(self, found: dict[str, Array]) -> None:
+    async def _save_and_go_on(self) -> None:
+        try:
+            await self._save()
+        finally:
+            self._saving = None
+            if not self._ending:
+                self.feed()
+
+    async def _save(self) -> None:
         """Writes the replay to the run's directory; a disk that refuses is only complained of."""
         out = self._parent.out
         if out is None:
             return
         try:
-            path = await asyncio.to_thread(save, out, found)
+            steps = await asyncio.to_thread(save, out, self._memory)
         except EnvironmentFailure as error:
             log.warning("replay not written", reason=str(error))
             return
-        size = path.stat().st_size
-        log.info("replay written", steps=len(found["replay"]), file=str(path), bytes=size)
+        finally:
+            self._saved = time.monotonic()
+        path = out / FILE
+        log.info("replay written", steps=steps, file=str(path), bytes=path.stat().st_size)

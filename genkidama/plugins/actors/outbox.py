@@ -125,8 +125,10 @@ class Outbox:
         block[cuts, columns.following] = np.arange(steps, size) - cuts
         if columns.discounted:
             self._discount(block[:steps])
-        self._sizes[self._next] = size
+        number = self._next
+        # In this order: a core that is killed in between leaves an empty block, not one for ever.
         self._written[0] += 1
+        self._sizes[number] = size
         self._pipe.report(BLOCK, 0.0, int(self._written[0]))
 
     def rehearse(self) -> None:
@@ -187,7 +189,9 @@ class Outboxes:
             cores = len(self._given)
             for turn in range(self._turn, self._turn + cores):
                 core = turn % cores
-                for number in range(self._taken[core], self._given[core]):
+                # What is older has been left empty, and written again.
+                oldest = max(self._taken[core], self._given[core] - BLOCKS)
+                for number in range(oldest, self._given[core]):
                     size = int(self._sizes[core, number % BLOCKS])
                     if rows + size > self._most:
                         break

@@ -114,6 +114,8 @@ class Columns:
         if not are_numbers(rows.reshape(1, -1)).all():
             return f"a number beyond ±{LARGEST:g}"
         steps = rows[distance > 0.0]
+        if len(rows) - len(steps) > max(1, len(steps)):
+            return "more observations that follow than steps"
         if not are_actions(steps[:, self.actions], self.choices).all():
             most = ", ".join(str(number - 1) for number in self.choices)
             return f"an action that is none of 0 to {most}"

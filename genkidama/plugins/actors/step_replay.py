@@ -11,6 +11,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import safetensors
-import safetensors.numpy
 
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
@@ -40,6 +40,9 @@ _RESERVE_BYTES = 64_000_000
 
 #: Rows that are converted at a time.
 _ROWS = 4096
+
+#: The file's names for types.
+_KINDS = {np.dtype(np.float32): "F32", np.dtype(np.uint8): "U8"}
 
 
 def replay_parts(
@@ -171,25 +174,32 @@ class StepReplay:
         raise ValueError("a replay beside the parent gives single steps")
 
 
-def contents(memory: Any) -> dict[str, Array]:
-    """Copies of a ring's arrays, the oldest step first."""
-    size, added = len(memory.replay), int(memory.added[0])
-    there = min(added, size)
-    order = (added - there + np.arange(there)) % max(1, size)
-    return {
-        name: getattr(memory, name)[order] for name in ("replay", "pixels") if hasattr(memory, name)
-    }
-
-
-def save(folder: Path, found: dict[str, Array]) -> Path:
-    """Writes the contents of a ring into a run's directory, atomically; its path.
+def save(folder: Path, memory: Any) -> int:
+    """Writes a ring into a run's directory, atomically, and without a copy of it; its steps.
 
     Raises:
         EnvironmentFailure: the disk refuses it.
     """
-    path = folder / FILE
-    write_atomically(path, safetensors.numpy.save(found))
-    return path
+    size, added = len(memory.replay), int(memory.added[0])
+    there = min(added, size)
+    oldest = added % size if added > size else 0
+    header: dict[str, Any] = {}
+    parts: list[memoryview] = []
+    end = 0
+    for name, array in _arrays(memory).items():
+        begin, end = end, end + array[:there].nbytes
+        shape = [there, *array.shape[1:]]
+        header[name] = {"dtype": _KINDS[array.dtype], "shape": shape, "data_offsets": [begin, end]}
+        parts += [array[oldest:there].data, array[:oldest].data]
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)
+    write_atomically(folder / FILE, len(words).to_bytes(8, "little"), words, *parts)
+    return there
+
+
+def _arrays(memory: Any) -> dict[str, Array]:
+    """The arrays of a ring that a file has, by name."""
+    return {name: getattr(memory, name) for name in ("replay", "pixels") if hasattr(memory, name)}
 
 
 def restore(folder: Path, memory: Any) -> str:
@@ -201,26 +211,28 @@ def restore(folder: Path, memory: Any) -> str:
     path = folder / FILE
     if not path.exists():
         return ""
+    ours = _arrays(memory)
     try:
-        found = safetensors.numpy.load_file(path)
-        for name in ("replay", "pixels"):
-            array = found.get(name)
-            ours = getattr(memory, name, None)
-            if (array is None) != (ours is None):
-                return f"it has {sorted(found)}"
-            if array is None or ours is None:
-                continue
-            if array.dtype != ours.dtype or array.shape[1:] != ours.shape[1:]:
-                wanted = f"{ours.dtype} {list(ours.shape[1:])}"
-                return f"a step is {array.dtype} {list(array.shape[1:])}, expected {wanted}"
-            if len(array) != len(found["replay"]):
-                return "its arrays are of different lengths"
-            if array.dtype == np.float32 and not np.isfinite(array).all():
-                return "it holds NaN or infinity"
+        with safetensors.safe_open(path, framework="numpy") as file:
+            if set(names := file.keys()) != set(ours):
+                return f"it has {sorted(names)}"
+            theirs = {name: file.get_slice(name) for name in ours}
+            count = theirs["replay"].get_shape()[0]
+            there = min(count, len(memory.replay))
+            for name, array in ours.items():
+                found, none = theirs[name], theirs[name][:0]
+                if none.dtype != array.dtype or none.shape[1:] != array.shape[1:]:
+                    wanted = f"{array.dtype} {list(array.shape[1:])}"
+                    return f"a step is {none.dtype} {list(none.shape[1:])}, expected {wanted}"
+                if found.get_shape()[0] != count:
+                    return "its arrays are of different lengths"
+                for first in range(0, there, _ROWS):
+                    last = min(first + _ROWS, there)
+                    some = found[count - there + first : count - there + last]
+                    if not np.isfinite(some).all():
+                        return "it holds NaN or infinity"
+                    array[first:last] = some
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
         return f"it cannot be read: {error}".splitlines()[0]
-    there = min(len(found["replay"]), len(memory.replay))
-    for name, array in found.items():
-        getattr(memory, name)[:there] = array[len(array) - there :]
     memory.added[0] = there
     return ""

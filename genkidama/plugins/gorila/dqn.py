@@ -175,7 +175,7 @@ class DQN:
     def _samples(self, rollout: Rollout) -> Iterator[tuple[Replay, Transitions]]:
         """The samples of the updates after a batch; none while the replay has too few steps."""
         algorithm, replay = self._algorithm, rollout.replay
-        if replay is None or len(replay) < algorithm.start_steps:
+        if replay is None or len(replay) < max(1, algorithm.start_steps):
             return
         count, left = algorithm.minibatch_size, algorithm.batch_updates
         if self._correction is None:

@@ -30,7 +30,7 @@ from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.tokens import is_loopback
-from genkidama.runtime.files import write_atomically
+from genkidama.runtime.files import hint, write_atomically
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import OwnedProcess
@@ -185,13 +185,22 @@ class EmbeddedEngine(OwnedProcess, Companion):
             if now - self._began >= _YOUNG_SECONDS:
                 policy.worked()
             policy.died(now)
-            error = self._failure()
-            self._clear_up()
-            if policy.given_up:
-                self._parent.fail(error)
+            try:
+                failure = self._failure()
+                self._clear_up()
+                if policy.given_up:
+                    self._parent.fail(failure)
+                    return
+                log.warning("the replay's engine was lost", exit_code=self.code)
+                self._launch()
+            except OSError as error:
+                self._parent.fail(
+                    EnvironmentFailure(
+                        f"replay.url = 'embedded': the engine has ended with exit code {self.code} "
+                        f"and cannot be started again: {error.strerror}; {hint(error)}"
+                    )
+                )
                 return
-            log.warning("the replay's engine was lost", exit_code=self.code)
-            self._launch()
 
     def _failure(self) -> EnvironmentFailure:
         path = self._folder / "engine.log"

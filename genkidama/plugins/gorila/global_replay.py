@@ -48,7 +48,7 @@ from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model, scaled
-from genkidama.learning.rollout import Rollout, Transitions
+from genkidama.learning.rollout import NoSteps, Rollout, Transitions
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.vector import are_actions, are_numbers
 from genkidama.runtime.log import get_logger
@@ -214,13 +214,14 @@ def rows_for(steps: int, batch: int, lanes: int) -> int:
     return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + SEND_ROWS
 
 
-def describe(environment: dict[str, Any], rows: RingRows, capacity: int, prioritized: bool) -> str:
-    """The description of a ring. Two experiments can share one if theirs are equal."""
-    settled = {key: environment[key] for key in ("id", "options", "wrappers", "vectorized")}
+def describe(environment: dict[str, Any], rows: RingRows, steps: int, prioritized: bool) -> str:
+    """The description of a ring. Two experiments can share one if theirs are equal. It has none of
+    what a child may have for itself, as options and lanes."""
+    settled = {key: environment[key] for key in ("id", "wrappers", "vectorized")}
     kind = "uint8" if rows.pixels else "float32"
     return (
         f"{environment['id']} ({zlib.crc32(repr(settled).encode()):08x}), {kind} {rows.shape}, "
-        f"{rows.actions} a, {capacity} rows, {megabytes(capacity * rows.width)}"
+        f"{rows.actions} a, {steps} steps, {megabytes(steps * rows.width)}"
         + (", priorities" if prioritized else "")
     )
 
@@ -244,7 +245,7 @@ class RingSettings(NamedTuple):
     #: Of the ring, on the engine.
     name: str
     rows: RingRows
-    #: The number of rows.
+    #: The number of rows, if this process makes the ring.
     capacity: int
     description: str
     prioritized: bool
@@ -322,7 +323,8 @@ class EngineRing:
         """Random steps, and of each its row, lap and priority, float64 (count, 3).
 
         The mode is `"uniform"`, `"distinct"`, which is without replacement, or `"priority"`. A
-        ValueError says that there are no steps, or fewer than `count` different ones.
+        ValueError says that there are fewer than `count` different ones, `NoSteps` that there are
+        none.
         """
         reply, places, _ = self._draw(seed, count, steps, mode)
         drawn = self.settings.rows.drawn(reply, steps, gamma, scale)
@@ -339,7 +341,9 @@ class EngineRing:
         size = (rows.observation_bytes, rows.width)
         reply = self._ask("sample", count, seed, steps, *size, mode)
         if isinstance(reply, int):
-            raise ValueError(f"{count} steps asked for, {reply} are there")
+            self._length_at = -1e9
+            kind = ValueError if reply else NoSteps
+            raise kind(f"{count} steps asked for, {reply} are there")
         first, second, third = reply
         return first, second, third
 
@@ -394,6 +398,7 @@ class EngineRing:
                     raise
                 self._check_description(rest.encode() if rest else None)
                 log.warning("the replay was gone, and begins anew", replay=self._engine.url)
+                self._length_at = -1e9
                 self.open()
                 continue
             if problem:
@@ -429,6 +434,9 @@ def _script(name: str) -> str:
 
 SEND_SECONDS = 0.1
 
+#: No ring has more rows: a place is its lap times this, and its row.
+_MOST_ROWS = 1 << 32
+
 #: Draws of a learner, at most, until one has a valid step.
 _DRAWS = 20
 
@@ -446,7 +454,7 @@ def ring_settings(model: Model) -> RingSettings:
     rows = RingRows(model.observation_shape, model.sees_bytes, model.head.columns)
     capacity = rows_for(replay.steps, experiment.algorithm.batch_size, environment.lanes)
     prioritized = replay.priority_exponent > 0.0
-    description = describe(experiment.to_dict()["environment"], rows, capacity, prioritized)
+    description = describe(experiment.to_dict()["environment"], rows, replay.steps, prioritized)
     return RingSettings(replay.url, replay.name, rows, capacity, description, prioritized)
 
 
@@ -500,7 +508,6 @@ class GlobalReplay:
         self._model = model
         self._rng = rng
         self._gamma = model.experiment.algorithm.gamma
-        self._capacity = ring.settings.capacity
         self._exponent = model.experiment.replay.priority_exponent
         self._choices = model.choices
         #: Whether the learner reads log μ. If not, cores write NaN for it.
@@ -550,7 +557,7 @@ class GlobalReplay:
             drawn.log_mu,
             discounts,
             weights,
-            (found[:, 1] * self._capacity + found[:, 0]).astype(np.int64),
+            (found[:, 1] * _MOST_ROWS + found[:, 0]).astype(np.int64),
         )
 
     def prioritize(self, places: Array, errors: Array) -> None:
@@ -558,7 +565,7 @@ class GlobalReplay:
             return
         given = np.power(np.abs(errors).astype(np.float64) + _LEAST, self._exponent)
         given[~np.isfinite(given)] = 0.0
-        laps, rows = np.divmod(places, self._capacity)
+        laps, rows = np.divmod(places, _MOST_ROWS)
         self._ring.prioritize(np.stack((rows, laps, given), 1))
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
@@ -581,7 +588,6 @@ class GlobalReplay:
             last[cut],
             self._model.native(self._model.seen(behind)),
             log_mu=log_mu.copy(),
-            replay=self,
         )
 
     def _sample(self, count: int, steps: int, mode: str) -> tuple[RingSample, Array]:

@@ -88,16 +88,12 @@ class RedisClient:
                 f"replay.url = {self.url!r}: the engine's user may not do what is needed: "
                 f"{one_line(error)}; allow it keys genkidama:* and scripting"
             ) from None
-        except errors.OutOfMemoryError:
-            raise EnvironmentFailure(
-                f"replay.url = {self.url!r}: the engine's memory is full; raise its maxmemory, or "
-                "set replay.steps lower"
-            ) from None
         except errors.ResponseError as error:
             text = str(error)
             if text.startswith(("NOAUTH", "WRONGPASS")) or "without any password" in text:
                 raise self._refused(error) from None
-            if text.startswith("OOM") or "OOM command" in text:
+            full = isinstance(error, errors.OutOfMemoryError)
+            if full or text.startswith("OOM") or "OOM command" in text:
                 raise EnvironmentFailure(
                     f"replay.url = {self.url!r}: the engine's memory is full; raise its maxmemory, "
                     "or set replay.steps lower"

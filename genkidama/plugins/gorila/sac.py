@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import supported
+from genkidama.learning.actions import choices, supported
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
 from genkidama.learning.learners import Loss
@@ -55,10 +55,10 @@ class SquashedGaussian(Gaussian):
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         space = supported(space)
-        if not isinstance(space, gymnasium.spaces.Box):
+        if not isinstance(space, gymnasium.spaces.Box) or choices(space):
             other = "'dqn' or 'ppo'" if isinstance(space, gymnasium.spaces.Discrete) else "'ppo'"
             raise ConfigurationError(
-                f"algorithm.name = 'sac': its actions are numbers, but the action space is "
+                f"algorithm.name = 'sac': its actions are continuous, but the action space is "
                 f"{space}; take {other}"
             )
         if not (space.is_bounded() and (space.low < space.high).all()):

@@ -115,43 +115,47 @@ class SumTrees:
         if share is not None:
             totals = np.where(np.arange(len(totals)) == share, totals, 0.0)
         if not replacement:
-            cores, rows = self._without(rng, view, count, share)
-            return cores, rows, self._rows[cores, rows]
+            return self._without(rng, view, count, share)
         # One of each of as many equal parts: less depends on chance.
         parts = (np.arange(count) + rng.random(count)) / count
         for _ in range(_TRIES):
             if not totals.any():
                 break
             cores, rows = self._walk(totals, parts)
-            good = self._steps(view, cores, rows)
+            priorities = self._rows[cores, rows]
+            good = self._steps(view, cores, rows, priorities)
             if good.all():
-                return cores, rows, self._rows[cores, rows]
+                return cores, rows, priorities
             parts = np.where(good, parts, rng.random(count))
         raise ValueError(f"{count} steps asked for, 0 are there")
 
-    def _steps(self, view: ReadView, cores: Array, rows: Array) -> Array:
-        """True for steps that can be read: (B,) bool."""
+    def _steps(self, view: ReadView, cores: Array, rows: Array, priorities: Array) -> Array:
+        """True for steps that can be read: (B,) bool. Other cores may set their priorities to 0 at
+        any moment, so these are read once."""
         start = view.start[cores]
         back = (rows >= start) & (rows < start + view.back[cores])
         readable = (rows < view.front[cores]) | back
         result: Array = readable & (self._replay.following[cores, rows] > 0.0)
-        return result & (self._rows[cores, rows] > 0.0)
+        return result & (priorities > 0.0)
 
     def _without(
         self, rng: np.random.Generator, view: ReadView, count: int, share: int | None
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         """Each next one in proportion to what is left: Efraimidis & Spirakis 2006."""
         size = self._replay.tensor.shape[1]
         first = 0 if share is None else share
         shares = self._rows[:, :size] if share is None else self._rows[share : share + 1, :size]
         cores, rows = np.nonzero(shares)
-        there = self._steps(view, cores + first, rows)
-        cores, rows = cores[there] + first, rows[there]
+        cores += first
+        priorities = self._rows[cores, rows]
+        there = self._steps(view, cores, rows, priorities)
+        cores, rows = cores[there], rows[there]
+        priorities = priorities[there]
         if count > len(rows):
             raise ValueError(f"{count} steps asked for, {len(rows)} are there")
-        keys = rng.exponential(size=len(rows)) / self._rows[cores, rows]
+        keys = rng.exponential(size=len(rows)) / priorities
         chosen = np.argpartition(keys, count - 1)[:count]
-        return cores[chosen], rows[chosen]
+        return cores[chosen], rows[chosen], priorities[chosen]
 
     def _walk(self, totals: Array, parts: Array) -> tuple[Array, Array]:
         """The leaves at these parts, in [0, 1), of the sum of all trees."""
@@ -437,7 +441,6 @@ class LocalReplay:
             np.flatnonzero(cuts),
             model.native(model.seen(following)),
             log_mu=table[:, width + columns + 3].copy(),
-            replay=self,
         )
 
     def _scaled(self, rewards: Array) -> Array:

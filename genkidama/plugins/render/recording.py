@@ -89,6 +89,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._rewards: list[float] = []
         #: What was recorded.
         self.episodes = self.steps = 0
+        #: Steps that were not.
+        self.left_out = 0
 
     def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
         self.cut()
@@ -121,18 +123,23 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             words = f"{plural(self.steps, 'step')} of {plural(self.episodes, 'whole episode')}"
             file = shlex.quote(str(path))
             say(f"{path}: {words}; for genkidama train … --demonstrations {file}")
+        if self.left_out:
+            words = f"{plural(self.left_out, 'step')} left out"
+            say(f"{path}: {words}, since they, or steps beside them, hold NaN or infinity")
 
     def _write(self, terminated: bool, truncated: bool) -> None:
         count = len(self._rewards)  # noted last: Ctrl-C may come between two notes
         with deferred():
-            self._writer.add(
+            if self._writer.add(
                 self._observations[: count + 1],
                 self._actions[:count],
                 self._rewards,
                 terminated,
                 truncated,
-            )
-            self.steps += count
+            ):
+                self.steps += count
+            else:
+                self.left_out += count
             del self._observations[:count], self._actions[:count], self._rewards[:count]
 
 

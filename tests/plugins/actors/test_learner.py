@@ -484,10 +484,12 @@ def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPa
     learner = row_learner(sampling(updates_per_step=3), Turning())
     learner.load(replay_memory(learner))
     monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_MEASURE_SECONDS", 0.0)
     assert learn(learner, many(20)) == 1
-    assert learner.figures["due"] == 59
+    assert learner.figures["due"] == 59 and learner.figures["updates_per_step"] == 1 / 20
     assert learn(learner, many(0)) == 1
-    assert learner.figures["due"] == 58
+    assert learner.figures["due"] == 58 and learner.figures["updates"] == 1
+    assert "updates_per_step" not in learner.figures, "there was none"
     monkeypatch.setattr(module, "_DUE_STEPS", 10)
     assert learn(learner, many(20)) == 1
     assert learner.figures["due"] == 29, "no more than the updates of so many steps"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from genkidama.protocol.messages import Goodbye, Leave, Pull, Refusal, Weights, 
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runtime import forkserver, watchdog
 from genkidama.runtime.forkserver import Server, begin
+from genkidama.runtime.pacing import RestartPolicy
 from tests.helpers import Started, eventually, running, starting, until
 from tests.helpers import history as history_of
 from tests.learning.blocks import GOES_ON, block
@@ -210,6 +213,38 @@ async def test_a_learner_that_is_killed_comes_back_with_what_it_had_learned(tmp_
         steps = np.abs(rule._learned.weights - learned.weights).max()
         assert 0.0 < steps < 0.5
     assert not psutil.pid_exists(killed.pid)
+
+
+async def test_a_start_that_fails_is_tried_again_and_three_in_a_row_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        process, failed = learner_process_of(parent), []
+        monkeypatch.setattr(parent, "fail", failed.append)
+        process._policy = RestartPolicy(3)  # without rests
+        launch, left = process._launch, 1
+
+        def failing(pipe: Connection) -> Any:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            return launch(pipe)
+
+        monkeypatch.setattr(process, "_launch", failing)
+        learner_of(parent).kill()
+        await eventually(lambda: process._idle and left < 0, "another learner")
+        await child.pushed(rows())
+        await batches(parent, 1)
+        assert not failed
+        left = 1000
+        learner_of(parent).kill()
+        await eventually(lambda: failed, "it gives up")
+        assert left == 998, "after a death and two starts that failed"
+    why = "the learner's process died: [Errno 12] Cannot allocate memory"
+    assert str(failed[0]) == f"parent.rule = 'experience': {why}"
+    assert "learner not started" in capsys.readouterr().err
 
 
 async def test_a_learner_that_hangs_is_killed_and_replaced_and_that_is_said(
@@ -518,6 +553,8 @@ async def test_a_replay_is_written_now_and_then(
         await child.enter()
         await child.pushed(rows(10))
         await eventually((tmp_path / FILE).exists, "the file")
+        await child.pushed(rows(10))
+        await eventually(lambda: added_of(parent) == 20, "what comes after it")
 
 
 async def test_a_file_of_something_else_is_left_alone_and_said(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing import Pipe
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +193,39 @@ def test_nothing_full_is_lost_or_sent_twice(plan: list[str]) -> None:
     assert sorted(got) == sorted(written[0] + written[1])
     for core in range(2):
         assert [value for value in got if value in written[core]] == written[core]
+
+
+class Deadly:
+    """Numbers whose core is killed as it writes one."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers = numbers
+
+    def __getitem__(self, index: int) -> Any:
+        return self.numbers[index]
+
+    def __setitem__(self, index: int, number: int) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("blocks", [1, BLOCKS, BLOCKS + 3])
+@pytest.mark.parametrize("where", ["_sizes", "_written"])
+def test_a_core_that_is_killed_as_it_hands_over_costs_that_block_alone(
+    blocks: int, where: str
+) -> None:
+    both = Both(cores=1)
+    setattr(both.cores[0], where, Deadly(getattr(both.cores[0], where)))
+    with pytest.raises(KeyboardInterrupt):
+        both.write(0, -5.0, steps=1)
+    both.cores[0] = both.core(0)
+    got: list[float] = []
+    for number in range(blocks):
+        if not both.outboxes.has_room(0):
+            got += both.sent()[:, 0].tolist()
+            both.outboxes.acknowledge()
+        both.write(0, float(number), steps=1)
+    got += both.sent()[:, 0].tolist()
+    assert got == list(range(blocks))
 
 
 def test_discounted_returns_go_on_from_block_to_block_in_each_lane() -> None:

@@ -132,6 +132,14 @@ def test_only_a_termination_needs_no_row_behind_it() -> None:
     assert COLUMNS.problem(block([[(0, TRUNCATED)]])[:1]) != ""
 
 
+def test_no_core_writes_more_stops_than_steps() -> None:
+    stops = np.zeros((4, COLUMNS.count), np.float32)
+    assert COLUMNS.problem(stops[:1]) == "", "a push without steps"
+    assert COLUMNS.problem(np.concatenate((steps(4), stops[:3]))) == ""
+    for rows in (stops[:2], np.concatenate((steps(4), stops))):
+        assert COLUMNS.problem(rows) == "more observations that follow than steps"
+
+
 def test_a_push_has_room_for_a_block_and_not_for_everything() -> None:
     assert most_rows(16, 100) == 2**18
     assert most_rows(2**20, 100) == 100

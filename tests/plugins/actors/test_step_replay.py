@@ -20,7 +20,6 @@ from genkidama.plugins.actors.rule import Columns
 from genkidama.plugins.actors.step_replay import (
     FILE,
     StepReplay,
-    contents,
     replay_parts,
     restore,
     save,
@@ -139,7 +138,9 @@ def test_a_file_brings_the_steps_back(tmp_path: Path, size: int, kept: range) ->
     before = replay_of(memory)
     before.add(lane(0, 6))
     before.add(lane(6, 5))
-    assert save(tmp_path, contents(memory)) == tmp_path / FILE
+    assert save(tmp_path, memory) == 8
+    whole = safetensors.numpy.load_file(tmp_path / FILE)["replay"]
+    assert whole[:, 0].tolist() == list(range(3, 11)), "the oldest first"
     other = memory_of(size)
     assert restore(tmp_path, other) == ""
     after = replay_of(other)

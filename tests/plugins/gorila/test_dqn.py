@@ -31,11 +31,12 @@ class Remembered:
 
     def __init__(self, steps: Transitions) -> None:
         self.steps = steps
+        self.there = 100
         self.asked: list[dict[str, Any]] = []
         self.errors: list[np.ndarray] = []
 
     def __len__(self) -> int:
-        return 100
+        return self.there
 
     def sample(self, count: int, **keywords: Any) -> Transitions:
         self.asked.append({"count": count} | keywords)
@@ -233,6 +234,9 @@ def test_it_draws_uniformly_without_an_exponent_and_waits_for_enough_steps() -> 
     assert "correction" not in replay.asked[0]
     late = msgspec.structs.replace(model.experiment.algorithm, start_steps=101)
     assert list(model.gradients(make_learner(late, model), rollout, None)) == []
+    replay.there = 0
+    early = msgspec.structs.replace(model.experiment.algorithm, start_steps=0)
+    assert list(model.gradients(make_learner(early, model), rollout, None)) == []
 
 
 def test_uniform_samples_of_all_updates_are_drawn_together_and_each_is_used_once() -> None:

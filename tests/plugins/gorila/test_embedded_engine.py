@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +195,21 @@ async def test_an_engine_that_cannot_live_ends_the_run_with_its_own_words(
         "replay.url = 'embedded': the engine has ended with exit "
     )
     assert "\n" not in str(parent.failures[0])
+    await replay.stop()
+
+
+async def test_an_engine_that_cannot_be_started_again_ends_the_run(tmp_path: Path) -> None:
+    parent = FakeParent(embedded(), tmp_path)
+    replay = parent.engine()
+    await replay.start()
+    shutil.rmtree(tmp_path / "replay")
+    os.kill(replay.pid, signal.SIGKILL)
+    await eventually(lambda: parent.failures, "it gives up")
+    assert re.fullmatch(
+        r"replay.url = 'embedded': the engine has ended with exit code -?\d+ and cannot be started "
+        "again: No such file or directory; make its folder again, .*",
+        str(parent.failures[0]),
+    )
     await replay.stop()
 
 

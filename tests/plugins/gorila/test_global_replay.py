@@ -18,6 +18,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
+from genkidama.learning.rollout import NoSteps
 from genkidama.plugins.gorila import global_replay as module
 from genkidama.plugins.gorila.global_replay import (
     EngineRing,
@@ -67,10 +68,10 @@ def test_so_many_rows_hold_so_many_steps_whatever_is_cut_at_a_batchs_end(
 
 def test_a_description_tells_rings_apart_that_cannot_be_shared() -> None:
     same = describe(ENVIRONMENT, ROWS, 100, False)
-    assert same == "Cart-v1 (664a4ea2), float32 (2,), 1 a, 100 rows, 0 MB"
+    assert same == "Cart-v1 (84690533), float32 (2,), 1 a, 100 steps, 0 MB"
     others = {
         describe({**ENVIRONMENT, "id": "Other-v1"}, ROWS, 100, False),
-        describe({**ENVIRONMENT, "options": {"wind": 1}}, ROWS, 100, False),
+        describe({**ENVIRONMENT, "wrappers": ({"name": "Wind"},)}, ROWS, 100, False),
         describe(ENVIRONMENT, RingRows((3,), False, 1), 100, False),
         describe(ENVIRONMENT, RingRows((2,), True, 1), 100, False),
         describe(ENVIRONMENT, RingRows((2,), False, 2), 100, False),
@@ -322,10 +323,12 @@ def test_an_engine_that_is_away_is_waited_for_until_the_process_is_told_to_end(
 def test_a_ring_that_is_gone_is_made_anew(engine: RealEngine) -> None:
     ring, story = make(engine, 50), Story()
     ring.add(story.block([GOES_ON] * 4))
+    assert len(ring) == 5
     with engine.client() as client:
         client.delete(*ring._keys)
-    with pytest.raises(ValueError, match=r"^1 steps asked for, 0 are there$"):
+    with pytest.raises(NoSteps, match=r"^1 steps asked for, 0 are there$"):
         draw(ring, 1)
+    assert len(ring) == 0, "not the number of a moment ago"
     ring.add(story.block([TERMINATED]))
     assert draw(ring, 1) == [story.expected(4, 1)]
     ring.close()
@@ -498,6 +501,19 @@ def test_trajectories_are_rollouts_with_their_cuts(core: Core) -> None:
     assert found.rewards.tolist() == (2 * observations).tolist()
     assert found.log_mu is not None
     assert (found.log_mu == -1).all()
+
+
+def test_a_child_may_have_options_and_lanes_of_its_own(core: Core, engine: RealEngine) -> None:
+    own = {"environment.options": {"sutton_barto_reward": True}, "environment.lanes": 4}
+    other = Core(engine, **{"replay.name": core.ring.settings.name, **own})
+    assert other.ring.settings.capacity > core.ring.settings.capacity
+    for _ in range(160):  # more than a lap
+        core.play("...t")
+    drawn = other.replay.sample(64, replacement=False)
+    other.replay.prioritize(drawn.places, np.full(64, np.nan))
+    gone = set(drawn.observations[:, 0])
+    assert not gone & set(core.replay.sample(3000, correction=1.0).observations[:, 0])
+    other.close()
 
 
 def test_priorities_decide_what_is_drawn_and_weights_make_up_for_it(core: Core) -> None:

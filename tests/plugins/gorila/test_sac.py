@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -346,6 +347,32 @@ def test_a_value_leaves_nothing_out() -> None:
     np.testing.assert_allclose(there.evaluate(seen)[1], plain.evaluate(seen)[1], rtol=1e-4)
 
 
+@pytest.mark.parametrize("form", [Model, TensorModel])
+def test_observations_of_any_shape_are_vectors(form: type[Model]) -> None:
+    found = []
+    steps = steps_of(rng := np.random.default_rng(2))
+    wide = {
+        name: rng.normal(size=(6, 6)).astype(np.float32) for name in ("observations", "following")
+    }
+    for shape in ((6,), (3, 2)):
+        spaces: Any = SimpleNamespace(observation_space=Box(-9.0, 9.0, shape), action_space=BOX)
+        model = form(experiment(updates_per_step=0.5, minibatch_size=6), spaces)
+        model.numbers[:] = np.random.default_rng(3).normal(0.0, 0.7, model.signature.size)
+        shaped = {name: each.reshape(6, *shape) for name, each in wide.items()}
+        replay = Remembered(replace(steps, **shaped))
+        learner = make_learner(model.experiment.algorithm, model)
+        rollout = rollout_of(model, replay, model.numbers[: model.trainable].copy())
+        taken = model.gradients(learner, rollout, model.generator(4))
+        gradients = [model.gradient.copy() for _ in taken]
+        seen = shaped["observations"]
+        outputs, values = model.evaluate(seen)
+        acting, together = model.network.acting(), model.network.acting_together()
+        found.append([*gradients, outputs, values, acting(seen[1]), np.array(together(seen))])
+    assert len(found[0]) == 6
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("sde_steps", [0, 3])
 def test_both_forms_begin_alike(sde_steps: int) -> None:
     given_ = experiment(network={"sde_steps": sde_steps})
@@ -576,6 +603,7 @@ def test_epsilon_is_the_share_of_uniform_actions() -> None:
     [
         (Discrete(3), "take 'dqn' or 'ppo'"),
         (MultiBinary(3), "take 'ppo'"),
+        (Box(0, 3, (2,), np.int64), "its actions are continuous, but the action space is Box(0, 3"),
         (Box(-np.inf, np.inf, (2,)), "put a wrapper with finite bounds"),
         (Box(0.0, np.inf, (2,)), "put a wrapper with finite bounds"),
     ],

@@ -413,6 +413,25 @@ def test_weights_make_up_for_chances(correction: float) -> None:
     memory.close()
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+def test_weights_are_of_the_priorities_that_were_drawn_by(
+    replacement: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, trees, sampler = filled()
+    steps = trees._steps
+
+    def then_cleared(*arguments: Any) -> np.ndarray:
+        good = steps(*arguments)
+        trees._rows[:] = 0.0  # by other cores
+        return good
+
+    monkeypatch.setattr(trees, "_steps", then_cleared)
+    rng = np.random.default_rng(0)
+    drawn = sampler.sample(rng, 8, replacement=replacement, correction=0.4)
+    assert (drawn.weights > 0.0).all() and drawn.weights.max() == 1.0
+    memory.close()
+
+
 def test_what_has_been_overwritten_gets_no_priority() -> None:
     memory, trees, sampler = filled()
     drawn = sampler.sample(np.random.default_rng(0), 16, replacement=False, correction=0.4)

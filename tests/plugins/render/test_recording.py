@@ -38,8 +38,8 @@ class Walk(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, length=5, terminates=True):
-        self._length, self._terminates = length, terminates
+    def __init__(self, length=5, terminates=True, broken=-1):
+        self._length, self._terminates, self._broken = length, terminates, broken
 
     def reset(self, *, seed=None, options=None):
         self._number, self._action = 0, 0.0
@@ -52,7 +52,8 @@ class Walk(gymnasium.Env):
         return self._seen(), self._action, *ends, {}
 
     def _seen(self):
-        return np.array([self._number, self._action], np.float32)
+        number = np.nan if self._number == self._broken else self._number
+        return np.array([number, self._action], np.float32)
 
 
 def rising(observation):
@@ -247,6 +248,18 @@ def test_a_long_episode_is_written_in_blocks(mine: Path, monkeypatch: pytest.Mon
     assert seen == [[0, 1, 2], [2, 3, 4], [4, 5]]
     assert [block.terminated[-1] for block in blocks] == [False, False, True]
     assert not any(block.truncated.any() for block in blocks)
+
+
+def test_a_block_with_a_broken_number_is_left_out(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK_STEPS", 2)
+    words = ["play", "mine.toml", "--controller", "mine:Counting", "--record", "walk.steps"]
+    assert main([*words, "--set", "environment.options.broken=1"]) == 0
+    seen = [block.observations[:, 0].tolist() for block in load("walk.steps").blocks]
+    assert seen == [[2, 3, 4], [4, 5]]
+    said = "walk.steps: 2 steps left out, since they, or steps beside them, hold NaN or infinity"
+    assert said in capsys.readouterr().out
 
 
 def test_a_policy_is_recorded_as_it_is_evaluated(
