@@ -376,8 +376,8 @@ def dear_steps() -> Iterator[tuple[str, str]]:
     page = "docs/results/dear-steps.md"
     names = {"genkidama": "Genkidama", "sbx": "SBX", "sb3": "Stable-Baselines3"}
     rows = of("dear-steps")
-    solved_by_steps = ("pendulum", "robots-1", "robots-4", "robots-8")
-    solved_by_steps += ("lander-500", "continuous-lander")
+    solved_by_steps = ("pendulum", "rotary", "rotary-demonstrations")
+    solved_by_steps += ("robots-1", "robots-4", "robots-8", "lander-500", "continuous-lander")
     for task, by in product(solved_by_steps, names):
         if runs := [row for row in rows if row["what"] == task and row["by"] == by]:
             solved = [run for run in runs if run["solved"]]
