@@ -609,10 +609,10 @@ async def test_too_little_memory_for_the_nursery_is_told(
         match=r"exit code -9: a child needs 50 MB before its first core, 40 MB are free; ",
     ):
         await orchestrator.startup()
-    assert words(capsys) == [
-        ("warning", "a child needs 50 MB before its first core, 40 MB are free")
-    ]
     nursery.close()
+    warning = ("warning", "a child needs 50 MB before its first core, 40 MB are free")
+    # On a machine that is busy the building, which takes a while, is told, too.
+    assert [each for each in words(capsys) if each[0] != "info"] == [warning]
 
 
 # Networks and environments that cannot be built.
