@@ -250,10 +250,11 @@ def _kept(run: Run) -> list[Path]:
     good = []
     for path in (*reversed(run.checkpoints), *([] if run.best is None else [run.best])):
         try:
-            _ = sharded_checkpoint.load(path).experiment
-            good.append(path)
+            sharded_checkpoint.load(path).experiment  # noqa: B018, read to be checked
         except GenkidamaError as error:
             warn_passed_over(str(error))
+        else:
+            good.append(path)
     return good
 
 

@@ -77,7 +77,8 @@ class RestartPolicy:
 class Patience:
     """The wait for an answer before one goes on without it: several times the usual wait.
 
-    The usual one is the median of the newest, so a single long one changes nothing."""
+    The usual one is the median of the newest, so a single long one changes nothing.
+    """
 
     #: Seconds, also before the first answer, and multiple of the usual wait.
     LEAST, TIMES = 0.5, 5.0
