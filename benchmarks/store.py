@@ -47,13 +47,20 @@ def read(path: Path) -> list[Row]:
 
 @cache
 def origin(tree: Path = Path(__file__).parent) -> Row:
-    """The commit of a checkout (with `-dirty`, if files differ from it), and the machine."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    found = subprocess.run(asked, cwd=tree, capture_output=True, text=True)
+    """The commit of a checkout, and the machine.
+
+    The commit ends with `-dirty` if files differ from it, but for results: a study that goes on
+    has written some.
+    """
+    described = ["git", "describe", "--always", "--exclude=*"]
+    commit = subprocess.run(described, cwd=tree, capture_output=True, text=True).stdout.strip()
+    differs = ["git", "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs/results"]
+    if subprocess.run(differs, cwd=tree, capture_output=True).returncode == 1:
+        commit += "-dirty"
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
     machine = f"{os.cpu_count()} cores, {names[0] if names else platform.machine()}"
-    return {"commit": found.stdout.strip(), "machine": machine}
+    return {"commit": commit, "machine": machine}
 
 
 def append(path: Path, row: Row) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import stalls
+from benchmarks import stalls, store
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
@@ -64,6 +64,24 @@ def snapshots(*means: float | None) -> list[Snapshot]:
         Snapshot(float(second), second * 100, mean, np.array([second], np.float32))
         for second, mean in enumerate(means)
     ]
+
+
+def test_a_row_says_whether_files_but_results_differ_from_its_commit(tmp_path: Path) -> None:
+    results, program = tmp_path / "docs/results/rows.jsonl", tmp_path / "program.py"
+    results.parent.mkdir(parents=True)
+    results.touch()
+    program.touch()
+    person = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*person, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    origin = store.origin.__wrapped__
+    commit = origin(tmp_path)["commit"]
+    assert commit and not commit.endswith("-dirty")
+
+    results.write_text("{}\n")
+    assert origin(tmp_path)["commit"] == commit
+    program.write_text("print()\n")
+    assert origin(program.parent)["commit"] == f"{commit}-dirty"
 
 
 def test_the_first_snapshot_that_reaches_the_goal() -> None:
