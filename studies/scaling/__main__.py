@@ -47,6 +47,7 @@ which the interpreter of the peers has.
     benchmarks/.venv/bin/python -m studies.scaling plan      the six tasks: what is left, and hours
     benchmarks/.venv/bin/python -m studies.scaling run
     python -m studies.scaling run --tasks cartpole acrobot --seeds 1
+    python -m studies.scaling run --contenders sac-alone sac-blend --tasks pendulum --share 0.4
     python -m studies.scaling run --contenders blend ddp flower-long --disturbances slow10 slow100
     python -m studies.scaling report
 """
@@ -67,7 +68,16 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.machine import available_cores
 from studies.scaling import figures, matrix, picture
 from studies.scaling.machines import ROOT, sweep
-from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, TASKS, Condition, Row
+from studies.scaling.matrix import (
+    CONTENDERS,
+    DISTURBANCES,
+    LINKS,
+    OFF_POLICY,
+    STUDIED,
+    TASKS,
+    Condition,
+    Row,
+)
 from studies.scaling.ours import measure
 
 
@@ -148,7 +158,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = store.parser("scaling", __doc__)
     parser.add_argument("what", choices=("run", "plan", "report"))
     parser.add_argument(
-        "--contenders", nargs="+", choices=CONTENDERS, help="(default: the study of six tasks)"
+        "--contenders",
+        nargs="+",
+        choices={**CONTENDERS, **OFF_POLICY},
+        help="(default: the study of six tasks)",
     )
     parser.add_argument(
         "--machines", type=int, nargs="+", metavar="N", help="(default: each contender's own)"
@@ -177,7 +190,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def wanted_of(options: argparse.Namespace) -> list[Condition]:
     """The runs that the command asks for, in their order."""
     if not options.contenders:
-        return matrix.study(options.tasks or list(TASKS), options.seeds or range(1, 9))
+        return matrix.study(options.tasks or STUDIED, options.seeds or range(1, 9))
     return matrix.plan(
         options.contenders,
         options.machines,

@@ -175,9 +175,35 @@ BUNDLES: dict[str, Contender] = {
 }
 
 
+_MIXES = {**_LEARNS, "parent.alpha": 0.5, "child.beta": 0.5}
+
+#: SAC and DQN, whose children keep their replay to themselves.
+OFF_POLICY: dict[str, Contender] = {
+    f"{algorithm}-{name}": Contender("ours", file, settings, machines=machines, title=title)
+    for algorithm, file in (("sac", "pendulum/sac.toml"), ("dqn", "cartpole/dqn.toml"))
+    for name, settings, machines, title in (
+        ("alone", _COPIES, (1,), f"{algorithm}, one machine"),
+        ("blend", _MIXES, (4,), f"{algorithm}, weights averaged"),
+        (
+            "difference",
+            {**_MIXES, "parent.rule": "difference"},
+            (4,),
+            f"{algorithm}, differences added by half",
+        ),
+    )
+}
+OFF_POLICY["sac-experience"] = Contender(
+    "ours",
+    "pendulum/sac.toml",
+    {"parent.rule": "experience"},
+    machines=(4,),
+    title="sac, children act, one learner",
+)
+
+
 def contender_of(name: str) -> Contender:
     """The contender of this name."""
-    return CONTENDERS[name] if name in CONTENDERS else BUNDLES[name]
+    return (CONTENDERS | BUNDLES | OFF_POLICY)[name]
 
 
 @dataclass(frozen=True)
@@ -316,7 +342,19 @@ TASKS: dict[str, Task] = {
         steps=1_000_000,
         module="mujoco",
     ),
+    "pendulum": Task(
+        "Pendulum-v1",
+        goal=-200.0,
+        margin=10.0,
+        scale=1.0,
+        limit=180.0,
+        experiment="pendulum/pendulum.toml",
+        average=_NORMAL,
+    ),
 }
+
+#: The tasks of the study.
+STUDIED = ("lunarlander", "cartpole", "breakout", "continuous", "acrobot", "hopper")
 
 
 @dataclass(frozen=True)
