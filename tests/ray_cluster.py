@@ -16,9 +16,17 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
+#: Each of these would be a process more, which nobody asks anything: an autoscaler, and one that
+#: carries the logs to drivers.
+SPARE: dict[str, Any] = {
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
+
 
 def main(head: dict[str, Any], *others: dict[str, Any]) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **head})
+    cluster = Cluster(initialize_head=True, head_node_args={**SPARE, **head})
     nodes = [cluster.head_node, *(cluster.add_node(**other) for other in others)]
     print(
         json.dumps({"address": cluster.address, "nodes": [node.node_id for node in nodes]}),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import comb
 
 import numpy as np
 
@@ -112,19 +113,19 @@ def luck(pairs: Iterable[Pair]) -> float | None:
     Returns:
         None without a pair.
     """
-    # SciPy's statistics take a second to import.
-    from scipy.stats import hypergeom  # type: ignore[import-untyped]
-
+    found = enough(pairs)
+    if not found:
+        return None
     likely = np.ones(1)  # of each sum of the first cells' counts
     seen = 0
-    for ours, others in enough(pairs):
-        first = landed(ours)
+    for ours, others in found:
+        first, most = landed(ours), len(ours)
         both = first + landed(others)
         seen += first
-        counts = hypergeom(len(ours) + len(others), both, len(ours)).pmf(np.arange(len(ours) + 1))
-        likely = np.convolve(likely, counts)
-    if len(likely) == 1:
-        return None
+        ways = [
+            comb(most, one) * comb(len(others), both - one) for one in range(min(most, both) + 1)
+        ]
+        likely = np.convolve(likely, np.array(ways) / comb(most + len(others), both))
     # Sums that are as likely as the one that was seen count, whatever the last bit says.
     return float(likely[likely <= likely[seen] * (1.0 + 1e-9)].sum())
 

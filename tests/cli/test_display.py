@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import types
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,89 +29,104 @@ from tests.helpers import ROOT, small
 from tests.stories import PLAN, as_json, assigned, exchange, join, leave, lines, measures, report
 from tests.terminals import Terminal, in_terminal
 
-SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
-
-#: A run of thirty children whose display is drawn at each event, and what is said meanwhile.
+#: A run of thirty children whose display is drawn at each event, and what is said meanwhile; or a
+#: search, or an evaluation. Each that is asked for, one after the other.
 STORY = """
 import sys
-from genkidama.server.events import *
-from genkidama.cli.progress import Progress, EvaluationProgress
-from tests.helpers import small
-from tests.stories import *
+from genkidama.config.experiment import Experiment
+from genkidama.server.events import Measures, Started, Stopped
+from genkidama.cli.progress import EvaluationProgress, Progress
+from tests.stories import PLAN, assigned, exchange, join
 
-experiment = small(stop={"updates": 400, "mean_return": 195})
-if sys.argv[1] == "search":
-    progress = Progress(small(search=PLAN))
-elif sys.argv[1] == "run":
-    progress = Progress(experiment)
-else:
+def evaluation():
     with EvaluationProgress(8) as progress:
         for number in range(8):
             progress(float(number))
             progress._surface._live.refresh()
-    sys.exit()
-progress.take(Started(time=0.0, run="small-20261122-120000", software="1"))
-names = [f"child-{number}" for number in range(30)]
-for number, name in enumerate(names):
-    progress.take(join(1.0, name))
-    if sys.argv[1] == "search":
-        progress.take(assigned(1.0, number % 4, name))
-for turn in range(1, 13):
-    event = exchange(1.0 + turn, turn, 12345678 * turn, 9876 * turn, 15.0 * turn, names[turn % 30])
-    if sys.argv[1] == "search":
-        event.trial = turn % 4
-    progress.take(event)
-    figures = {"pps": 29504.3, "tps": 5904.2, "lag": 1.24, "entropy": 0.53, "loss": -0.0123}
-    progress.take(Measures(time=1.0 + turn, backend="ga3c", child=names[0], figures=figures))
-    if progress._surface._live:
-        progress._surface._live.refresh()
-    if turn == 6:
-        progress.say("something to know")
-progress.take(Stopped(time=14.0, reason="all is done"))
-progress.close()
-progress.say("ended: all is done")
+
+def run(search):
+    cart = {"environment": {"id": "CartPole-v1"}}
+    goal = {"search": PLAN} if search else {"stop": {"updates": 400, "mean_return": 195}}
+    progress = Progress(Experiment.from_dict(cart | goal))
+    progress.take(Started(time=0.0, run="small-20261122-120000", software="1"))
+    names = [f"child-{number}" for number in range(30)]
+    for number, name in enumerate(names):
+        progress.take(join(1.0, name))
+        if search:
+            progress.take(assigned(1.0, number % 4, name))
+    for turn in range(1, 7):
+        steps, episodes = 12345678 * turn, 9876 * turn
+        event = exchange(1.0 + turn, turn, steps, episodes, 30.0 * turn, names[turn % 30])
+        if search:
+            event.trial = turn % 4
+        progress.take(event)
+        figures = {"pps": 29504.3, "tps": 5904.2, "lag": 1.24, "entropy": 0.53, "loss": -0.0123}
+        progress.take(Measures(time=1.0 + turn, backend="ga3c", child=names[0], figures=figures))
+        if progress._surface._live:
+            progress._surface._live.refresh()
+        if turn == 3:
+            progress.say("something to know")
+    progress.take(Stopped(time=14.0, reason="all is done"))
+    progress.close()
+    progress.say("ended: all is done")
+
+for what in sys.argv[1:]:
+    run(what == "search") if what != "evaluation" else evaluation()
+    print("\\x1e", end="", file=sys.stderr, flush=True)
 """
 
 
-def played(what: str, size: tuple[int, int]) -> Terminal:
-    found = in_terminal([sys.executable, "-c", STORY, what], *size, folder=ROOT)
+@cache
+def played(size: tuple[int, int], *what: str) -> dict[str, Terminal]:
+    """What a terminal of this size gets of each, from one process."""
+    found = in_terminal([sys.executable, "-c", STORY, *what], *size, folder=ROOT)
     assert found.code == 0, found.text
-    return found
+    parts = b"".join(found.pieces).split(b"\x1e")
+    return {
+        name: replace(found, pieces=[part]) for name, part in zip(what, parts[:-1], strict=True)
+    }
 
 
-def check_fits(found: Terminal, drawn: int) -> None:
-    """No line of the display is wrapped, and none is left behind.
+def on_the_smallest(what: str) -> Terminal:
+    return played((80, 24), "run", "search", "evaluation")[what]
 
-    A wider terminal would show the very same lines, so none was broken at this one's edge.
+
+def fitting(found: Terminal, drawn: int) -> list[str]:
+    """Its lines: none of the display is wrapped, and none is left behind.
+
+    A terminal with one column more would show the very same lines, so none was broken at the edge
+    of this one.
     """
-    assert [line for line in found.lines if line] == [line for line in found.read(400) if line]
-    titles = [line for line in found.lines if "CartPole-v1 · " in line or "evaluating" in line]
-    assert len(titles) == 1, found.lines
+    lines = found.lines
+    wider = found.read(found.columns + 1)
+    assert [line for line in lines if line] == [line for line in wider if line]
+    titles = [line for line in lines if "CartPole-v1 · " in line or "evaluating" in line]
+    assert len(titles) == 1, lines
     assert found.text.count("\x1b[2K") >= drawn  # so many rows were written over
     assert found.text.count("\x1b[?25l") == found.text.count("\x1b[?25h") == 1  # the cursor
+    return lines
 
 
-@SIZES
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
 def test_a_display_is_drawn_over_and_over_in_its_place(size: tuple[int, int]) -> None:
-    found = played("run", size)
-    check_fits(found, drawn=200)
-    text = "\n".join(found.lines)
+    found = on_the_smallest("run") if size == (80, 24) else played(size, "run")["run"]
+    shown = fitting(found, drawn=100)
+    text = "\n".join(shown)
     assert text.count("something to know") == text.count("ended: all is done") == 1
-    assert len([line for line in found.lines if line]) <= size[1] + 3
+    assert len([line for line in shown if line]) <= size[1] + 3
     assert re.search(r"^return +180\.0, goal 195  ▁.*█$", text, re.MULTILINE)
     assert ("and 16 more" in text) == (size[1] == 24)
     assert "loss -0.0123" in text
 
 
 def test_a_search_is_drawn_in_its_place() -> None:
-    check_fits(played("search", (80, 24)), drawn=100)
+    fitting(on_the_smallest("search"), drawn=50)
 
 
 def test_an_evaluation_is_drawn_in_its_place() -> None:
-    found = played("evaluation", (80, 24))
-    check_fits(found, drawn=15)
-    assert found.lines[0] == "evaluating 8 of 8 episodes"
-    assert found.lines[2] == "return   3.5 ± 2.3 · minimum 0.0"
+    shown = fitting(on_the_smallest("evaluation"), drawn=15)
+    assert shown[0] == "evaluating 8 of 8 episodes"
+    assert shown[2] == "return   3.5 ± 2.3 · minimum 0.0"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,9 @@ def test_how_likely_counts_so_far_apart_are(pairs: list[tuple[Any, Any]]) -> Non
         ways = itertools.combinations(everyone, ours[0] + others[0])
         return [sum(one < ours[1] for one in way) for way in ways]
 
-    sums = [sum(way) for way in itertools.product(*(dealt(*pair) for pair in pairs))]
-    often = {total: sums.count(total) for total in sums}
+    often = Counter(map(sum, itertools.product(*(dealt(*pair) for pair in pairs))))
     seen = often[sum(ours[0] for ours, _ in pairs)]
-    expected = sum(one for one in often.values() if one <= seen) / len(sums)
+    expected = sum(one for one in often.values() if one <= seen) / often.total()
     given_runs = [(runs(*ours), runs(*others)) for ours, others in pairs]
     assert statistics.luck(given_runs) == pytest.approx(expected)
     # A pair with too few seeds changes nothing.
@@ -131,5 +131,6 @@ def test_the_page_s_tables_are_those_of_the_rows() -> None:
     controls, virtual, small = others
     assert not missing(plan(CELLS), rows)
     assert filled(page, tables(rows, controls, virtual, small)) == page
-    fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], [], small))
+    some = [one for one in rows if one["cell"].startswith(("a3c", "why-weights"))]
+    fewer = filled(page, tables(some, [], [], small))
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 |" + " – |" * 5 + "\n" in fewer

@@ -127,10 +127,11 @@ def open_study(url: str, name: str, only: bool = False) -> optuna.Study:
             raise ConfigurationError(
                 f"study {name!r}: there is no file {file}; has the search begun?"
             )
-        begun = _begun(url) if only else []
-        return optuna.load_study(study_name=begun[0] if len(begun) == 1 else name, storage=url)
+        storage = optuna.storages.get_storage(url)
+        begun = _begun(storage) if only else []
+        return optuna.load_study(study_name=begun[0] if len(begun) == 1 else name, storage=storage)
     except KeyError:
-        names = ", ".join(optuna.get_all_study_names(url)) or "none"
+        names = ", ".join(optuna.get_all_study_names(storage)) or "none"
         raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {names}") from None
     except ImportError as error:
         raise ConfigurationError(
@@ -142,7 +143,7 @@ def open_study(url: str, name: str, only: bool = False) -> optuna.Study:
         ) from None
 
 
-def _begun(storage: str | optuna.storages.BaseStorage) -> list[str]:
+def _begun(storage: optuna.storages.BaseStorage) -> list[str]:
     """The names of its studies with trials."""
     summaries = optuna.get_all_study_summaries(storage)
     return [summary.study_name for summary in summaries if summary.n_trials]

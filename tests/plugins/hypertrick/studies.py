@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import math
+import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,27 @@ def url_of(folder: Path) -> str:
     return f"sqlite:///{folder / 'study.db'}"
 
 
+@cache
+def _empty() -> tuple[bytes, str]:
+    """A database of Optuna's without a study, and the version of its tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        storage = optuna.storages.RDBStorage(url_of(Path(folder)))
+        version = storage.get_head_version()
+        storage.remove_session()
+        storage.engine.dispose()
+        return (Path(folder) / "study.db").read_bytes(), version
+
+
+def make_tables(file: Path) -> None:
+    """Makes a database for studies, by a copy."""
+    file.write_bytes(_empty()[0])
+
+
+def head() -> str:
+    """The version of Optuna's tables."""
+    return _empty()[1]
+
+
 def distribution(dimension: dict[str, Any]) -> BaseDistribution:
     if "choices" in dimension:
         return CategoricalDistribution(
@@ -100,6 +123,8 @@ def make_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng(seed)
     space = SPACE if space is None else space
+    if folder is not None:
+        make_tables(folder / "study.db")
     study = optuna.create_study(
         storage=None if folder is None else url_of(folder),
         study_name="search",

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from genkidama.plugins.hypertrick import report, study
+from genkidama.plugins.hypertrick import report
 from genkidama.plugins.hypertrick.figures import (
     best_score,
     busy,
@@ -29,13 +29,13 @@ from genkidama.runs import figure_style
 from genkidama.runs.figure_style import STYLE
 from tests.plugins.hypertrick.studies import SPACE, make_study, url_of
 
+RATE, NAME = "optimizer.learning_rate", "optimizer.name"
+#: A search of two settings.
+TWO: dict[str, Any] = {
+    "space": {RATE: SPACE[RATE], NAME: SPACE[NAME]},
+    "score": lambda params, phase, rng: params[RATE] + phase + rng.normal(),
+}
 ALL = {"timeline", "learning_curves", "settings", "best_score", "importances"}
-
-
-@pytest.fixture(autouse=True)
-def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the forests say is tested elsewhere."""
-    monkeypatch.setattr(study, "_TREES", 3)
 
 
 @pytest.fixture
@@ -68,9 +68,11 @@ def check(paths: list[Path]) -> set[str]:
 
 
 def test_the_whole_report_with_all_figures(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_study(tmp_path, trials=10, phases=2)
+    """`test_report.py` has one with forests."""
+    monkeypatch.setattr(report, "importances", lambda _: Importances({RATE: 0.7, NAME: 0.3}, 6))
+    make_study(tmp_path, trials=6, phases=2, **TWO)
     before = dict(matplotlib.rcParams)
     managers = matplotlib._pylab_helpers.Gcf.get_all_fig_managers()
     text = report.report(url_of(tmp_path), "search", tmp_path / "new" / "figures", "runs/x")
@@ -84,7 +86,6 @@ def test_the_whole_report_with_all_figures(
     assert capfd.readouterr() == ("", "")
 
 
-RATE = "optimizer.learning_rate"
 ODD = {
     "a.b": {"choices": ["$x", "y$", "a quite long choice of words", [1, 2]]},
     "c.b": {"low": 0.0, "high": 1.0},
@@ -106,7 +107,7 @@ ODD = {
             {"trials": 6, "phases": 2, "method": "random", "space": ODD, "score": lambda *_: 3.0},
             ALL - {"importances"},
         ),
-        ({"trials": 6, "until": 200}, ALL - {"importances", "best_score"}),
+        ({"trials": 6, "until": 200, **TWO}, ALL - {"importances", "best_score"}),
     ],
     ids=["nothing", "no score", "one trial", "all failed", "one score, odd texts", "none is done"],
 )

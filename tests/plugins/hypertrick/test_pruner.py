@@ -1,17 +1,13 @@
-"""The pruner against the pure rule, event for event, and in several processes and storages."""
+"""The pruner against the pure rule, event for event. `test_storages.py` has several processes."""
 
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -19,7 +15,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from optuna.storages import InMemoryStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from genkidama.errors import ConfigurationError
@@ -32,7 +27,6 @@ from genkidama.plugins.hypertrick.rule import (
     workers_before_selection,
 )
 from tests.helpers import python
-from tests.plugins.hypertrick.postgresql import running_postgresql
 
 NAN = float("nan")
 
@@ -435,127 +429,3 @@ def test_without_optuna_the_error_says_what_to_install() -> None:
     )
     printed = python("-c", code).stdout
     assert printed.startswith("HyperTrickPruner needs Optuna: pip install 'genkidama-rl[search]' (")
-
-
-PROCESSES = 2
-#: What waits for the other processes, in each of them.
-_together: Any = None
-
-
-@contextmanager
-def storage_at(address: str) -> Iterator[optuna.storages.BaseStorage]:
-    """A storage, as each process opens one.
-
-    Its connections are closed in the end, which Optuna leaves to the interpreter.
-    """
-    if address.startswith("journal:"):
-        yield optuna.storages.JournalStorage(JournalFileBackend(address.removeprefix("journal:")))
-        return
-    storage = optuna.storages.RDBStorage(address)
-    try:
-        yield optuna.storages.get_storage(storage)
-    finally:
-        storage.remove_session()
-        storage.engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    with running_postgresql() as address:
-        yield address
-
-
-@pytest.fixture(params=["sqlite", "journal", "postgresql"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgresql"))
-    return (
-        f"sqlite:///{tmp_path}/study.db"
-        if request.param == "sqlite"
-        else f"journal:{tmp_path}/study.log"
-    )
-
-
-@pytest.fixture
-def storage(address: str) -> Iterator[optuna.storages.BaseStorage]:
-    with storage_at(address) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("forkserver")  # which has imported this once for all
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(
-        PROCESSES, context, _start, (context.Barrier(PROCESSES, timeout=60),)
-    ) as processes:
-        yield processes
-
-
-def _start(together: Any) -> None:
-    global _together
-    _together = together
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def work(address: str, settings: dict[str, Any], trials: int) -> dict[tuple[int, int], bool]:
-    """One process: runs trials, and reports phase 0 together with the others.
-
-    Gives, by trial and phase, whether the trial was to be pruned.
-    """
-    answers: dict[tuple[int, int], bool] = {}
-
-    def objective(trial: optuna.Trial) -> float:
-        x = trial.suggest_float("x", 0, 1)
-        for phase in range(settings["phases"]):
-            trial.report(x, phase)
-            if phase == 0:
-                _together.wait()
-            answers[trial.number, phase] = trial.should_prune()
-            if answers[trial.number, phase]:
-                raise optuna.TrialPruned
-        return x
-
-    with storage_at(address) as storage:
-        study = optuna.load_study(
-            study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings)
-        )
-        study.optimize(objective, n_trials=trials)
-    return answers
-
-
-def test_several_processes_decide_everything_once_and_let_the_right_number_pass(
-    address: str, storage: optuna.storages.BaseStorage, pool: ProcessPoolExecutor
-) -> None:
-    settings = {"workers": 12, "phases": 3, "eviction_rate": 0.25}
-    study = optuna.create_study(storage=storage, study_name="processes", direction="maximize")
-    tasks = [
-        pool.submit(work, address, settings, settings["workers"] // PROCESSES)
-        for _ in range(PROCESSES)
-    ]
-    answers: dict[tuple[int, int], bool] = {}
-    for task in tasks:
-        theirs = task.result(timeout=100)
-        assert not answers.keys() & theirs.keys()
-        answers |= theirs
-    found = decisions(study)
-    assert {(d.trial, d.phase): d.verdict is Verdict.STOP for d in found} == {
-        place: stop for place, stop in answers.items() if place[1] < 2
-    }
-    assert {trial for trial, phase in answers if phase == 0} == set(range(12))
-    for phase in range(2):
-        orders = [d.order for d in found if d.phase == phase]
-        for order in range(1, len(orders) + 1):
-            assert order <= sum(other <= order for other in orders) <= order + PROCESSES - 1
-        passes = sum(d.phase == phase and d.mode is Mode.COLLECTION for d in found)
-        least = workers_before_selection(12, 0.25, phase)
-        assert least <= passes <= least + PROCESSES - 1
-    late = optuna.load_study(
-        study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings)
-    )
-    asked_again = {}
-    for frozen in study.trials:
-        trial = optuna.Trial(late, frozen._trial_id)
-        asked_again[frozen.number, frozen.last_step] = trial.should_prune()
-    assert asked_again == {place: answers[place] for place in asked_again}

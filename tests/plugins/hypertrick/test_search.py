@@ -6,7 +6,7 @@ import math
 import pickle
 import random
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -680,8 +680,28 @@ WAITING = ["successive_halving", "hyperband"]
 HALVING = [*WAITING, "asynchronous_hyperband", "asha"]
 
 
+class Known:
+    """The experiment of random courses' trials, which ask for the same settings thousands of times.
+
+    It is the same for all of them, so what was checked once is known.
+    """
+
+    experiments: ClassVar[dict[str, Experiment]] = {}
+
+    def __init__(self, plain: Experiment) -> None:
+        self.plain = plain
+
+    def with_settings(self, settings: dict[str, Any], source: str = "") -> Experiment:
+        if (words := repr(settings)) not in self.experiments:
+            self.experiments[words] = self.plain.with_settings(settings, source)
+        return self.experiments[words]
+
+
 class World:
     """A search, its nodes, and a sampler that is always quick. `restart` replaces the parent."""
+
+    #: Whether the laws are looked at after each deed.
+    checks = True
 
     def __init__(self, method: str = "hypertrick", **search: Any) -> None:
         halving, pbt = method in HALVING, method == "pbt"
@@ -694,13 +714,19 @@ class World:
             **({"truncation": 0.5} if pbt else {}),
             **search,
         }
-        self.server = make(window=1, **self.plan)
+        self.server = self._begin()
         self.nodes: dict[str, Node | None] = dict.fromkeys(NAMES)
         self.sessions = 0
         self.now = 0.0
         #: The search of which all reports so far were judged again, and their number.
         self.judged: tuple[Search | None, int] = None, 0
         offer(self.server, searching(self.server).wanted)
+
+    def _begin(self) -> ParameterServer:
+        server = make(window=1, **self.plan)
+        search: Any = searching(server)
+        search.plain = Known(search.plain)
+        return server
 
     def do(self, name: str, deed: str, metric: float = 0.0) -> None:
         self.now += 1.0
@@ -743,7 +769,8 @@ class World:
             if reply.next and deed != "lost":
                 node.trial = None
         offer(self.server, searching(self.server).wanted, self.now)
-        self.check()
+        if self.checks:
+            self.check()
 
     def _connected(self, node: Node) -> bool:
         record = self.server.children.get(node.name)
@@ -754,7 +781,7 @@ class World:
             node.join(self.now)
 
     def restart(self, exact: bool) -> None:
-        old, self.server = searching(self.server), make(window=1, **self.plan)
+        old, self.server = searching(self.server), self._begin()
         restore(old, self.server, self.now, exact)
         for node in self.nodes.values():
             if node is not None:
@@ -839,11 +866,11 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
         world.finish()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_restored_search_goes_on_as_if_nothing_had_happened(seed: int) -> None:
     """Both are cut off from their nodes at some moment, and one is another parent from then on."""
     rng = random.Random(seed)
-    for _ in range(30):
+    for _ in range(75):
         compare(rng)
 
 
@@ -856,6 +883,7 @@ def compare(rng: random.Random) -> None:
     method = rng.choice(["hypertrick", "asynchronous_hyperband", "asha"])
     worlds = World(method=method), World(method=method)
     for world in worlds:
+        world.checks = False  # the courses before have more deeds than these
         for number, (name, deed, metric) in enumerate(deeds):
             if number == moment:
                 for node in world.nodes.values():

@@ -28,6 +28,8 @@ from tests.helpers import small
 from tests.parent.parents import Notes
 from tests.stories import PLAN, as_json
 
+pytestmark = pytest.mark.usefixtures("ready_tables")
+
 
 class World:
     """One search, its keeper, and a node `a` that trains ten steps a push."""

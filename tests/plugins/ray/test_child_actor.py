@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +18,8 @@ TOKEN = "a-secret-of-more-than-sixteen-letters"
 
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    util = pytest.importorskip("ray.util", reason="needs the extra `ray`")
-    monkeypatch.setattr(util, "get_node_ip_address", lambda: "127.0.0.1")
+    util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+    monkeypatch.setitem(sys.modules, "ray.util", util)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     made: list[ChildActor] = []
 

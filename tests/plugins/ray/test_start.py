@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,19 @@ def test_a_wrong_command_is_one_line(
         signal.signal(signal.SIGTERM, handler)
     assert capsys.readouterr().err == f"{words}\n"
     assert not (tmp_path / "runs").exists()
+
+
+def test_nodes_that_are_dead_or_have_no_cpu_get_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ray tells of them: a head without CPUs has no such resource."""
+    head = {"Alive": True, "NodeID": "ab", "Resources": {"node:__internal_head__": 1.0}}
+    dead = {"Alive": False, "NodeID": "cd", "Resources": {"CPU": 4.0}}
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: [head, dead])
+    monkeypatch.setattr("genkidama.plugins.ray.start.find_ray", lambda: ray)
+    with pytest.raises(EnvironmentFailure, match="has 1 CPUs, the largest 0"):
+        launch(constant(), out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_child_with_a_place_stays_there_while_the_node_lives() -> None:
