@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,13 +153,17 @@ class Endless(gymnasium.Env[Observation, Any]):
         limit: steps after which the episode is truncated.
         terminates: whether it ends as a termination there instead.
         blind: whether it shows 0 always.
+        seconds: how long a step takes.
     """
 
     observation_space = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, limit: int = 4, terminates: bool = False, blind: bool = False) -> None:
+    def __init__(
+        self, limit: int = 4, terminates: bool = False, blind: bool = False, seconds: float = 0.0
+    ) -> None:
         self._limit, self._terminates, self._blind, self._steps = limit, terminates, blind, 0
+        self._seconds = seconds
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -169,6 +174,8 @@ class Endless(gymnasium.Env[Observation, Any]):
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
+        if self._seconds:
+            time.sleep(self._seconds)
         self._steps += 1
         over = self._steps == self._limit
         return self._observe(), 1.0, over and self._terminates, over and not self._terminates, {}

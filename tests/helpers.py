@@ -32,6 +32,7 @@ from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.run import Run
+from genkidama.runtime import forkserver
 from genkidama.server.parameter_server import Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -232,6 +233,19 @@ def command(folder: Path, *arguments: object, seconds: float = 60.0) -> Ended:
     with starting(folder) as start:
         process = start(*arguments)
         return Ended(process.wait(seconds), process.out, process.err)
+
+
+@contextmanager
+def one_forkserver() -> Iterator[None]:
+    """Has all tasks of this process be forked from one forkserver, as a command has one.
+
+    Otherwise each evaluation starts a program that imports what it needs.
+    """
+    forkserver.share()
+    try:
+        yield
+    finally:
+        forkserver.leave_shared()
 
 
 def shared_memory() -> set[str]:

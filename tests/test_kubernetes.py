@@ -15,6 +15,7 @@ import shutil
 import ssl
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,11 @@ def kubectl(folder: Path) -> list[Manifest]:
 
 def assembled(folder: Path) -> list[Manifest]:
     """As `kubectl kustomize`, but for the hash in a ConfigMap's name and the order."""
+    return copy.deepcopy(_assembled(folder))
+
+
+@cache
+def _assembled(folder: Path) -> list[Manifest]:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     assert set(kustomization) <= {
         "apiVersion",
@@ -448,7 +454,7 @@ def test_what_it_starts_answers_its_probes_and_exchanges_weights(
 
     Paths and the parent's name are this machine's.
     """
-    manifests = copy.deepcopy(assembled(folder))
+    manifests = assembled(folder)
     parent, child = (container(manifests, role) for role in ("parent", "child"))
     settings, signed = (
         tmp_path / "settings",

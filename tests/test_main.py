@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from genkidama.__main__ import main
+from genkidama.child.__main__ import main as run_child
 from genkidama.cli import verbs
 from genkidama.cli.parser import VERBS
 from genkidama.runs.evaluation import Evaluation
@@ -268,27 +269,19 @@ def test_a_run_that_is_finished_says_so_and_how_to_go_on(
 
 
 @pytest.mark.skipif(not CONSOLE.exists(), reason="the command is not installed")
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("my_env:Mine-v0", "error: children = 0: at least 1 is needed"),
-        ("my_env:other", "error: environment.id = 'my_env:other': module 'my_env' has no 'other'"),
-    ],
-)
-def test_the_console_command_finds_modules_of_the_current_folder(
-    tmp_path: Path, name: str, words: str
-) -> None:
+def test_the_console_command_finds_modules_of_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "my_env.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control import CartPoleEnv as make\n"
         "gymnasium.register('Mine-v0', make)\n"
     )
-    experiment(tmp_path, small(environment={"id": name}).to_toml())
+    experiment(tmp_path, small(environment={"id": "my_env:Mine-v0"}).to_toml())
     command = [CONSOLE, "train", "cart.toml", "--children", "0"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert said.returncode == 2
-    assert said.stderr.startswith(words), said.stderr
+    # That comes after its environment is looked up.
+    assert said.stderr.startswith("error: children = 0: at least 1 is needed"), said.stderr
 
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
@@ -414,7 +407,10 @@ def test_a_join_string_given_to_another_command_is_not_printed(
     assert TOKEN not in out + err
 
 
-def test_a_child_refuses_a_join_string_and_names_no_token(tmp_path: Path) -> None:
-    said = command(tmp_path, "genkidama.child", "--parent", JOIN, "--name", "a")
-    assert said.code == 2 and TOKEN not in said.out + said.err
-    assert "that is a join string, which `genkidama join` takes" in said.err
+def test_a_child_refuses_a_join_string_and_names_no_token(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_child(["--parent", JOIN, "--name", "a"]) == 2
+    out, err = capsys.readouterr()
+    assert TOKEN not in out + err
+    assert "that is a join string, which `genkidama join` takes" in err

@@ -82,7 +82,8 @@ def test_a_run_ends_by_itself_whatever_its_environment_has_started(
 def test_one_signal_ends_a_run(number: int, tmp_path: Path, left: None) -> None:
     experiment = msgspec.structs.replace(owning(owns=EVERYTHING), stop=ENDLESS)
     with starting(tmp_path) as start:
-        train = start("genkidama", "train", written(tmp_path, experiment), "--out", "run")
+        few = ("--children", 1, "--cores", 1)
+        train = start("genkidama", "train", written(tmp_path, experiment), "--out", "run", *few)
         until(lambda: (tmp_path / "run").exists() and history(tmp_path / "run", "exchange"))
         train.signal(number)
         assert train.wait(5.0) == (143 if number == signal.SIGTERM else -9)
@@ -122,11 +123,11 @@ def test_one_device_is_opened_once_to_train_and_once_to_evaluate(
 
 def test_the_clock_of_a_run_begins_with_its_first_step(tmp_path: Path, left: None) -> None:
     notes = tmp_path / "notes"
-    settings = owning(environment={"lanes": 2}, notes=str(notes), seconds=1.5)
-    stop = small(stop={"seconds": 1.0}).stop
+    settings = owning(environment={"lanes": 2}, notes=str(notes), seconds=1.0)
+    stop = small(stop={"seconds": 0.5}).stop
     said = trained(tmp_path, msgspec.structs.replace(settings, stop=stop), episodes=0)
     assert builds(notes) == 2  # both lanes, at the same time
-    assert history(tmp_path / "run", "stop")[0]["reason"] == "1 seconds are over"
+    assert history(tmp_path / "run", "stop")[0]["reason"] == "0.5 seconds are over"
     assert Run(tmp_path / "run").snapshot.steps > 200
     assert "its page: " in said.err
 

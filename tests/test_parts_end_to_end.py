@@ -15,6 +15,7 @@ from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
+from genkidama.parent.__main__ import main
 from genkidama.protocol.shard import Shard
 from genkidama.runs.run import Run
 from tests.helpers import Started, command, constant, history, small, starting, until
@@ -108,15 +109,17 @@ def test_what_cannot_be_in_parts_is_said_in_one_line(
     assert "leave --shard and --shards out" in str(caught.value)
 
 
-def test_a_wrong_number_of_parts_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_number_of_parts_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     experiment: Experiment = constant()
     for count in (0, 1000):
         with pytest.raises(ConfigurationError, match=f"^{count} parts: 1 to 999 are possible$"):
             train(experiment, shards=count, out=tmp_path / "run")
     (tmp_path / "cart.toml").write_text(experiment.to_toml())
-    ended = command(tmp_path, "genkidama.parent", "cart.toml", "--shard", "3/2")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == (
+    assert main([str(tmp_path / "cart.toml"), "--shard", "3/2"]) == 2
+    assert capsys.readouterr() == (
+        "",
         "error: --shard 3/2: expected I/K with I from 1 to K, and K at most 999; "
-        "as 2/3 for the second of three parts\n"
+        "as 2/3 for the second of three parts\n",
     )

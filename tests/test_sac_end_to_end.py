@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from genkidama.__main__ import main
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors.step_replay import FILE
 from genkidama.plugins.render.playback import play
 from genkidama.runs.run import Run
-from tests.helpers import command, history
+from tests.helpers import command, history, one_forkserver
 
 
 def settings(**changes: Any) -> Experiment:
@@ -92,28 +93,31 @@ def best(seen: np.ndarray) -> list[float]:
     return [2.0 * float(seen[0])]
 
 
-def test_it_learns_beside_demonstrations_from_recording_to_resuming(tmp_path: Path) -> None:
-    changes = {"parent.rule": "experience", "stop.mean_return": 11.0, "stop.steps": 2000}
+def test_it_learns_beside_demonstrations_from_recording_to_resuming(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"parent.rule": "experience", "stop.mean_return": 11.0, "stop.steps": 500}
     (tmp_path / "turn.toml").write_text(settings(**changes).to_toml())
-    words = ["genkidama", "play", "turn.toml", "--controller", f"{__name__}:best"]
-    played = command(tmp_path, *words, "--record", "best.steps", "--episodes", "3")
-    assert played.code == 0 and "best.steps: 30 steps of 3 whole episodes" in played.out
-    words = ["genkidama", "train", "--children", "1", "--cores", "1", "--episodes", "0"]
-    begun = command(tmp_path, *words, "turn.toml", "--out", "run", "--demonstrations", "best.steps")
-    assert begun.code == 0, begun.err
     path = tmp_path / "best.steps"
+    play(tmp_path / "turn.toml", record=path, controller=f"{__name__}:best", episodes=3)
+    words = ["train", "--children", "1", "--cores", "1", "--episodes", "0"]
+    demonstrated = ("turn.toml", "--out", "run", "--demonstrations", "best.steps")
+    begun = command(tmp_path, "genkidama", *words, *demonstrated)
+    assert begun.code == 0, begun.err
     assert f"{path}: 30 steps by {__name__}:best\n" in begun.err
     run = Run(tmp_path / "run")
     assert run.experiment.algorithm.demonstrations == (str(path),)
     (folder := tmp_path / "elsewhere").mkdir()
-    more = [*words, "--resume", run.path, "--set", "stop.steps=6000", "--allow", "tests"]
-    resumed = command(folder, *more)
+    more = [*words, "--resume", str(run.path), "--allow", "tests", "--set"]
+    resumed = command(folder, "genkidama", *more, "stop.steps=1000")
     assert resumed.code == 0, resumed.err
-    assert history(run.path, "exchange")[-1]["steps"] >= 6000
+    assert history(run.path, "exchange")[-1]["steps"] >= 1000
     assert run.load(best=False).state["clock"][0] > 0, "it has learned"
     path.unlink()
-    gone = command(folder, *more, "--set", "stop.steps=8000")
-    assert gone.code == 2 and "best.steps: no such file of demonstrations" in gone.err
+    capsys.readouterr()
+    with one_forkserver():
+        assert main([*more, "stop.steps=2000"]) == 2
+    assert "best.steps: no such file of demonstrations" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -95,27 +95,30 @@ class Section(
 
     def __post_init__(self) -> None:
         kind = type(self)
-        for name, allowed in _fields(kind):
-            value = getattr(self, name)
-            try:
-                checked = msgspec.convert(value, allowed)
-            except msgspec.ValidationError as error:
-                if (named := _named(value)) is not value:
-                    msgspec.structs.force_setattr(self, name, named)
-                    self.__post_init__()
-                    return
-                problem, _, place = str(error).partition(" - at `$")
-                text = f"{problem} - at `$.{name}{place or '`'}"
-                raise ConfigurationError(
-                    _explain({name: value}, kind, kind.__name__, text)
-                ) from None
-            if checked is not value:
-                msgspec.structs.force_setattr(self, name, checked)
+        values = {name: getattr(self, name) for name in kind.__struct_fields__}
+        try:
+            checked = msgspec.convert(values, _plain(kind))
+        except msgspec.ValidationError as error:
+            name = str(error).partition(" - at `$.")[2].partition("`")[0]
+            name = re.split(r"[.\[]", name)[0]
+            if (named := _named(value := values[name])) is not value:
+                msgspec.structs.force_setattr(self, name, named)
+                self.__post_init__()
+                return
+            raise ConfigurationError(
+                _explain({name: value}, kind, kind.__name__, str(error))
+            ) from None
+        for name, value in values.items():
+            if (found := getattr(checked, name)) is not value:
+                msgspec.structs.force_setattr(self, name, found)
 
 
 @functools.cache
-def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
-    return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
+def _plain(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """A struct of the same fields. Msgspec knows it by its identity; of a field's type by itself it
+    asks the hash, in Python, where an exception of Ctrl-C or SIGTERM would be lost."""
+    fields = msgspec.structs.fields(kind)
+    return msgspec.defstruct(kind.__name__, [(field.name, field.type) for field in fields])
 
 
 _Settings = TypeVar("_Settings", bound=Section)

@@ -227,3 +227,16 @@ def test_they_fit_the_experiment() -> None:
         parse_settings(["seed=1", "child.exchange=free", "seed=2"])
     )
     assert (changed.seed, changed.child.exchange) == (2, "free")
+
+
+def test_a_signal_that_comes_meanwhile_is_heard() -> None:
+    """Msgspec loses an exception that a signal raises while it asks the hash of a type, if that is
+    code of Python's. It asks none, once it knows the types."""
+    settings = Experiment().to_dict()
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name))
+    try:
+        Experiment.from_dict(settings)
+    finally:
+        sys.setprofile(None)
+    assert "__post_init__" in called and "__hash__" not in called

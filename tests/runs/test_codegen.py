@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from ctypes import CDLL
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -81,7 +81,14 @@ def policy_of(
     return policy
 
 
-def observations(policy: Policy, normalized: bool, masks: int) -> Any:
+class Tried(NamedTuple):
+    """A policy, and what it is shown: (n, numbers), masks behind the observations."""
+
+    policy: Policy
+    given: Any
+
+
+def observations(normalized: bool, masks: int) -> Any:
     rng = np.random.default_rng(2)
     found = rng.normal(3.0 if normalized else 0.0, 2.0, (200, 5 + masks)).astype(np.float32)
     found[0, :5] = 1e4  # beyond what normalized observations are cut to
@@ -107,63 +114,73 @@ def by_numpy(policy: Policy, given: Any) -> Any:
     return np.array(actions)
 
 
-def by_c(policy: Policy, folder: Path, given: Any) -> Any:
-    """Actions (n, numbers) of a library that is compiled from the header alone."""
-    network = acting_network(policy, "C")
-    (folder / "tried.h").write_text(to_c(network, "tried"))
-    kind = "int" if network.choices else "float"
-    more = ", state" * bool(network.memory) + ", mask" * network.masked
-    act = f"*action = tried_act(x{more})" if network.single else f"tried_act(x{more}, action)"
-    kept = (
-        "static float state[TRIED_MEMORY];"
-        "for (int i = 0; begins && i < TRIED_MEMORY; i++) state[i] = 0.0f;"
-        if network.memory
-        else "(void)begins;"
-    )
-    declared = "unsigned char mask[TRIED_OUTPUTS];" if network.masked else ""
-    filled = (
-        "for (int i = 0; i < TRIED_OUTPUTS; i++) mask[i] = x[TRIED_INPUTS + i] > 0.0f;"
-        if network.masked
-        else ""
-    )
-    (folder / "tried.c").write_text(
-        f'#include "tried.h"\nvoid act(const float *x, int begins, {kind} *action);\n'
-        f"void act(const float *x, int begins, {kind} *action)\n"
-        f"{{ {declared} {kept} {filled} {act}; }}\n"
-    )
+def by_c(tried: dict[str, Tried], folder: Path) -> dict[str, Any]:
+    """Actions (n, numbers) of a library that is compiled from the headers alone."""
+    networks = {name: acting_network(one.policy, "C") for name, one in tried.items()}
+    code = []
+    for number, network in enumerate(networks.values()):
+        own, macro = f"tried_{number}", f"TRIED_{number}"
+        (folder / f"{own}.h").write_text(to_c(network, own))
+        kind = "int" if network.choices else "float"
+        more = ", state" * bool(network.memory) + ", mask" * network.masked
+        act = f"*action = {own}_act(x{more})" if network.single else f"{own}_act(x{more}, action)"
+        kept = (
+            f"static float state[{macro}_MEMORY];"
+            f"for (int i = 0; begins && i < {macro}_MEMORY; i++) state[i] = 0.0f;"
+            if network.memory
+            else "(void)begins;"
+        )
+        declared = f"unsigned char mask[{macro}_OUTPUTS];" if network.masked else ""
+        filled = (
+            f"for (int i = 0; i < {macro}_OUTPUTS; i++) mask[i] = x[{macro}_INPUTS + i] > 0.0f;"
+            if network.masked
+            else ""
+        )
+        heading = f"void act_{number}(const float *x, int begins, {kind} *action)"
+        body = f"{{ {declared} {kept} {filled} {act}; }}"
+        code.append(f'#include "{own}.h"\n{heading};\n{heading}\n{body}\n')
+    (folder / "tried.c").write_text("".join(code))
     command = ("cc", *STRICT, "-shared", "-fPIC", "tried.c", "-lm", "-o", "tried.so")
     subprocess.run(command, cwd=folder, check=True)
-    library, actions = CDLL(str(folder / "tried.so")), []
-    for number, row in enumerate(np.ascontiguousarray(given, np.float32)):
-        action = np.zeros(network.actions, np.int32 if network.choices else np.float32)
-        library.act(row.ctypes, int(number in STARTS), action.ctypes)
-        actions.append(action)
-    return np.array(actions)
+    library, found = CDLL(str(folder / "tried.so")), {}
+    for number, (name, network) in enumerate(networks.items()):
+        actions, act_in_c = [], getattr(library, f"act_{number}")
+        for place, row in enumerate(np.ascontiguousarray(tried[name].given, np.float32)):
+            action = np.zeros(network.actions, np.int32 if network.choices else np.float32)
+            act_in_c(row.ctypes, int(place in STARTS), action.ctypes)
+            actions.append(action)
+        found[name] = np.array(actions)
+    return found
 
 
-def by_js(policy: Policy, folder: Path, given: Any) -> Any:
-    network = acting_network(policy, "JavaScript")
-    (folder / "tried.mjs").write_text(to_js(network))
-    (folder / "given.json").write_text(json.dumps(given.tolist()))
+def by_js(tried: dict[str, Tried], folder: Path) -> dict[str, Any]:
+    """Actions (n, numbers) of a module for each policy, in one program."""
+    for number, one in enumerate(tried.values()):
+        (folder / f"{number}.mjs").write_text(to_js(acting_network(one.policy, "JavaScript")))
+    given = {name: one.given.tolist() for name, one in tried.items()}
+    (folder / "given.json").write_text(json.dumps(given))
     (folder / "try.mjs").write_text(
         f"const starts = {sorted(STARTS)};"
         + """
         import { readFileSync } from "node:fs";
-        import * as policy from "./tried.mjs";
-        const { INPUTS, MEMORY, act } = policy;
-        const rows = JSON.parse(readFileSync("given.json"));
         const listed = (action) => (typeof action === "number" ? [action] : [...action]);
-        const state = new Float32Array(MEMORY ?? 0);
-        const acted = (row, i) => {
-          if (starts.includes(i)) state.fill(0);
-          const more = MEMORY ? [state] : [];
-          return listed(act(row.slice(0, INPUTS), ...more, row.slice(INPUTS)));
-        };
-        console.log(JSON.stringify(rows.map(acted)));
+        const found = {};
+        const given = Object.entries(JSON.parse(readFileSync("given.json")));
+        for (const [number, [name, rows]] of given.entries()) {
+          const { INPUTS, MEMORY, act } = await import(`./${number}.mjs`);
+          const state = new Float32Array(MEMORY ?? 0);
+          const acted = (row, i) => {
+            if (starts.includes(i)) state.fill(0);
+            const more = MEMORY ? [state] : [];
+            return listed(act(row.slice(0, INPUTS), ...more, row.slice(INPUTS)));
+          };
+          found[name] = rows.map(acted);
+        }
+        console.log(JSON.stringify(found));
     """
     )
     done = subprocess.run(["node", "try.mjs"], cwd=folder, capture_output=True, check=True)
-    return np.array(json.loads(done.stdout))
+    return {name: np.array(actions) for name, actions in json.loads(done.stdout).items()}
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -181,64 +198,94 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("run", [by_c, by_js])
-@pytest.mark.parametrize("case", CASES)
-def test_it_acts_as_the_policy_does(tmp_path: Path, case: str, run: Any) -> None:
-    if shutil.which(program := {by_c: "cc", by_js: "node"}[run]) is None:
+#: Besides, one whose masks allow nothing.
+NOTHING_VALID = "nothing valid"
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tried]:
+    found = {}
+    for case, settings in {**CASES, NOTHING_VALID: {"actions": "discrete", "masks": 3}}.items():
+        policy = policy_of(tmp_path_factory.mktemp("policy"), **settings)
+        given = observations(settings.get("normalized", False), settings.get("masks", 0))
+        found[case] = Tried(policy, given)
+    found[NOTHING_VALID].given[:, 5:] = 0.0
+    return found
+
+
+@pytest.fixture(scope="module", params=[by_c, by_js])
+def acted(
+    request: pytest.FixtureRequest,
+    tried: dict[str, Tried],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    """The actions of each policy's code in one language: one program has them all."""
+    if shutil.which(program := {by_c: "cc", by_js: "node"}[request.param]) is None:
         pytest.skip(f"there is no {program}")
-    policy = policy_of(tmp_path, **CASES[case])
-    given = observations(policy, CASES[case].get("normalized", False), CASES[case].get("masks", 0))
-    expected = by_numpy(policy, given)
-    assert len(np.unique(expected, axis=0)) > 1
-    found = run(policy, tmp_path, given)
-    if "box" in CASES[case]["actions"] or "doubles" in CASES[case]["actions"]:
-        assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
-    else:
-        assert np.array_equal(found, expected)
+    found: dict[str, Any] = request.param(tried, tmp_path_factory.mktemp("code"))
+    return found
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_header_is_strict_c_and_c_plus_plus_and_stands_beside_another(
-    tmp_path: Path, case: str
+def test_it_acts_as_the_policy_does(
+    case: str, tried: dict[str, Tried], acted: dict[str, Any]
 ) -> None:
+    expected = by_numpy(*tried[case])
+    assert len(np.unique(expected, axis=0)) > 1
+    if "box" in CASES[case]["actions"] or "doubles" in CASES[case]["actions"]:
+        assert np.allclose(acted[case], expected, rtol=1e-5, atol=1e-5)
+    else:
+        assert np.array_equal(acted[case], expected)
+
+
+def test_a_mask_without_a_valid_choice_counts_as_none(
+    tried: dict[str, Tried], acted: dict[str, Any]
+) -> None:
+    policy, given = tried[NOTHING_VALID]
+    given = given.copy()
+    given[:, 5:] = 1.0
+    expected, _ = policy.predict(given, deterministic=True)
+    assert np.array_equal(acted[NOTHING_VALID][:, 0], expected) and len(set(expected)) == 3
+
+
+def test_headers_are_strict_c_and_c_plus_plus_and_stand_beside_each_other(
+    tmp_path: Path, tried: dict[str, Tried]
+) -> None:
+    """Two of each policy, in one file, and one of them in another file of the same program."""
     if shutil.which("cc") is None or shutil.which("c++") is None:
         pytest.skip("there is no cc, or no c++")
-    network = acting_network(policy_of(tmp_path, **CASES[case]), "C")
-    for name in ("one", "other"):
-        (tmp_path / f"{name}.h").write_text(to_c(network, name))
-    (tmp_path / "both.c").write_text('#include "one.h"\n#include "other.h"\n#include "one.h"\n')
-    (tmp_path / "again.c").write_text('#include "one.h"\n')
+    names = []
+    for number, one in enumerate(tried.values()):
+        network = acting_network(one.policy, "C")
+        for name in (f"one_{number}", f"other_{number}"):
+            (tmp_path / f"{name}.h").write_text(to_c(network, name))
+            names.append(name)
+    for file, included in (("both.c", [*names, *names]), ("again.c", names)):
+        (tmp_path / file).write_text("".join(f'#include "{name}.h"\n' for name in included))
     for compiler in (("cc", *STRICT), ("c++", "-x", "c++", "-std=c++11", *STRICT[1:])):
         linked = ("-Wdouble-promotion", "-shared", "-fPIC", "both.c", "again.c", "-o", "both.so")
         subprocess.run([*compiler, *linked], cwd=tmp_path, check=True)
 
 
-@pytest.mark.parametrize("run", [by_c, by_js])
-def test_a_mask_without_a_valid_choice_counts_as_none(tmp_path: Path, run: Any) -> None:
-    if shutil.which(program := {by_c: "cc", by_js: "node"}[run]) is None:
-        pytest.skip(f"there is no {program}")
-    policy = policy_of(tmp_path, "discrete", masks=3)
-    given = observations(policy, False, 3)
-    given[:, 5:] = 0.0
-    found = run(policy, tmp_path, given)
-    given[:, 5:] = 1.0
-    expected, _ = policy.predict(given, deterministic=True)
-    assert np.array_equal(found[:, 0], expected) and len(set(expected)) == 3
-
-
 def test_a_module_refuses_an_observation_of_another_length(tmp_path: Path) -> None:
     if shutil.which("node") is None:
         pytest.skip("there is no node")
-    policy = policy_of(tmp_path, "discrete")
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        by_js(policy, tmp_path, np.zeros((1, 4)))
-    assert b"RangeError: an observation of 4 numbers: expected 5" in failed.value.stderr
-    remembering = policy_of(tmp_path / "other", "discrete", memory=4)
-    (tmp_path / "kept.mjs").write_text(to_js(acting_network(remembering, "JavaScript")))
-    program = 'import("./kept.mjs").then(({ act }) => act([1, 2, 3, 4, 5], [0, 0, 0]))'
-    with pytest.raises(subprocess.CalledProcessError) as failed:
-        subprocess.run(["node", "-e", program], cwd=tmp_path, capture_output=True, check=True)
-    assert b"RangeError: a state of 3 numbers: expected 4" in failed.value.stderr
+    for name, network in (("plain", {}), ("remembers", {"memory": 4})):
+        policy = policy_of(tmp_path / name, "discrete", **network)
+        (tmp_path / f"{name}.mjs").write_text(to_js(acting_network(policy, "JavaScript")))
+    program = """
+        const tried = { plain: [[1, 2, 3, 4]], remembers: [[1, 2, 3, 4, 5], [0, 0, 0]] };
+        (async () => {
+          for (const [name, given] of Object.entries(tried)) {
+            const { act } = await import(`./${name}.mjs`);
+            try { act(...given); } catch (error) { console.log(String(error)); }
+          }
+        })();
+    """
+    done = subprocess.run(["node", "-e", program], cwd=tmp_path, capture_output=True, check=True)
+    one, other = done.stdout.decode().splitlines()
+    assert one.startswith("RangeError: an observation of 4 numbers: expected 5")
+    assert other.startswith("RangeError: a state of 3 numbers: expected 4")
 
 
 @given(st.floats(width=32, allow_nan=False))

@@ -35,7 +35,14 @@ from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
 from genkidama.runs.run import Run as Result
-from tests.helpers import ROOT, command, small, until, untrained
+from tests.helpers import ROOT, command, one_forkserver, small, until, untrained
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_forkserver() -> Iterator[None]:
+    """One for the processes of all evaluations here, as a command has one."""
+    with one_forkserver():
+        yield
 
 
 def of(*returns: float, threshold: float | None = None, greedy: bool = False) -> Evaluation:

@@ -64,9 +64,9 @@ def test_greedy_play_takes_the_most_probable_action_every_time(start: int) -> No
 def test_sampled_play_draws_from_the_policy() -> None:
     model, environment = bandit(1.0)
     probability = np.e / (np.e + 2)
-    mean = np.mean(play(model, environment, range(2000), 0, False))
+    mean = np.mean(play(model, environment, range(1000), 0, False))
     assert mean == pytest.approx(
-        probability, abs=6 * (probability * (1 - probability) / 2000) ** 0.5
+        probability, abs=5 * (probability * (1 - probability) / 1000) ** 0.5
     )
 
 

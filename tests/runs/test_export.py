@@ -94,12 +94,17 @@ def test_code_that_computes_something_else_is_not_written(
     assert path.read_text() == "old"
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is neither a compiler nor Node.js."""
+    monkeypatch.setenv("PATH", "")
+
+
 @pytest.mark.parametrize("form", CHECKERS)
 def test_without_a_checker_it_is_written_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+    tmp_path: Path, unchecked: None, form: str
 ) -> None:
     policy = policy_of(tmp_path / "run", "discrete")
-    monkeypatch.setenv("PATH", str(tmp_path))
     found = export.export(policy, form, tmp_path / "policy")
     assert found.checked == f"not compared with NumPy: there is no {CHECKERS[form]} here"
     assert found.path.stat().st_size > 1000
@@ -122,7 +127,9 @@ def test_the_compiler_is_that_of_the_environment_and_its_failure_is_said(
     ("name", "prefix"),
     [("Arm-3.h", "arm_3"), ("policy.h", "policy"), ("3 legs.h", "policy_3_legs")],
 )
-def test_names_in_c_begin_with_the_name_of_the_file(tmp_path: Path, name: str, prefix: str) -> None:
+def test_names_in_c_begin_with_the_name_of_the_file(
+    tmp_path: Path, unchecked: None, name: str, prefix: str
+) -> None:
     policy = policy_of(tmp_path / "run", "discrete")
     text = policy.to_c(tmp_path / name).read_text()
     assert f"static inline int {prefix}_act(const float *observation)" in text
@@ -130,7 +137,9 @@ def test_names_in_c_begin_with_the_name_of_the_file(tmp_path: Path, name: str, p
 
 
 @pytest.mark.parametrize("name", ["", "\0.h", "none/policy.h"])
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(
+    tmp_path: Path, unchecked: None, name: str
+) -> None:
     policy = policy_of(tmp_path / "run", "discrete")
     with pytest.raises(EnvironmentFailure, match="cannot be written"):
         policy.to_js(tmp_path / name)
@@ -151,6 +160,7 @@ def test_the_verb_writes_into_the_run_and_says_what_it_did(
     assert sizes == f"{header}: {bytes_of}"
     assert COMPARED.fullmatch(compared)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")  # to compare it once is enough
     assert main(["export", str(run.final), "--as", "js"]) == 0
     assert "export function act(observation)" in (tmp_path / "policy.js").read_text()
     assert main(["export", str(run.path), "--as", "js", "--out", "web.mjs"]) == 0
@@ -212,6 +222,6 @@ def test_the_code_on_the_page_works_as_it_stands(
     assert said.stdout.decode().split() == [str(expected)] * 2
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(code_block(page, "python", "import onnxruntime"), names)
+    exec(code_block(page, "python", "import numpy, onnxruntime"), names)
     zeros, _ = policy.predict(np.zeros((1, 4)), deterministic=True)
     assert np.array_equal(names["actions"], zeros) and names["onnxruntime"] is onnxruntime

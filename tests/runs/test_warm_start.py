@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from genkidama.__main__ import main
+from genkidama.child.child import Child
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.hypertrick import local_search
 from genkidama.protocol.vector import unflatten
 from genkidama.runs import warm_start as module
 from genkidama.runs.run import Run
 from genkidama.runs.warm_start import warm_start
-from tests.helpers import command, history, small, untrained
+from tests.helpers import (
+    Serving,
+    command,
+    eventually,
+    history,
+    one_forkserver,
+    running,
+    small,
+    untrained,
+    url,
+)
 
 #: Learning that moves nothing: the weights of the start are those of the end.
 STILL = {"optimizer": {"learning_rate": 1e-12}, "stop": {"steps": 300}}
 
 PPO = {"name": "ppo", "batch_size": 64, "minibatch_size": 16}
-WAYS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "parts": {},
-    "chunk": {"algorithm": PPO, "child": {"exchange": "chunk"}},
-    "experience": {"algorithm": PPO, "parent": {"rule": "experience"}},
+#: Settings of a run, and how many parts its parent has.
+WAYS: dict[str, tuple[dict[str, Any], int]] = {
+    "plain": ({}, 1),
+    "chunks, in parts": ({"algorithm": PPO, "child": {"exchange": "chunk"}}, 2),
+    "experience": ({"algorithm": PPO, "parent": {"rule": "experience"}}, 1),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_forkserver() -> Iterator[None]:
+    """One for all processes that tests of this file ask for, as a command has one."""
+    with one_forkserver():
+        yield
 
 
 @pytest.fixture
@@ -35,10 +56,11 @@ def first(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, first: Run, way: str) -> None:
+    sections, parts = WAYS[way]
     file = tmp_path / "second.toml"
-    file.write_text(small(**{**STILL, **WAYS[way]}).to_toml())
-    words = f"genkidama train {file} --children 2 --out second --episodes 0 --from first".split()
-    ended = command(tmp_path, *words, *(("--shards", "2") if way == "parts" else ()))
+    file.write_text(small(**{**STILL, **sections}).to_toml())
+    train = ("genkidama", "train", "--children", 1, "--episodes", 0)
+    ended = command(tmp_path, *train, file, "--out", "second", "--from", "first", "--shards", parts)
     assert ended.code == 0, ended.err
     source = "first/checkpoints/version-0000000007.safetensors, version 7: "
     assert f"\nstarts from {source}" in ended.err
@@ -49,9 +71,14 @@ def test_a_run_begins_with_the_weights_of_another(tmp_path: Path, first: Run, wa
     assert found.snapshot.version > 1 and found.snapshot.steps >= 300
     assert found.snapshot.steps < 10_000, "the start's counters do not count"
     np.testing.assert_allclose(found.vector, expected.vector, atol=1e-5)
+    if way == "plain":  # resumed, it needs its start no more
+        first.path.rename(tmp_path / "gone")
+        ended = command(tmp_path, *train, "--resume", "second", "--set", "stop.steps=600")
+        assert ended.code == 0, ended.err
+        assert Run(tmp_path / "second").snapshot.steps >= 600
 
 
-def test_each_trial_of_a_search_begins_with_what_fits_its_network(
+async def test_each_trial_of_a_search_begins_with_what_fits_its_network(
     tmp_path: Path, first: Run
 ) -> None:
     search = {
@@ -61,11 +88,13 @@ def test_each_trial_of_a_search_begins_with_what_fits_its_network(
         "method": "random",
         "space": {"network.hidden": [[8, 8], [8, 8, 8]]},
     }
-    file = tmp_path / "search.toml"
-    file.write_text(small(search=search, optimizer=STILL["optimizer"]).to_toml())
-    words = f"genkidama search {file} --children 1 --cores 1 --out found --no-figures --from first"
-    ended = command(tmp_path, *words.split())
-    assert ended.code == 0, ended.err
+    start = {"start": str(first.path)}
+    experiment = small(search=search, optimizer=STILL["optimizer"], parent=start)
+    async with (
+        running(experiment, tmp_path / "found") as parent,
+        Serving(Child(url(parent.address), name="pi")),
+    ):
+        await eventually(lambda: parent.server.stop, "the end of all trials")
     (started,) = history(tmp_path / "found", "start")
     assert started["start"].endswith(": 8 of 8 arrays taken")
     source = first.load()
@@ -79,6 +108,23 @@ def test_each_trial_of_a_search_begins_with_what_fits_its_network(
         assert len(fitting) == 4
         for name in fitting:
             np.testing.assert_allclose(ours[name], theirs[name], atol=1e-5, err_msg=name)
+
+
+def test_a_search_has_the_start_that_its_command_names(
+    tmp_path: Path, first: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def search(experiment: Any, **_: object) -> Run:
+        asked.append(experiment.parent.start)
+        raise ConfigurationError("enough is known")
+
+    monkeypatch.setattr(local_search, "search", search)
+    (tmp_path / "search.toml").write_text(
+        small(search={"phase_steps": 9, "space": {"algorithm.gamma": [0.9, 0.99]}}).to_toml()
+    )
+    assert main(["search", str(tmp_path / "search.toml"), "--from", str(first.path)]) == 2
+    assert asked == [str(first.path)]
 
 
 def test_only_what_fits_is_taken_and_the_rest_is_as_new(tmp_path: Path, first: Run) -> None:
@@ -121,23 +167,18 @@ def test_a_parent_without_gymnasium_takes_the_same_network_and_no_other(
         warm_start(other)
 
 
-@pytest.mark.parametrize("verb", ["train", "search"])
-def test_a_missing_directory_is_one_line_and_leaves_nothing(tmp_path: Path, verb: str) -> None:
-    name = "cartpole" if verb == "train" else "lunarlander/search"
-    ended = command(tmp_path, "genkidama", verb, name, "--from", "nope")
-    assert ended.code == 2
-    (line,) = ended.err.splitlines()
+@pytest.mark.parametrize(
+    ("verb", "name"), [("train", "cartpole"), ("search", "lunarlander/search")]
+)
+def test_a_missing_directory_is_one_line_and_leaves_nothing(
+    verb: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, name, "--from", "nope"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: nope: no such run directory or checkpoint file")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_resumed_run_needs_its_start_no_more(tmp_path: Path, first: Run) -> None:
-    file = tmp_path / "second.toml"
-    file.write_text(small(**STILL, parent={"start": "first"}).to_toml())
-    train = "genkidama train --children 1 --episodes 0"
-    assert command(tmp_path, *f"{train} {file} --out second".split()).code == 0
-    first.path.rename(tmp_path / "gone")
-    resumed = f"{train} --resume second --set stop.steps=600".split()
-    ended = command(tmp_path, *resumed)
-    assert ended.code == 0, ended.err
-    assert Run(tmp_path / "second").snapshot.steps >= 600
+    assert list(tmp_path.iterdir()) == []

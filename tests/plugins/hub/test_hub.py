@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from genkidama.__main__ import main
 from genkidama.cli.cluster import train
 from genkidama.cli.parser import make_parser
 from genkidama.cli.verbs import experiment_of
@@ -18,7 +19,7 @@ from genkidama.plugins.hub.repository import share
 from genkidama.runs.checkpoint import load
 from genkidama.runs.run import Run
 from genkidama.runs.warm_start import found_weights, warm_start
-from tests.helpers import Ended, command, history, small, untrained
+from tests.helpers import small, untrained
 from tests.plugins.hub.local_hub import TOKEN, LocalHub, serving
 
 pytest.importorskip("huggingface_hub", reason="pip install 'genkidama-rl[hub]'")
@@ -48,10 +49,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield hub
 
 
-def genkidama(folder: Path, *words: object) -> Ended:
-    return command(folder, "genkidama", *words)
-
-
 def made(path: Path, **parent: str) -> Run:
     run = untrained(path, small(parent={"listen": "10.1.2.3:9000", "tokens_file": "/home/ada/t"}))
     run.record_evaluation(
@@ -75,16 +72,23 @@ def made(path: Path, **parent: str) -> Run:
     return run
 
 
-def test_a_run_is_shared_and_another_one_begins_with_it(tmp_path: Path, hub: LocalHub) -> None:
+def test_a_run_is_shared_and_another_one_begins_with_it(
+    tmp_path: Path,
+    hub: LocalHub,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     run = made(tmp_path / "mine")
-    done = genkidama(tmp_path, "share", "mine", NAME)
-    assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[-2:] == [
+    monkeypatch.chdir(tmp_path)
+    assert main(["share", "mine", NAME]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-2:] == [
         f"{hub.url}/{NAME}",
         f"  train on:   genkidama train --from {NAME}",
     ]
     files = hub.repositories[NAME]
-    film = {"replay.mp4"} if "without a film" not in done.out else set()
+    film = {"replay.mp4"} if "without a film" not in out else set()
     assert set(files) == {
         *(".gitattributes", "README.md", "experiment.toml", "evaluation.json"),
         "checkpoints/best.safetensors",
@@ -105,14 +109,14 @@ def test_a_run_is_shared_and_another_one_begins_with_it(tmp_path: Path, hub: Loc
     (tmp_path / "card.toml").write_text(settings)
     assert Experiment.load(tmp_path / "card.toml").network == run.experiment.network
 
-    on = ("train", "--from", NAME, "--set", "stop.steps=300", "--children", "1")
-    done = genkidama(tmp_path, *on, "--episodes", "0", "--out", "on")
-    assert done.code == 0, done.err
-    first, second = load(run.final), Run.open(tmp_path / "on").load(best=False)
-    assert second.snapshot.steps >= 300 and second.snapshot.version > 1
-    (started,) = history(tmp_path / "on", "start")
-    assert started["start"].endswith(": 8 of 8 arrays taken")
-    assert not np.array_equal(first.vector, second.vector)
+    # tests/runs/test_warm_start.py has such runs.
+    options = make_parser().parse_args(["train", "--from", NAME])
+    options.weights = found_weights(options.weights)
+    experiment = experiment_of(options, "?")
+    assert experiment.network == run.experiment.network
+    begun = warm_start(experiment.with_settings({"parent.start": NAME}))
+    assert begun is not None and begun[1].endswith(": 8 of 8 arrays taken")
+    assert np.array_equal(begun[0].vector, load(run.final).vector)
 
 
 def test_the_repository_is_a_run_for_whatever_reads_runs(tmp_path: Path, hub: LocalHub) -> None:
