@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -47,35 +46,14 @@ def text(module: str) -> str:
     return (PACKAGE / module).read_text(encoding="utf-8")
 
 
-class Code(NamedTuple):
-    """Parts of a module. Its tree is dropped: to keep them all costs more than to parse them."""
-
-    #: Public classes that are not inside of anything.
-    classes: list[str]
-    #: All docstrings.
-    docstrings: list[str]
-    #: Line and text of statements that give more names a value than are allowed.
-    crowded: list[str]
-
-
 @cache
-def code(module: str) -> Code:
-    tree = ast.parse(text(module))
-    statements: list[ast.AST] = [tree]
-    for node in statements:
-        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            statements += getattr(node, part, ())
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    return Code(
-        [name for name in classes if name[0] != "_"],
-        [ast.get_docstring(node) or "" for node in statements if isinstance(node, kinds)],
-        [
-            f"{node.lineno}: {ast.unparse(node)}"
-            for node in statements
-            if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
-        ],
-    )
+def statements(module: str) -> list[ast.AST]:
+    """All statements of a module, the module itself first."""
+    found: list[ast.AST] = [ast.parse(text(module))]
+    for node in found:  # which grows
+        for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+            found += getattr(node, block, ())
+    return found
 
 
 def given_at_once(statement: ast.Assign) -> int:
@@ -97,7 +75,12 @@ def twice(places: dict[str, list[str]]) -> list[str]:
 
 
 def test_a_statement_assigns_two_names_at_most() -> None:
-    crowded = [f"{module}:{words}" for module in MODULES for words in code(module).crowded]
+    crowded = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in MODULES
+        for node in statements(module)
+        if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
+    ]
     assert not crowded, listed(crowded)
 
 
@@ -118,9 +101,7 @@ def test_what_is_measured_or_built_imports_no_tests() -> None:
         for folder in ("benchmarks", "docs", "examples", "genkidama")
         for path in (ROOT / folder).rglob("*.py")
         if ".venv" not in path.parts
-        for line in re.findall(
-            r"^[ \t]*(?:from|import) tests\b.*", path.read_text(encoding="utf-8"), re.MULTILINE
-        )
+        for line in re.findall(r"^ *(?:from|import) tests\b.*", path.read_text("utf-8"), re.M)
     ]
     assert not found, listed(found)
 
@@ -136,18 +117,22 @@ def test_no_module_has_the_name_of_another() -> None:
 def test_no_public_class_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for module in MODULES:
-        for name in code(module).classes:
-            places[name].append(module)
+        for node in ast.iter_child_nodes(statements(module)[0]):
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                places[node.name].append(module)
     found = twice({name: where for name, where in places.items() if name not in TOLD_BY_ROLE})
     assert not found, listed(found)
 
 
 def test_a_docstring_begins_with_a_noun_or_a_verb() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{module}: {words.splitlines()[0]}"
         for module in MODULES
-        for words in code(module).docstrings
-        if words and words.split()[0].rstrip(",") in NOUN_CLAUSES
+        for node in statements(module)
+        if isinstance(node, kinds)
+        and (words := ast.get_docstring(node))
+        and words.split()[0].rstrip(",") in NOUN_CLAUSES
     ]
     assert not found, listed(found)
 
@@ -171,9 +156,9 @@ def test_no_install_command_names_another_project() -> None:
         f"{name}: {match[0]}"
         for name in files.splitlines()
         if name != own and not name.endswith((".svg", ".png", ".gif")) and (ROOT / name).is_file()
-        for line in (ROOT / name).read_text("utf-8", "ignore").splitlines()
-        if "genkidama" in line
-        for match in BARE_NAME.finditer(line)
+        for line in (ROOT / name).read_bytes().splitlines()
+        if b"genkidama" in line
+        for match in BARE_NAME.finditer(line.decode("utf-8", "ignore"))
     ]
     assert not found, listed(found)
 

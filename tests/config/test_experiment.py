@@ -217,7 +217,6 @@ SAC_ONLY = {
 }
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
-experiments = changes.map(lambda chosen: Experiment().with_settings(chosen))
 
 
 def wrong(settings: dict[str, Any]) -> str:
@@ -338,7 +337,9 @@ def test_the_name_is_the_files_unless_it_says_one(tmp_path: Path, file: str, nam
 
 
 @given(changes)
-def test_every_allowed_value_arrives_and_the_original_stays(chosen: dict[str, Any]) -> None:
+def test_every_allowed_value_arrives_and_survives_a_dictionary_a_toml_file_and_the_wire(
+    chosen: dict[str, Any],
+) -> None:
     original = Experiment()
     experiment = original.with_settings(chosen)
     assert {key: value_of(experiment, key) for key in chosen} == chosen
@@ -346,18 +347,11 @@ def test_every_allowed_value_arrives_and_the_original_stays(chosen: dict[str, An
         key: value_of(original, key) for key in CHANGES if key not in chosen
     }
     assert original == Experiment()
-
-
-@given(experiments)
-def test_an_experiment_survives_a_dictionary_a_toml_file_and_the_wire(
-    experiment: Experiment,
-) -> None:
     settings = experiment.to_dict()
     assert Experiment.from_dict(settings) == experiment
     assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
-    assert (
-        Experiment.from_dict(msgspec.msgpack.decode(msgspec.msgpack.encode(settings))) == experiment
-    )
+    wire = msgspec.msgpack.encode(settings)
+    assert Experiment.from_dict(msgspec.msgpack.decode(wire)) == experiment
 
 
 @given(st.fixed_dictionaries({}, optional=PPO_ONLY), st.sampled_from(["ppo", "mine:Algorithm"]))
@@ -868,8 +862,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.toml"
     deep = "not settings: it is nested too deeply"
     for text, words in (
-        (f"[{'.'.join('a' * 5000)}]", deep),
-        (f"{'.'.join('a' * 5000)} = 1", deep),
+        (f"[{'.'.join('a' * 1500)}]", deep),
+        (f"{'.'.join('a' * 1500)} = 1", deep),
         ("x = " + "[" * 5000 + "]" * 5000, deep),
         ("[environment.options]\nx = " + "[" * 300 + "]" * 300, deep),
         ("seed = " + "9" * 5000, "not valid TOML: Exceeds the limit (4300 digits) for integer"),

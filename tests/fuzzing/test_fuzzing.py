@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,14 @@ from tests.fuzzing import corpus
 from tests.fuzzing.targets import TARGETS
 
 
+@cache
+def seeds(name: str) -> list[bytes]:
+    return TARGETS[name].seeds()
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_kept_input_fails(name: str) -> None:
-    inputs = [*corpus.load(name), *TARGETS[name].seeds()]
+    inputs = [*corpus.load(name), *seeds(name)]
     assert inputs
     for data in [*inputs, b"", b"\0", b"\xff" * 8]:
         TARGETS[name].run(data)
@@ -26,7 +32,7 @@ def test_no_kept_input_fails(name: str) -> None:
 @given(data=st.data())
 def test_no_mutation_fails(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]
-    found = data.draw(st.sampled_from(target.seeds()))
+    found = data.draw(st.sampled_from(seeds(name)))
     rng = random.Random(data.draw(st.integers(0, 2**32)))
     for _ in range(rng.choice([1, 1, 2, 4])):
         found = command.mutated(target, found, rng)
@@ -57,10 +63,10 @@ def test_the_smallest_inputs_that_reach_the_same_code_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "FOLDER", tmp_path)
-    seeds = TARGETS["join"].seeds()
-    inputs = [*seeds, *(seed + b" " for seed in seeds), b"no", b"none"]
+    began = seeds("join")
+    inputs = [*began, *(seed + b" " for seed in began), b"no", b"none"]
     kept = corpus.smallest(TARGETS["join"].run, inputs, 10_000)
-    assert b"no" in kept and b"none" not in kept and seeds[1] in kept
-    assert not {seed + b" " for seed in seeds} & set(kept)
+    assert b"no" in kept and b"none" not in kept and began[1] in kept
+    assert not {seed + b" " for seed in began} & set(kept)
     corpus.store("join", kept)
     assert sorted(corpus.load("join")) == sorted(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,10 +34,19 @@ def tensors(rollout: Rollout) -> Rollout:
     )
 
 
-def gradients(model: Model, rollout: Rollout, seed: int = 3) -> list[np.ndarray]:
-    """Each gradient of the model's learner, whatever was in the vector before."""
+def steps(model: Model, rollout: Rollout) -> Iterator[Callable[[], float]]:
+    """The losses of the model's learner, each while its gradient is there, whatever was there
+    before."""
     learner = make_learner(model.experiment.algorithm, model)
     given = tensors(rollout) if isinstance(model, TensorModel) else rollout
     model.gradient.fill(np.nan)
-    found = model.gradients(learner, given, model.generator(seed))
-    return [model.gradient.copy() for _ in found]
+    return model.gradients(learner, given, model.generator(3))
+
+
+def gradients(model: Model, rollout: Rollout) -> list[np.ndarray]:
+    """Each gradient of the model's learner."""
+    return [model.gradient.copy() for _ in steps(model, rollout)]
+
+
+def gradients_and_losses(model: Model, rollout: Rollout) -> list[tuple[np.ndarray, float]]:
+    return [(model.gradient.copy(), loss()) for loss in steps(model, rollout)]

@@ -66,8 +66,8 @@ def test_columns_are_independent_categoricals_and_slopes_are_autograds(
     expected = sum(one.log_prob(chosen[:, i]) for i, one in enumerate(each))
     entropy = sum(Categorical(Discrete(part.shape[1])).entropy(part) for part in parts)
     log_pi, found = head.log_probability(given_outputs, chosen), head.entropy(given_outputs)
-    torch.testing.assert_close(log_pi, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found, entropy, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(log_pi.detach(), expected.detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.detach(), entropy.detach(), rtol=1e-4, atol=1e-5)
     slopes = head.slopes(outputs, actions)
     np.testing.assert_allclose(slopes.log_pi, log_pi.detach(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(slopes.entropy(), found.detach(), rtol=1e-4, atol=1e-5)
@@ -300,8 +300,8 @@ def test_log_pi_and_entropy_of_mixed_actions_are_sums_and_slopes_are_autograds(
     expected = expected + normal.log_prob(chosen[:, 5:]).sum(1)
     uncertain = sum(part.entropy() for part in parts) + normal.entropy().sum(1)
     log_pi, entropy = head.log_probability(tensor, chosen), head.entropy(tensor)
-    torch.testing.assert_close(log_pi, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(entropy, uncertain, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(log_pi.detach(), expected.detach(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(entropy.detach(), uncertain.detach(), rtol=1e-4, atol=1e-4)
     slopes = head.slopes(outputs, actions)
     np.testing.assert_allclose(slopes.log_pi, log_pi.detach(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(slopes.entropy(), entropy.detach(), rtol=1e-4, atol=1e-4)
@@ -315,7 +315,7 @@ def test_log_pi_and_entropy_of_mixed_actions_are_sums_and_slopes_are_autograds(
 def test_mixed_actions_are_drawn_from_both_distributions(epsilon: float) -> None:
     head = head_for(Tuple((Discrete(2), Box(-1.0, 1.0, (1,)))))
     outputs = np.array([0.0, np.log(3.0), 4.0, np.log(0.1)], np.float32)
-    count = 4000
+    count = 2000
     sample = head.sampler(np.random.default_rng(0), epsilon)
     tensor = torch.from_numpy(outputs).repeat(count, 1)
     for drawn in (

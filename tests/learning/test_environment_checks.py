@@ -115,9 +115,7 @@ class Bare:
     def step(self, action: Any) -> None: ...
 
 
-def talking() -> Told:
-    print("Hello from a package")
-    warnings.warn("it is deprecated", DeprecationWarning, stacklevel=1)
+def failing() -> Told:
     raise AssertionError
 
 
@@ -127,18 +125,29 @@ def talking() -> Told:
         ("Old", "reset() takes no seed, as in the old Gym; since Gymnasium it is `def reset("),
         ("Changing", "reset() gives an observation of shape (4,), its observation_space says (3,)"),
         ("Bare", "gives a Bare, expected a gymnasium.Env; derive its class from gymnasium.Env"),
-        ("talking", "cannot be built: AssertionError (tests/learning/test_environment_checks.py:"),
+        ("failing", "cannot be built: AssertionError (tests/learning/test_environment_checks.py:"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_created(
-    name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_of_the_whole_class_is_a_sentence(name: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        train(small(environment={"id": f"{__name__}:{name}"}), out=tmp_path / "run")
+        tried(small(environment={"id": f"{__name__}:{name}"}))
     assert str(caught.value).startswith(f"environment.id = '{__name__}:{name}': {said}")
+    if name == "failing":
+        assert ", in failing: raise AssertionError)" in str(caught.value)
+
+
+def talking() -> Old:
+    print("Hello from a package")
+    warnings.warn("it is deprecated", DeprecationWarning, stacklevel=1)
+    return Old()
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_created(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r":talking': reset\(\) takes no seed, as in the "):
+        train(small(environment={"id": f"{__name__}:talking"}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists() and capfd.readouterr() == ("", "")
-    if name == "talking":
-        assert ", in talking: raise AssertionError)" in str(caught.value)
 
 
 def test_wrappers_of_ones_own_are_tried_with_it() -> None:

@@ -30,7 +30,7 @@ from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.networks import ActorCritic
 from genkidama.learning.tensors.tensor_model import TensorModel
-from tests.learning.both import gradients, in_tensors, tensors
+from tests.learning.both import gradients, gradients_and_losses, in_tensors, tensors
 
 #: How far a gradient may be from torch's, as a part of its length.
 CLOSE = 1e-4
@@ -125,17 +125,14 @@ def test_gradients_by_hand_are_those_of_torch(
     ours.numbers[:] = 0.7 * rng.normal(size=len(ours.numbers))
     torchs = in_tensors(ours, spaces_of(inputs, columns))
     data = rollout_of(ours, n, rng, acted)
-    pairs = list(zip(gradients(ours, data), gradients(torchs, data), strict=True))
+    both = (gradients_and_losses(form, data) for form in (ours, torchs))
+    pairs = list(zip(*both, strict=True))
     assert len(pairs) == (
         1 if algorithm.name == "a3c" else algorithm.epochs * -(-n // algorithm.minibatch_size)
     )
-    for by_hand, expected in pairs:
+    for (by_hand, loss), (expected, theirs) in pairs:
         assert np.linalg.norm(by_hand - expected) <= CLOSE * np.linalg.norm(expected) + 1e-7
-    losses = [
-        [loss() for loss in form.gradients(make_learner(algorithm, form), given, form.generator(1))]
-        for form, given in ((ours, data), (torchs, tensors(data)))
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3, abs=1e-3)
+        assert loss == pytest.approx(theirs, rel=1e-3, abs=1e-3)
 
 
 @settings(deadline=None, max_examples=30)

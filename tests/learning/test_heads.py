@@ -27,10 +27,10 @@ def test_a_categorical_is_torchs(actions: int, batch: int, seed: int) -> None:
     head, theirs = Categorical(Discrete(actions)), torch.distributions.Categorical(logits=outputs)
     log_pi = head.log_probability(outputs, torch.from_numpy(chosen.astype(np.float32)))
     assert log_pi.shape == head.entropy(outputs).shape == (batch,)
-    torch.testing.assert_close(
+    np.testing.assert_allclose(
         log_pi, theirs.log_prob(torch.from_numpy(chosen[:, 0])), rtol=1e-5, atol=1e-5
     )
-    torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
     slopes = head.slopes(outputs.numpy(), chosen)
     np.testing.assert_allclose(slopes.log_pi, log_pi, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(slopes.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-5)
@@ -129,10 +129,10 @@ def test_a_gaussian_is_torchs(columns: int, batch: int, seed: int) -> None:
     )
     outputs = torch.cat((mean, log_deviation), 1)
     assert (head.outputs, head.columns) == (2 * columns, columns)
-    torch.testing.assert_close(
+    np.testing.assert_allclose(
         head.log_probability(outputs, actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4
     )
-    torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
     slopes = head.slopes(outputs.numpy(), actions.numpy())
     np.testing.assert_allclose(slopes.log_pi, theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(slopes.entropy(), theirs.entropy(), rtol=1e-4, atol=1e-5)
@@ -155,11 +155,11 @@ def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
         np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32)
     )
     sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
-    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
+    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(8000)])
     assert actions.dtype == np.float32
     for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
         counts, _ = np.histogram(column, bins=8, range=(low, high))
-        assert counts.sum() == 20_000
+        assert counts.sum() == 8000
         assert_distributed(counts, np.full(8, 1 / 8))
 
 

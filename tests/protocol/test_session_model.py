@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,7 +190,7 @@ class Line(RuleBasedStateMachine):
             weights,
             trial.signature,
             self.server.snapshot(0.0),
-            deepcopy(self.server.children),
+            {name: copy(record) for name, record in self.server.children.items()},
         )
 
     # Children.

@@ -222,15 +222,13 @@ async def test_who_only_acts_brings_steps_and_no_version_and_takes_the_parents_w
     )
     async with running(settings, tmp_path) as parent:
         trial = parent.server.trial
-        async with Serving(child_of(parent)) as learner, Serving(child_of(parent, "pi-2")) as actor:
-            await learner.exchanged(3)
-            await actor.exchanged(3)
+        async with Serving(child_of(parent)) as one, Serving(child_of(parent, "pi-2")) as two:
+            await one.exchanged(3)
+            await two.exchanged(3)
             assert trial.version > 0
+            roles = {each.backend.experiment.role: each for each in (one, two)}
+            learner, actor = roles["learn"], roles["act"]
             await eventually(lambda: actor.backend.resets, "it has θ_P")
-            roles = [each.backend.experiment.role for each in (learner, actor)]
-        assert sorted(roles) == ["act", "learn"]
-        if roles[0] == "act":
-            learner, actor = actor, learner
         counts = parent.server.children
         theirs, ours = counts[actor.child.name], counts[learner.child.name]
         assert (theirs.steps, ours.steps) == (trial.steps, 0)

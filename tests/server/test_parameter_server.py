@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from copy import deepcopy
+from copy import copy
 from fractions import Fraction
 from typing import Any
 
@@ -108,7 +108,7 @@ def state(server: ParameterServer, now: float) -> tuple[Any, ...]:
         weights,
         trial.signature,
         server.snapshot(now),
-        deepcopy(server.children),
+        {name: copy(record) for name, record in server.children.items()},
         server.stop,
         server.progress(now),
     )

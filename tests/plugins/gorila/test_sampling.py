@@ -42,13 +42,17 @@ def story(cores: int = 3, batches: int = 4) -> tuple[ReplayTensor, list[Writer]]
 def test_every_step_is_as_probable_as_every_other(replacement: bool, share: int | None) -> None:
     replay, _ = story()
     rng = np.random.default_rng(0)
-    there = everything(replay, share)
-    counts = {step["rewards"]: 0 for step in there}
-    for _ in range(2000):
-        for step in noted(Sampler(replay).sample(rng, 5, share=share, replacement=replacement)):
-            counts[step["rewards"]] += 1
-    expected = 2000 * 5 / len(there)
-    assert max(abs(count - expected) for count in counts.values()) < 6 * expected**0.5
+    there = [step["rewards"] for step in everything(replay, share)]
+    # Without replacement few of a draw are independent of each other.
+    draws, count = (1, 10_000) if replacement else (2000, 5)
+    drawn = [
+        Sampler(replay).sample(rng, count, share=share, replacement=replacement).rewards
+        for _ in range(draws)
+    ]
+    rewards, counts = np.unique(drawn, return_counts=True)
+    assert rewards.tolist() == sorted(there)
+    expected = draws * count / len(there)
+    assert np.abs(counts - expected).max() < 6 * expected**0.5
 
 
 def test_what_is_drawn_is_the_readers_own() -> None:
@@ -329,23 +333,18 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
         found = replay.observations[who].tolist()
         rows = [found.index(observation) for observation in newest]
         assert leaves(memory)[who, rows].tolist() == [largest or 1.0] * len(batch)
-        for writer in writers:
-            steps = {tuple(step["observations"]) for step in everything(replay, writer.index)}
-            there = np.flatnonzero(leaves(memory)[writer.index]).tolist()
-            assert {
-                tuple(replay.observations[writer.index, row].tolist()) for row in there
-            } >= steps
+        steps = {tuple(step["observations"]) for step in everything(replay)}
+        there = map(tuple, replay.observations[leaves(memory) > 0.0].tolist())
+        assert set(there) >= steps
         if luck > 5:
             drawn = Sampler(replay, trees=trees).sample(rng, 6, correction=0.5)
             errors = rng.normal(size=6)
             trees.prioritize(0, drawn.places, errors)
             largest = max(largest, float(np.abs(errors).max()) + 1e-3)
         assert trees.totals() == pytest.approx(leaves(memory).sum(1))
-    drawn = Sampler(replay, trees=trees)
-    if everything(replay):
-        found = noted(drawn.sample(rng, 20, correction=0.5))
-        there = everything(replay)
-        assert all(step in there for step in found)
+    if whole := everything(replay):
+        drawn = Sampler(replay, trees=trees).sample(rng, 20, correction=0.5)
+        assert all(step in whole for step in noted(drawn))
     memory.close()
 
 
@@ -372,19 +371,19 @@ def test_steps_are_drawn_in_proportion_to_their_priorities(
     memory, _, sampler = filled()
     rng = np.random.default_rng(0)
     rows = memory.replay.shape[1]
-    counts = np.zeros(2 * rows)
-    draws = 3000
-    for _ in range(draws):
-        # Without replacement only the first one has these chances.
-        count = 4 if replacement else 1
-        drawn = sampler.sample(rng, count, share=share, replacement=replacement, correction=0.4)
-        np.add.at(counts, drawn.places, 1.0 / count)
+    # Without replacement only the first one has these chances.
+    draws, count = (150, 20) if replacement else (3000, 1)
+    places = [
+        sampler.sample(rng, count, share=share, replacement=replacement, correction=0.4).places
+        for _ in range(draws)
+    ]
+    counts = np.bincount(np.concatenate(places), minlength=2 * rows)
     expected = np.zeros(2 * rows)
     expected[:8] = np.arange(1.0, 9.0)
     expected[rows : rows + 8] = np.arange(9.0, 17.0)
     if share is not None:
         expected[:rows] = 0.0
-    expected *= draws / expected.sum()
+    expected *= draws * count / expected.sum()
     assert np.abs(counts - expected).max() < 6.0 * np.sqrt(expected.max())
     memory.close()
 
