@@ -20,8 +20,6 @@ REPOSITORY ?=
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
 TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
-ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 SHELF = tests/deploy/test_shelf.py
 # A target of its own, since it takes as long as all the others.
 FIRST_HOUR = tests/deploy/test_first_hour.py
@@ -31,6 +29,10 @@ FAST = tests/test_house.py tests/config tests/protocol tests/server
 
 # The tests start some hundred processes; without bytecode each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
+
+# Files run beside each other, so NumPy and torch have one thread there, as in the program.
+test test-fast coverage: export OMP_NUM_THREADS := 1
+test test-fast coverage: export OPENBLAS_NUM_THREADS := 1
 
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -72,11 +74,8 @@ train: $(INSTALLED) ## Train LunarLander with a parent and two children on this 
 search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander with two nodes on this machine.
 	$(BIN)/genkidama search $(SEARCH)
 
-test: $(INSTALLED_DEV) ## Run the tests: three files at a time, then one by one those that measure.
-	@status=0; set -x; \
-	$(PYTEST) $(TOGETHER) -m "not slow and not deploy and not alone" || status=$$?; \
-	$(PYTEST) -m "alone and not slow" $(ALONE) || status=$$?; \
-	exit $$status
+test: $(INSTALLED_DEV) ## Run the tests, three files at a time.
+	$(PYTEST) $(TOGETHER) -m "not slow and not deploy"
 
 test-fast: $(INSTALLED_DEV) ## Run the tests of the pure modules, which take seconds.
 	$(PYTEST) $(TOGETHER) -m "not slow" $(FAST)
@@ -128,7 +127,7 @@ simulate-planted: $(INSTALLED_DEV) ## Plant bugs, and play days until each is no
 coverage: $(INSTALLED_DEV) ## Run the tests with coverage.py, also in the processes they start: build/coverage.
 	@$(PIP_INSTALL) coverage
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow and not deploy and not alone"
+	$(BIN)/coverage run -m pytest -m "not slow and not deploy"
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet --directory build/coverage
 	$(BIN)/coverage report --skip-covered --sort cover | tee build/coverage/report.txt

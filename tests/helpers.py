@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -248,10 +249,12 @@ def one_forkserver() -> Iterator[None]:
         forkserver.leave_shared()
 
 
-def shared_memory() -> set[str]:
-    """What lies in /dev/shm that could be a child's."""
-    folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+def shared_memory(pid: int, *more: int) -> set[str]:
+    """The files in /dev/shm that these processes have mapped. What has no name is in none, and goes
+    with its last process; a name stays."""
+    files = [Path(f"/proc/{each}/maps") for each in (pid, *more)]
+    maps = "".join(file.read_text() for file in files if file.exists())
+    return {line for line in re.findall("/dev/shm/.*", maps) if not line.endswith(" (deleted)")}
 
 
 # A backend that learns nothing.

@@ -6,6 +6,7 @@ the user's never builds one itself; it asks a task, and reads what that says.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -145,23 +146,45 @@ class Task:
         return ""
 
 
-def call(experiment: Experiment, entry: str, args: tuple[Any, ...], what: str) -> Any:
-    """The only thing that a task says; arguments and errors as `Task`."""
+def call(
+    experiment: Experiment,
+    entry: str,
+    args: tuple[Any, ...],
+    what: str,
+    begun: Callable[[Task], None] = lambda _: None,
+) -> Any:
+    """The only thing that a task says; `begun` is given it. Arguments and errors as `Task`."""
     with (
         ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD) as server,
         Task(server, experiment, entry, args, what) as task,
     ):
+        begun(task)
         return task.receive()
 
 
-def see_spaces(experiment: Experiment) -> Any:
+async def see_spaces(experiment: Experiment) -> Any:
     """The spaces of the environment, as `genkidama.learning.spaces` describes them; None of
-    Gymnasium's own, which cost nothing to build. Errors as `Task`."""
+    Gymnasium's own, which cost nothing to build. Errors as `Task`.
+
+    If the caller is cancelled, the task is killed: nobody waits until an environment is built.
+    """
     settings = experiment.environment
     if is_gymnasiums(settings):
         return None
-    what = f"the spaces of {settings.id!r} cannot be seen"
-    return call(experiment, "genkidama.learning.spaces:look", (settings,), what)
+    what, tasks = f"the spaces of {settings.id!r} cannot be seen", list[Task]()
+    entry = "genkidama.learning.spaces:look"
+    seeing = asyncio.ensure_future(
+        asyncio.to_thread(call, experiment, entry, (settings,), what, tasks.append)
+    )
+    try:
+        return await asyncio.shield(seeing)
+    except asyncio.CancelledError:
+        while not seeing.done():
+            for task in tasks:
+                task.kill()
+            await asyncio.wait((seeing,), timeout=0.1)
+        seeing.exception()
+        raise
 
 
 def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:

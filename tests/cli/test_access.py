@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pty
 import re
 import shlex
 import shutil
@@ -9,14 +12,19 @@ import signal
 import ssl
 import subprocess
 import sys
+import termios
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import HTTPCookieProcessor, HTTPSHandler, build_opener
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from genkidama.__main__ import main
+from genkidama.child.transport import Transport
 from genkidama.cli.access import default_folder, fingerprint_of, make_certificate, qr_drawer
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens
@@ -56,17 +64,16 @@ def test_two_commands_and_another_token_without_a_stop(
         assert run(monkeypatch, "token", "pi-3", *place, "--days", "30") == 0
         mine = ["--allow", "tests.helpers"]
         renewed = start("genkidama", "join", capsys.readouterr().out.strip(), *mine)
-        late = start("genkidama", "join", printed, "--name", "pi-4")
-        # To another certificate than the string says, the token is not even sent.
-        other = str(invitation._replace(fingerprint="0" * 64))
-        wrong = start("genkidama", "join", other, "--name", "pi-2")
+        late = Transport(
+            invitation.parent, token=invitation.token, fingerprint=invitation.fingerprint
+        )
+        with pytest.raises(InvalidStatus, match="401"):
+            asyncio.run(late.open())
         until(lambda: history(tmp_path / "run", "exchange"), "an exchange")
-        until(lambda: "certificate is another one: its fingerprint is" in wrong.err)
-        until(lambda: "wrong token: " in late.err and "not admitted" in late.err)
         until(lambda: history(tmp_path / "run", "refused"))
         assert {line["child"] for line in history(tmp_path / "run", "join")} == {"pi-3"}
         assert {line["code"] for line in history(tmp_path / "run", "refused")} == {"token"}
-        for process in (parent, renewed, late, wrong):
+        for process in (parent, renewed):
             assert "Traceback" not in process.err and invitation.token not in process.err
 
 
@@ -142,12 +149,12 @@ def test_the_signature_is_that_of_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "e.toml").write_text(small().to_toml())
-    assert run(monkeypatch, "signature", "cartpole", "--set", "network.hidden=[8]") == 0
-    assert "[8, 4]" in capsys.readouterr().err
-    assert run(monkeypatch, "signature", str(tmp_path / "e.toml")) == 0
+    assert (
+        run(monkeypatch, "signature", str(tmp_path / "e.toml"), "--set", "network.hidden=[9]") == 0
+    )
     said = capsys.readouterr()
     assert re.fullmatch(r"[0-9a-f]{64}\n", said.out)
-    assert "# policy_body.0.weight [8, 4]" in said.err or "[8, 4]" in said.err
+    assert "[9, 4]" in said.err
 
 
 @needs_openssl
@@ -204,25 +211,52 @@ def read(text: str) -> str:
     return ""
 
 
-def token(folder: Path, columns: int, *more: str) -> str:
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `genkidama token --qr` shows on a terminal of so many columns."""
     pytest.importorskip("segno")
-    command = [sys.executable, "-m", "genkidama", "token", "--qr", "--host", "shelf.example"]
-    command += ["--credentials", str(folder), *more]
-    found = in_terminal(command, columns, 24, folder=folder)
-    assert found.code == 0, found.text
-    return found.text
+
+    def shown(columns: int, *more: str) -> str:
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, columns))
+        words = ["token", "--qr", "--host", "shelf.example", "--credentials", str(tmp_path), *more]
+        with ThreadPoolExecutor() as pool:
+            reading = pool.submit(all_of, ours)
+            with open(theirs, "w", encoding="utf-8") as terminal, monkeypatch.context() as here:
+                here.setattr(sys, "stdout", terminal)
+                here.setattr(sys, "stderr", terminal)
+                code = run(here, *words)
+            text = reading.result(30.0)
+        assert code == 0, text
+        return text
+
+    return shown
 
 
-def test_a_camera_reads_the_join_string_and_the_link_to_the_page(tmp_path: Path) -> None:
+def all_of(terminal: int) -> str:
+    """All that is written to a terminal until nobody has it any more."""
+    text = b""
+    with suppress(OSError):  # as Linux says that
+        while piece := os.read(terminal, 1 << 16):
+            text += piece
+    os.close(terminal)
+    return text.decode()
+
+
+def test_a_camera_reads_the_join_string_and_the_link_to_the_page(
+    tmp_path: Path, token: Callable[..., str]
+) -> None:
     make_certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
     for more, pattern in ((), r"wss://\*:\S+"), (("--viewer",), r"https://shelf\S+\?key=\S+"):
-        text = token(tmp_path, 80, *more)
+        text = token(80, *more)
         wanted = re.search(pattern, text)
         assert wanted is not None and read(text) == wanted[0]
 
 
-def test_a_narrow_terminal_gets_the_string_and_a_line_about_the_code(tmp_path: Path) -> None:
-    text = token(tmp_path, 30, "--viewer")
+def test_a_narrow_terminal_gets_the_string_and_a_line_about_the_code(
+    token: Callable[..., str],
+) -> None:
+    text = token(30, "--viewer")
     assert "http://shelf.example:8765/?key=" in text and "█" not in text
     assert re.search(r"--qr: no code is shown: it takes \d+ columns, and the terminal has 30", text)
 

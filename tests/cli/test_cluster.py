@@ -65,16 +65,30 @@ def leftovers() -> Iterator[None]:
 # Directories.
 
 
+#: What an experiment asks of machines in a network.
+ASKED = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
+
+
 @pytest.mark.usefixtures("leftovers")
-def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
+def test_a_run_of_this_machine_gets_a_directory_under_runs_and_an_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what its experiment asks of machines in a network keeps out no child of this one."""
+    asked: list[Any] = []
+
+    def evaluate(target: Run, episodes: int, seed: int, progress: bool) -> Evaluation | None:
+        asked.append((target, episodes, seed, progress))
+        return None
+
+    monkeypatch.setattr(cluster, "evaluate_trained", evaluate)
     watch = Watch()
-    run = train(constant(stop={"updates": 3}), children=2, episodes=0, watch=watch)
+    settings = constant(parent=ASKED, stop={"updates": 3}).with_settings({"seed": 5})
+    run = train(settings, children=2, episodes=7, watch=watch)
     assert run.path.parent == Path("runs") and run.path.name.startswith("small-")
     assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
         "3 exchanges a child done"
     ]
     assert run.snapshot.version >= 3
-    assert run.evaluation is None
     assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == [
         "child-1.log",
         "child-2.log",
@@ -82,16 +96,14 @@ def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
         "parent.log",
     ]
     assert [event["event"] for event in watch.events] == [event["event"] for event in run.history()]
+    assert asked == [(run, 7, 5, False)] and run.evaluation is None
 
 
-def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_this_one() -> None:
-    asked = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
-    run = train(constant(parent=asked, stop={"updates": 3}), children=1, episodes=0)
-    assert list(history(run.path, "exchange"))
+def test_a_search_with_what_it_asks_of_machines_in_a_network_has_no_children_of_its_own() -> None:
     with pytest.raises(ConfigurationError, match=r"children = 1: .* --children 0"):
         search(
             constant(
-                parent=asked, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
+                parent=ASKED, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
             ),
             children=1,
             listen="127.0.0.1:1",
@@ -120,20 +132,6 @@ def test_options_are_checked_before_anything_is_made(
     with pytest.raises(ConfigurationError, match=words):
         train(constant(), out=None if "resume" in options else "out", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def evaluate(target: Run, episodes: int, seed: int, progress: bool) -> Evaluation | None:
-        asked.append((target, episodes, seed, progress))
-        return None
-
-    monkeypatch.setattr(cluster, "evaluate_trained", evaluate)
-    run = train(
-        constant(stop={"updates": 2}).with_settings({"seed": 5}), children=1, episodes=7, out="run"
-    )
-    assert asked == [(run, 7, 5, False)]
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_used_afterwards() -> None:
@@ -206,12 +204,6 @@ def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) 
         f"ValueError: the cable is loose ({place}); the whole traceback is in {log}"
     )
     assert 'tiny.py", line 61, in _meet' in log.read_text()
-
-
-@pytest.mark.usefixtures("leftovers")
-def test_what_a_child_cannot_build_is_the_users_mistake() -> None:
-    with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:Nothing'"):
-        train(constant(child={"backend": "tests.helpers:Nothing"}), children=1, out="run")
 
 
 # What becomes of a child that ends early.

@@ -61,7 +61,6 @@ async def test_a_crowd_is_told_different_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 async def test_a_thousand_children_of_one_address_all_come_in(tmp_path: Path) -> None:
     """A quarter says hello when as many others have been refused. Those come again exactly when
     they are asked to, without jitter of their own."""
@@ -288,42 +287,37 @@ async def test_other_machines_come_with_tokens_and_tls_or_not_at_all(
 # Descriptors.
 
 
-#: A parent in a process with few descriptors, and connections in another that has enough.
-PARENT = """
+#: Parents in a process with few descriptors, and more if it may; one for each hard limit. Their
+#: connections are in another process, which has enough.
+PARENTS = """
 import asyncio, resource, sys
 from pathlib import Path
 from genkidama.runtime.log import configure_logging
 from tests.helpers import running
 from tests.parent.parents import experiment
 configure_logging()
-resource.setrlimit(resource.RLIMIT_NOFILE, (150, int(sys.argv[2])))
 async def main():
     settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_seconds": 0})
-    async with running(settings, Path(sys.argv[1])) as parent:
-        print(parent.address[1], flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+    for hard in sys.argv[2:]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (150, int(hard)))
+        async with running(settings, Path(sys.argv[1], hard)) as parent:
+            print(parent.address[1], flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
 asyncio.run(main())
 """
 
 
-async def flood(out: Path, hard_limit: int) -> int:
+async def flood(port: int, out: Path) -> int:
     """How many of 100 connections stay, at a parent that writes a checkpoint meanwhile."""
-    command = [sys.executable, "-c", PARENT, str(out), str(hard_limit)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        address = ("127.0.0.1", int(await asyncio.to_thread(process.stdout.readline)))
-        async with FakeChild(address) as child:
-            await child.enter()
-            others = [await asyncio.open_connection(*address) for _ in range(100)]
-            await child.pushed(1.0)
-            await eventually(lambda: CheckpointFolder(out / "checkpoints").latest() is not None)
-            done = await asyncio.gather(*(has_ended(reader) for reader, _ in others))
-            for _, writer in others:
-                writer.close()
-        process.communicate()
-        assert process.returncode == 0
+    address = ("127.0.0.1", port)
+    async with FakeChild(address) as child:
+        await child.enter()
+        others = [await asyncio.open_connection(*address) for _ in range(100)]
+        await child.pushed(1.0)
+        await eventually(lambda: CheckpointFolder(out / "checkpoints").latest() is not None)
+        done = await asyncio.gather(*(has_ended(reader) for reader, _ in others))
+        for _, writer in others:
+            writer.close()
     return done.count(False)
 
 
@@ -338,12 +332,21 @@ async def has_ended(reader: asyncio.StreamReader) -> bool:
     return True
 
 
-async def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
-    assert await flood(tmp_path, 1024) == 100
-
-
-async def test_connections_leave_descriptors_for_checkpoints(tmp_path: Path) -> None:
-    assert 1 <= await flood(tmp_path, 150) < 30
+async def test_the_soft_limit_of_descriptors_is_raised_and_some_are_left_for_checkpoints(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", PARENTS, str(tmp_path), "1024", "150"]
+    stayed = []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for hard in ("1024", "150"):
+            port = int(await asyncio.to_thread(process.stdout.readline))
+            stayed.append(await flood(port, tmp_path / hard))
+            process.stdin.write(b"\n")
+    assert process.returncode == 0
+    assert stayed[0] == 100 and 1 <= stayed[1] < 30
 
 
 async def test_a_crowd_finds_a_place_in_the_queue_of_a_busy_parent(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from genkidama.parent.__main__ import main
 from genkidama.runs.checkpoint import CheckpointFolder
 from tests.helpers import eventually
 from tests.parent.fake_child import FakeChild, vector
+from tests.parent.test_authentication import Bearer
 from tests.services import service_manager
 
 EXPERIMENT = """
@@ -76,17 +77,14 @@ def logged(err: str) -> list[str]:
     return [json.loads(line)["event"] for line in err.splitlines()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_leaves_a_final_checkpoint(
-    toml: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+async def test_ctrl_c_leaves_a_final_checkpoint(toml: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     async with parent(toml, "--out", out, "--set", "parent.alpha=0.25") as (process, address):
         async with FakeChild(address) as child:
             await child.enter()
             for value in (0.0, 4.0, 9.0):
                 await child.pushed(value)
-            process.send_signal(number)
+            process.send_signal(signal.SIGINT)
             assert await child.closed() == (1001, "the parent goes away")
         code, err = await ended(process)
     assert code == 0
@@ -111,7 +109,9 @@ async def test_a_signal_leaves_a_final_checkpoint(
     assert (settings.name, settings.seed, settings.parent.alpha) == ("test", 3, 0.25)
 
 
-async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path: Path) -> None:
+async def test_a_killed_parent_goes_on_from_its_checkpoint_until_its_standard_input_ends(
+    toml: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     folder = CheckpointFolder(out / "checkpoints")
     async with parent(toml, "--out", out) as (process, address), FakeChild(address) as child:
@@ -124,14 +124,15 @@ async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path:
         process.kill()
         await process.wait()
     async with (
-        parent(toml, "--out", out) as (process, address),
+        parent(toml, "--out", out, "--until-eof", stdin=subprocess.PIPE) as (process, address),
         FakeChild(address, session="2") as child,
     ):
         assert (await child.enter()).version == 2
         await child.pushed(3.0)
-        await child.leave()
-        process.send_signal(signal.SIGTERM)
-        await ended(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await child.closed() == (1001, "the parent goes away")
+        assert (await ended(process))[0] == 0
     checkpoint = folder.latest()
     assert checkpoint is not None
     snapshot = checkpoint.snapshot
@@ -145,30 +146,23 @@ async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path:
     np.testing.assert_array_equal(checkpoint.vector, vector(2.0))
 
 
-async def test_a_run_that_is_over_ends_the_process(toml: Path, tmp_path: Path) -> None:
-    async with (
-        parent(toml, "--out", tmp_path / "run", "--set", "stop.updates=1") as (process, address),
-        FakeChild(address) as child,
-    ):
-        await child.enter()
-        await child.pushed(1.0)
-        await child.leave()
-        assert (await ended(process))[0] == 0
-
-
-async def test_the_end_of_standard_input_ends_the_process(toml: Path, tmp_path: Path) -> None:
-    arguments = (toml, "--out", tmp_path / "run", "--until-eof")
-    async with (
-        parent(*arguments, stdin=subprocess.PIPE) as (process, address),
-        FakeChild(address) as child,
-    ):
-        await child.enter()
-        await child.pushed(1.0)
-        assert process.stdin is not None
-        process.stdin.close()
-        assert await child.closed() == (1001, "the parent goes away")
-        assert (await ended(process))[0] == 0
-    assert CheckpointFolder(tmp_path / "run" / "checkpoints").versions() == [1]
+async def test_who_may_join_is_said_on_the_command_line_and_plays_the_run_to_its_end(
+    toml: Path, tmp_path: Path
+) -> None:
+    out, tokens = tmp_path / "run", tmp_path / "tokens"
+    tokens.write_text("another token-of-another\n")
+    tokens.chmod(0o600)
+    words = (toml, "--out", out, "--tokens-file", tokens, "--set", "stop.updates=1")
+    async with parent(*words) as (process, address):
+        with pytest.raises(InvalidStatus, match="401"):
+            await FakeChild(address).__aenter__()
+        async with Bearer(address, "token-of-another", "another") as child:
+            await child.enter()
+            await child.pushed(1.0)
+            assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
+            await child.leave()
+            assert (await ended(process))[0] == 0
+    assert Experiment.load(out / "experiment.toml").parent.tokens_file == str(tokens)
 
 
 async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Path) -> None:
@@ -188,7 +182,7 @@ async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Pa
         child.connection.transport.resume_reading()
 
 
-async def test_systemd_is_told_how_it_goes(
+async def test_systemd_is_told_how_it_goes_and_its_signal_leaves_a_final_checkpoint(
     toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service_manager() as manager:
@@ -207,24 +201,8 @@ async def test_systemd_is_told_how_it_goes(
             process.send_signal(signal.SIGTERM)
             assert (await ended(process))[0] == 0
         said = [line for line in manager.heard if line != "WATCHDOG=1"]
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").versions()[-1] == 10
     assert said.index("READY=1") < said.index(status) < said.index("STOPPING=1")
-
-
-async def test_who_may_join_and_what_it_shows_can_be_said_on_the_command_line(
-    toml: Path, tmp_path: Path
-) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("another token-of-another\n")
-    tokens.chmod(0o600)
-    async with parent(toml, "--out", tmp_path / "run", "--tokens-file", tokens) as (
-        process,
-        address,
-    ):
-        with pytest.raises(InvalidStatus, match="401"):
-            await FakeChild(address).__aenter__()
-        process.send_signal(signal.SIGTERM)
-        assert (await ended(process))[0] == 0
-    assert Experiment.load(tmp_path / "run" / "experiment.toml").parent.tokens_file == str(tokens)
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
@@ -284,8 +262,3 @@ def test_a_directory_without_permission(
     tmp_path.chmod(0o700)
     assert code == 1
     assert "Permission denied" in line
-
-
-def test_a_parent_needs_no_torch() -> None:
-    code = "import sys, genkidama.parent.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -105,6 +105,7 @@ async def test_time_ends_a_run_in_which_nobody_pushes(tmp_path: Path) -> None:
         serving = asyncio.create_task(parent.serve())
         while not (reply := await child.join()).stop:  # type: ignore[union-attr]
             assert isinstance(reply, Weights)
+            await asyncio.sleep(0.01)
         await child.leave()
     await serving
     await parent.shutdown()

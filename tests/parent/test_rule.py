@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ from genkidama.parent import Parent
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server.rules.blend import Blend, Rule, RuleState, Update
-from tests.helpers import ROOT
+from tests.helpers import running
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.test_main import ended, parent
+from tests.parent.parents import experiment
 from tests.server.rules import check_rule
 
 
@@ -52,30 +51,21 @@ def test_it_keeps_the_promises_of_every_rule() -> None:
     check_rule(Momentum)
 
 
-async def test_a_run_with_it_is_saved_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    toml, out = tmp_path / "test.toml", tmp_path / "run"
-    toml.write_text(
-        f'[parent]\nrule = "{__name__}:Momentum"\nrule_options = {{ momentum = 0.25 }}\n'
-    )
-    async with parent(toml, "--out", out) as (process, address):
-        async with FakeChild(address) as child:
-            await child.enter()
-            np.testing.assert_array_equal(await child.pushed(0.0), vector(0.0))
-            np.testing.assert_array_equal(await child.pushed(8.0), vector(4.0))
-            process.send_signal(signal.SIGTERM)
-            await child.closed()
-        assert (await ended(process))[0] == 0
-    path = CheckpointFolder(out / "checkpoints").version_path(2)
+async def test_a_run_with_it_is_saved_and_goes_on(tmp_path: Path) -> None:
+    rule = {"rule": f"{__name__}:Momentum", "rule_options": {"momentum": 0.25}}
+    settings = experiment(parent=rule)
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        np.testing.assert_array_equal(await child.pushed(0.0), vector(0.0))
+        np.testing.assert_array_equal(await child.pushed(8.0), vector(4.0))
+    path = CheckpointFolder(tmp_path / "checkpoints").version_path(2)
     tensors = safetensors.numpy.load_file(path)
     assert sorted(tensors) == ["__rule__.velocity", "layer.bias", "layer.weight"]
     np.testing.assert_array_equal(tensors["__rule__.velocity"], vector(4.0))
 
     async with (
-        parent(toml, "--out", out) as (process, address),
-        FakeChild(address, session="2") as child,
+        running(settings, tmp_path) as parent,
+        FakeChild(parent.address, session="2") as child,
     ):
         await child.enter()
         # 4 + (4 · 0.25 + 0.5 · (8 − 4)): with no velocity it would be 6.

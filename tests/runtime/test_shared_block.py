@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
-from multiprocessing.connection import Connection
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from genkidama.child.shared_memory import Layout, SharedMemory, core_arrays
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.shared_block import Block
+from tests.helpers import shared_memory
+from tests.runtime.answering import answer
 
 LAYOUT = Layout(core_arrays(rows=5, columns=7, size=11, trainable=10, state_rows=2), 3)
 
@@ -71,26 +73,12 @@ def test_no_two_parts_overlap_and_each_starts_at_a_cache_line(layout: Layout) ->
 # Two processes.
 
 
-def _answer(memory: SharedMemory, line: Connection) -> None:
-    """The other process: sends what it sees, writes, and goes on until it is told to end."""
-    with line:
-        line.send((memory.layout, memory.weights.tolist(), memory.replay[2, 4].tolist()))
-        memory.gradients[1] = 6.0
-        memory.semaphore[2] = True
-        memory.head[0] = 2**40
-        line.send("written")
-        line.recv()
-        line.send(memory.weights.tolist())
-        memory.close()
-        line.recv()
-
-
 def test_two_processes_see_the_same_memory_and_neither_needs_the_other_to_live() -> None:
     memory = SharedMemory(LAYOUT)
     memory.weights[:] = np.arange(11)
     memory.replay[2, 4] = 0.5
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_answer, args=(memory, theirs), daemon=True)
+    process = CONTEXT.Process(target=answer, args=(memory, theirs), daemon=True)
     process.start()
     theirs.close()
     assert ours.recv() == (LAYOUT, list(map(float, range(11))), [0.5] * 7)
@@ -141,24 +129,21 @@ def test_arrays_outlive_the_descriptor() -> None:
     assert weights.tolist() == [3.0] * 11
 
 
-@pytest.mark.alone
 @linux
 @pytest.mark.parametrize("killed", [False, True])
 def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
-    # Multiprocessing keeps descriptors of its own, which are not ours to count.
-    warm = CONTEXT.Process(target=os.getpid)
-    warm.start()
-    warm.join()
-    warm.close()
-    before, files = descriptors(), set(os.listdir("/dev/shm"))
+    resource_tracker.ensure_running()  # it keeps a descriptor, which is not ours to count
+    before, files = descriptors(), shared_memory(os.getpid())
     memory = SharedMemory(LAYOUT)
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_answer, args=(memory, theirs), daemon=True)
+    process = CONTEXT.Process(target=answer, args=(memory, theirs), daemon=True)
     process.start()
     theirs.close()
     for _ in range(2):
         ours.recv()
-    assert set(os.listdir("/dev/shm")) <= files  # it has no name, even while it lives
+    # It has no name, even while it lives.
+    assert process.pid is not None
+    assert shared_memory(os.getpid(), process.pid) <= files
     if killed:
         process.kill()
     else:
@@ -172,7 +157,6 @@ def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
     memory.close()
     del process, memory, ours, theirs
     assert descriptors() == before
-    assert set(os.listdir("/dev/shm")) <= files
 
 
 @pytest.mark.parametrize("count", [10**14, 10**17, 10**30])

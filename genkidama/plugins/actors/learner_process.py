@@ -180,9 +180,7 @@ class LearnerProcess(Companion):
         self._worker = worker = WorkerProcess(self)
         self._watch.ages.started(0)
         try:
-            described = await worker.describe(
-                self._experiment, self._launch, await asyncio.to_thread(self._spaces)
-            )
+            described = await worker.describe(self._experiment, self._launch, await self._spaces())
             entries, initial, shape, columns, self._images = described
         except asyncio.CancelledError:
             self._ending = True
@@ -202,14 +200,14 @@ class LearnerProcess(Companion):
         self._columns: Columns = columns
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
 
-    def _spaces(self) -> Any:
+    async def _spaces(self) -> Any:
         """The spaces of the environment, which is built for that once in a run; None of
         Gymnasium's own, where it costs nothing."""
         assert self._parent.out is not None
         file = self._parent.out / SPACES
         with suppress(OSError, ValueError):
             return json.loads(file.read_bytes())
-        found = see_spaces(self._experiment)
+        found = await see_spaces(self._experiment)
         if found is not None:
             write_atomically(file, json.dumps(found).encode())
         return found

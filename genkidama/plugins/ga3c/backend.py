@@ -125,7 +125,7 @@ class GA3C(PooledBackend):
         with suppress(OSError):  # if it dies of the environment, agents will, too, and say so
             AGENTS.warm_up(self.experiment)
         self._engine = self._launch()
-        self._spaces = await asyncio.to_thread(see_spaces, self.experiment)
+        self._spaces = await see_spaces(self.experiment)
         entries, vector, facts, device = await self._engine.build(self.experiment, self._spaces)
         self.signature = Signature.of(entries)
         self._on_device = device != "cpu"

@@ -40,7 +40,9 @@ def chromium() -> str:
 def browsing() -> Iterator[Look]:
     """A browser; it gives `look(url, width=1280, height=900, **context)`, which opens a page.
 
-    At the end of its block a page must have had no error, and asked nobody but its own host.
+    With `halted` the page's clock stands still, until `page.clock.run_for` moves it. `ended` gets
+    its requests. At the end of its block a page must have had no error, and asked nobody but its
+    own host.
     """
     path = chromium()
     with playwright.sync_playwright() as player:
@@ -49,10 +51,19 @@ def browsing() -> Iterator[Look]:
 
         @contextmanager
         def look(
-            url: str, width: int = 1280, height: int = 900, lost: bool = False, **context: Any
+            url: str,
+            width: int = 1280,
+            height: int = 900,
+            lost: bool = False,
+            halted: bool = False,
+            ended: list[Any] | None = None,
+            **context: Any,
         ) -> Iterator[Any]:
             whole = browser.new_context(viewport={"width": width, "height": height}, **context)
             page = whole.new_page()
+            if halted:
+                page.clock.install(time=0)
+                page.clock.pause_at(1)
             page.set_default_timeout(PATIENCE)
             said: list[str] = []
             hosts: set[str] = set()
@@ -64,6 +75,8 @@ def browsing() -> Iterator[Look]:
                 ),
             )
             page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+            if ended is not None:
+                page.on("requestfinished", lambda request: ended.append(request))
             page.goto(url)
             try:
                 yield page

@@ -1,43 +1,59 @@
-"""The page's modules in Node.js: a function body runs on data, and its result comes back."""
+"""The page's modules in Node.js: function bodies run on data, and their results come back."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.made_up import STATIC
 
-#: Runs a function body on data; gives what it returns.
+#: Runs a function body on named data, `data.NAME` there; gives what it returns.
 Node = Callable[..., Any]
 
 #: Random numbers of a generator that anybody can write: Park and Miller's.
 _SEEDED = "const seeded = (seed) => () => (seed = (seed * 48271) % 2147483647) / 2147483647;"
 
 
-def in_node(folder: Path, modules: Sequence[str], *first: str) -> Node:
-    """A `Node` with these modules of the page in `folder`, after lines of imports and others."""
+#: Answers lines of a body and its data.
+_ANSWER = """
+for await (const line of createInterface({ input: process.stdin })) {
+  const [body, data] = JSON.parse(line);
+  let answer;
+  try {
+    answer = { found: eval(`(() => {${body}})()`) };
+  } catch (error) {
+    answer = { error: error.stack };
+  }
+  console.log(JSON.stringify(answer));
+}
+"""
+
+
+@contextmanager
+def in_node(folder: Path, modules: Sequence[str], *first: str) -> Iterator[Node]:
+    """A `Node` with these modules of the page in `folder`, after lines of imports and others. One
+    process runs all bodies."""
     for name in modules:
         text = (STATIC / f"{name}.js").read_text().replace('.js";', '.mjs";')
         (folder / f"{name}.mjs").write_text(text)
     script = folder / "run.mjs"
+    lines = ['import { createInterface } from "node:readline";', *first, _SEEDED, _ANSWER]
+    script.write_text("\n".join(lines))
+    with subprocess.Popen(
+        ["node", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        asked, answers = process.stdin, process.stdout
 
-    def run(body: str, **data: Any) -> Any:
-        lines = [
-            'import { readFileSync } from "node:fs";',
-            *first,
-            'const data = JSON.parse(readFileSync(0, "utf8"));',
-            _SEEDED,
-            f"const run = () => {{{body}}};",
-            "console.log(JSON.stringify(run()));",
-        ]
-        script.write_text("\n".join(lines))
-        done = subprocess.run(
-            ["node", script], input=json.dumps(data), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        def run(body: str, **data: Any) -> Any:
+            asked.write(json.dumps([body, data]) + "\n")
+            asked.flush()
+            answer = json.loads(answers.readline())
+            assert "error" not in answer, answer["error"]
+            return answer["found"]
 
-    return run
+        yield run

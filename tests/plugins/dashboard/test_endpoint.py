@@ -23,7 +23,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.parent.connection import PIECE_BYTES
-from genkidama.plugins.dashboard import endpoint, policies
+from genkidama.plugins.dashboard import endpoint, films, policies
 from genkidama.protocol.messages import Push
 from genkidama.protocol.tokens import link_cookie, link_token, written
 from genkidama.runs.status import RunStatus, fold
@@ -442,15 +442,23 @@ async def test_more_time_is_in_the_runs_settings(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "owner").exists()  # it is of no use any more
 
 
-async def test_a_film_that_cannot_be_made_is_a_warning(parent: Parent, tmp_path: Path) -> None:
+async def test_a_film_that_cannot_be_made_is_a_warning(
+    parent: Parent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def play(*_: str, **streams: Any) -> asyncio.subprocess.Process:
+        return await start("sh", "-c", "echo more; echo error: no screen >&2; exit 1", **streams)
+
+    monkeypatch.setattr(films.asyncio, "create_subprocess_exec", play)
     token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
     async with FakeChild(parent.address, "pi") as child:
         await child.enter()
-        await push(child, 1, 1.0)  # of a network that CartPole does not have
+        await push(child, 1, 1.0)
         assert (await steer(parent, "action=film", **bearer(token)))[0] == 200
         await eventually(lambda: history(tmp_path / "run", "warning"))
         (warning,) = history(tmp_path / "run", "warning")
-        assert warning["reason"].startswith("no film was made: error: ")
+        assert warning["reason"] == "no film was made: error: no screen"
         assert parent.server.asked == set()
 
 
@@ -505,6 +513,7 @@ async def test_a_film_is_made_and_shown(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     experiment = small()
     model = Model(experiment, make_environment(experiment.environment))
+    model.network.parts["policy.2.bias"][0] = 9.0  # the pole falls soon
     async with running(experiment, tmp_path / "run") as parent:
         token = (tmp_path / "run" / "owner").read_text().split(":")[2].partition("@")[0]
         async with FakeChild(parent.address, "pi", signature=model.signature) as child:

@@ -21,6 +21,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.parent import Parent
+from genkidama.plugins.actors import learner_process
 from genkidama.plugins.actors.rule import columns_of
 from genkidama.protocol.messages import (
     Hello,
@@ -52,14 +53,14 @@ TOKEN = "token-of-the-phone-1"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    """Runs a function body of the page's modules on data; gives what it returns."""
-    return in_node(
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with in_node(
         tmp_path_factory.mktemp("modules"),
         ("acting", "environments", "messages", "policy"),
         'import { Actor, problem, signature } from "./acting.mjs";',
         'import { decode, encode } from "./messages.mjs";',
-    )
+    ) as node:
+        yield node
 
 
 # Messages.
@@ -306,6 +307,13 @@ async def upgraded(parent: Parent, **headers: str) -> str:
     return status
 
 
+@pytest.fixture
+def _no_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is admitted does not hang on the process that learns."""
+    monkeypatch.setattr(learner_process, "companion", lambda _: None)
+
+
+@pytest.mark.usefixtures("_no_learner")
 @pytest.mark.parametrize("on", [True, False])
 async def test_browsers_are_admitted_only_if_the_parent_says_so(tmp_path: Path, on: bool) -> None:
     experiment = browsers() if on else constant()
@@ -327,6 +335,7 @@ async def test_browsers_are_admitted_only_if_the_parent_says_so(tmp_path: Path, 
             assert await upgraded(parent, Host=host, Origin=f"http://{host}") == status
 
 
+@pytest.mark.usefixtures("_no_learner")
 async def test_with_tokens_a_browser_shows_its_own(tmp_path: Path) -> None:
     async with running(browsers(tmp_path / "tokens"), tmp_path / "run") as parent:
         own = "http://%s:%d" % parent.address  # noqa: UP031

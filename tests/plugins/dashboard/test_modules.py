@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.made_up import STATIC, document, made_up
+from benchmarks.made_up import STATIC
 from genkidama.plugins.dashboard.routes import _JOINING
 from genkidama.runs.status import fold
 from genkidama.server.events import Event, Joined, Left
-from tests.plugins.dashboard.browser import browsing
+from tests.plugins.dashboard.node import Node, in_node
 from tests.stories import BEGAN, as_json, began, measured, pushed, told
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 
 TEXTS = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".css", ".html"))
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with browsing() as look, made_up(document()) as parent, look(parent.url) as page:
-        yield page
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with in_node(
+        tmp_path_factory.mktemp("modules"),
+        ("fold", "scale", "words"),
+        'import { fold } from "./fold.mjs";',
+        'import * as scale from "./scale.mjs";',
+        'import * as words from "./words.mjs";',
+    ) as node:
+        yield node
 
 
-def call(page: Any, module: str, function: str, *arguments: Any) -> Any:
-    """What a function of a module gives."""
-    return page.evaluate(
-        "async ([module, name, given]) => (await import(`/static/${module}.js`))[name](...given)",
-        [module, function, list(arguments)],
-    )
+@pytest.fixture
+def scale(node: Node) -> Callable[..., Any]:
+    """Calls a function of the module `scale` by its name."""
+    return lambda name, *given: node(f"return scale.{name}(...data.given);", given=given)
 
 
-def test_a_range_leaves_outliers_out_and_nothing_else(page: Any) -> None:
+@needs_node
+def test_a_range_leaves_outliers_out_and_nothing_else(scale: Callable[..., Any]) -> None:
     usual = [float(number % 7) for number in range(40)]
-    assert call(page, "scale", "usual", [*usual, 5000.0]) == [0.0, 6.0]
-    assert call(page, "scale", "usual", [*usual, 9.0, -9.0]) == [-9.0, 9.0]
-    assert call(page, "scale", "usual", [1.0, 5000.0]) == [1.0, 5000.0]  # too few to say
-    assert call(page, "scale", "usual", []) is None
+    assert scale("usual", [*usual, 5000.0]) == [0.0, 6.0]
+    assert scale("usual", [*usual, 9.0, -9.0]) == [-9.0, 9.0]
+    assert scale("usual", [1.0, 5000.0]) == [1.0, 5000.0]  # too few to say
+    assert scale("usual", []) is None
 
 
 SAID = [
@@ -72,26 +80,19 @@ SAID = [
 ]
 
 
-@pytest.mark.slow
-def test_numbers_are_said_as_people_read_them(page: Any) -> None:
-    found = page.evaluate(
-        """async all => {
-            const words = await import('/static/words.js');
-            return all.map(([name, given]) => words[name](...given));
-        }""",
-        [[name, list(given)] for name, given, _ in SAID],
-    )
+@needs_node
+def test_numbers_are_said_as_people_read_them(node: Node) -> None:
+    body = "return data.all.map(([name, given]) => words[name](...given));"
+    found = node(body, all=[(name, given) for name, given, _ in SAID])
     assert found == [said for _, _, said in SAID]
 
 
-@pytest.mark.slow
-def test_an_axis_names_round_values_within_its_range(page: Any) -> None:
-    assert call(page, "scale", "ticks", -200, 212, call(page, "scale", "step", 412, 6)) == [
-        *(-200, -100, 0, 100, 200),
-    ]
-    assert call(page, "scale", "timeStep", 95, 9) == 15
-    assert call(page, "scale", "nearest", [[0, 5], [1, 5], [4, 5]], 2.4) == 1
-    assert len(call(page, "scale", "evenly", [[n, n] for n in range(1000)], 24)) == 24
+@needs_node
+def test_an_axis_names_round_values_within_its_range(scale: Callable[..., Any]) -> None:
+    assert scale("ticks", -200, 212, scale("step", 412, 6)) == [-200, -100, 0, 100, 200]
+    assert scale("timeStep", 95, 9) == 15
+    assert scale("nearest", [[0, 5], [1, 5], [4, 5]], 2.4) == 1
+    assert len(scale("evenly", [[n, n] for n in range(1000)], 24)) == 24
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -115,11 +116,11 @@ def event(kind: str, name: str, second: int) -> Event:
     return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)
 
 
-@pytest.mark.slow
+@needs_node
 @given(story=HAPPENED)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 def test_a_browser_puts_changes_together_as_python_does(
-    page: Any, story: list[tuple[str, str]]
+    node: Node, story: list[tuple[str, str]]
 ) -> None:
     source = told(began("a", "b", "c"))
     messages = [as_json(source.document(BEGAN + 1))]
@@ -131,13 +132,8 @@ def test_a_browser_puts_changes_together_as_python_does(
     expected = None
     for message in messages:
         expected = fold(expected, message)
-    found = page.evaluate(
-        """async all => {
-            const { fold } = await import('/static/fold.js');
-            return all.reduce((before, message) => fold(before, message), null);
-        }""",
-        messages,
-    )
+    body = "return data.all.reduce((before, message) => fold(before, message), null);"
+    found = node(body, all=messages)
     assert expected is not None
     found.pop("gone", None)
     expected.pop("gone", None)

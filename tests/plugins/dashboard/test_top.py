@@ -6,6 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +15,11 @@ from typing import Any
 import pytest
 
 from genkidama.__main__ import main
+from genkidama.cli.parser import make_parser
+from genkidama.errors import GenkidamaError
 from genkidama.plugins.dashboard import top
 from genkidama.protocol.tokens import written
+from genkidama.runtime.log import fail
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
@@ -32,13 +37,29 @@ async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
             await child.enter()
             await child.pushed(2.0)
             host, port = parent.address
-            top = start("genkidama", "top", f"http://{host}:{port}/")
-            once = start("genkidama", "top", f"ws://{host}:{port}", "--once")
-            await eventually(lambda: once.popen.poll() is not None and "CartPole-v1" in top.out)
-            assert "pi" in once.out and "run run" in once.out
-        await eventually(lambda: top.popen.poll() is not None)
-        assert top.out.splitlines()[-1].startswith("CartPole-v1 · over")
-        assert (top.popen.returncode, once.popen.returncode, top.err) == (0, 0, "")
+            shown = start("genkidama", "top", f"http://{host}:{port}/")
+            await eventually(lambda: "CartPole-v1" in shown.out)
+            code, once, _ = await asked(f"ws://{host}:{port}", "--once")
+            assert code == 0 and "pi" in once and "run run" in once
+        await eventually(lambda: shown.popen.poll() is not None)
+        assert shown.out.splitlines()[-1].startswith("CartPole-v1 · over")
+        assert (shown.popen.returncode, shown.err) == (0, "")
+
+
+async def asked(*words: str) -> tuple[int, str, str]:
+    """`genkidama top` in a thread of this process: its exit code, and what it wrote."""
+
+    def run() -> tuple[int, str, str]:
+        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+            options = make_parser().parse_args(["top", *words])
+            try:
+                code = top.top(options)
+            except GenkidamaError as error:
+                code = fail(error)
+        said = [line for line in err.getvalue().splitlines(True) if line[0] != "{"]
+        return code, out.getvalue(), "".join(said)  # without the log of the parent
+
+    return await asyncio.to_thread(run)
 
 
 async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
@@ -46,19 +67,16 @@ async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
     tokens.write_text("* token-of-the-pi-01\n" + written("anna", TOKEN, None, SALT, COOKIE))
     tokens.chmod(0o600)
     settings = constant(parent={"tokens_file": str(tokens)})
-    with starting(tmp_path) as start:
-        async with (
-            running(settings, tmp_path / "run") as parent,
-            Bearer(parent.address, "token-of-the-pi-01"),
-        ):
-            place = f"{parent.address[0]}:{parent.address[1]}"
-            shown = start("genkidama", "top", f"http://viewer:{TOKEN}@{place}", "--once")
-            childs = start("genkidama", "top", f"http://v:token-of-the-pi-01@{place}", "--once")
-            await eventually(lambda: None not in (shown.popen.poll(), childs.popen.poll()))
-    assert shown.popen.returncode == 0 and "waiting" in shown.out
-    assert childs.popen.returncode == 2
-    assert childs.err.startswith("error: this token is a child's, and admits no viewer; on the")
-    assert "Traceback" not in childs.err and "token-of-the-pi" not in childs.err
+    async with (
+        running(settings, tmp_path / "run") as parent,
+        Bearer(parent.address, "token-of-the-pi-01"),
+    ):
+        place = f"{parent.address[0]}:{parent.address[1]}"
+        code, shown, _ = await asked(f"http://viewer:{TOKEN}@{place}", "--once")
+        assert code == 0 and "waiting" in shown
+        code, _, error = await asked(f"http://v:token-of-the-pi-01@{place}", "--once")
+    assert code == 2 and "token-of-the-pi" not in error
+    assert error.startswith("error: this token is a child's, and admits no viewer; on the")
 
 
 @pytest.mark.parametrize("url", ["", "ftp://pi:1", "pi:8765", "http://a:b@c@d:1"])
@@ -77,21 +95,16 @@ def top_of(run: Path) -> str:
 
 
 async def test_an_owner_steers_a_run_by_a_command_and_nobody_else(tmp_path: Path) -> None:
-    with starting(tmp_path) as start:
-        async with running(constant(), tmp_path / "run") as parent:
-            plain = f"http://{parent.address[0]}:{parent.address[1]}"
-            steered = start("genkidama", "top", top_of(tmp_path / "run"), "--command", "admit=pi")
-            refused = start("genkidama", "top", plain, "--command", "stop")
-            await eventually(lambda: None not in (refused.popen.poll(), steered.popen.poll()))
-            assert not parent.server.stop
-            stops = start("genkidama", "top", top_of(tmp_path / "run"), "--command", "stop")
-            await eventually(lambda: stops.popen.poll() is not None)
-            assert parent.server.stop == "stopped by owner"
-    words = "only the run's owner steers it, by a token of its own"
-    assert (refused.popen.returncode, refused.err.strip()) == (2, f"error: {words}")
-    words = "child = 'pi': no child of this name is excluded"
-    assert (steered.popen.returncode, steered.err.strip()) == (2, f"error: {words}")
-    assert (stops.popen.returncode, stops.out, stops.err) == (0, "stop: done\n", "")
+    async with running(constant(), tmp_path / "run") as parent:
+        plain = f"http://{parent.address[0]}:{parent.address[1]}"
+        words = "only the run's owner steers it, by a token of its own"
+        assert await asked(plain, "--command", "stop") == (2, "", f"error: {words}\n")
+        owners = top_of(tmp_path / "run")
+        words = "child = 'pi': no child of this name is excluded"
+        assert await asked(owners, "--command", "admit=pi") == (2, "", f"error: {words}\n")
+        assert not parent.server.stop
+        assert await asked(owners, "--command", "stop") == (0, "stop: done\n", "")
+        assert parent.server.stop == "stopped by owner"
 
 
 async def test_an_owners_keys(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import genkidama
 from genkidama.cli.access import fingerprint_of
 from genkidama.cli.parser import make_parser
 from genkidama.config.role import Role
-from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _Step, main
+from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _role, _Step, main
 from genkidama.plugins.doctor.checks import Check
+from genkidama.plugins.doctor.measurements import examine
 from genkidama.protocol.messages import PROTOCOL
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import Authority, Signed, needs_openssl
@@ -35,7 +36,10 @@ FAKES = {
         "Box2D/__init__.py": "raise ModuleNotFoundError(\"No module named 'Box2D'\")\n",
         "msgspec/__init__.py": f"raise ImportError({MISSING!r})\n",
     },
-    "no optuna": {"optuna/__init__.py": "raise ImportError('no module of that name')\n"},
+    "no optuna": {
+        "torch/__init__.py": "import os, signal; os.kill(os.getpid(), signal.SIGILL)\n",
+        "optuna/__init__.py": "raise ImportError('no module of that name')\n",
+    },
 }
 
 
@@ -104,6 +108,7 @@ def test_a_torch_that_kills_its_process_too_many_cores_and_nobody_there(tmp_path
         "--parent",
         f"ws://127.0.0.1:{port}",
         fakes="killed",
+        module="genkidama.plugins.doctor",
     )
     assert (found.code, found.err) == (1, "")
     rows = found.rows
@@ -161,13 +166,10 @@ async def test_the_way_to_a_parent_fails_in_many_ways(
     wrong.write_text("another-token-of-somebody\n")
     wrong.chmod(0o600)
     other = str(Authority(tmp_path / "other").file)
-    way = ("--parent-role", "--json", "--ca-file", authority.file, "--token-file", wrong)
     async with secured(tmp_path, signed) as (holding, address):
         unknown, refused, without, plain = await asyncio.gather(
             examined(parent=address, ca_file=other, token_file=str(tmp_path / "token")),
-            asyncio.to_thread(
-                run, tmp_path, "--parent", address, *way, module="genkidama.plugins.doctor"
-            ),
+            examined(parent=address, ca_file=authority.file, token_file=str(wrong)),
             examined(parent=address, ca_file=authority.file),
             examined(parent=address.replace("wss:", "ws:")),
         )
@@ -181,10 +183,10 @@ async def test_the_way_to_a_parent_fails_in_many_ways(
     # A wrong clock may be the reason, so it is compared all the same.
     assert unknown["clock"].found == "as the parent's, to a second"
 
-    assert (refused.code, refused.failed()) == (1, ["token"])
-    assert refused.rows["tls"]["status"] == refused.rows["version"]["status"] == "ok"
-    assert refused.rows["token"]["found"] == "wrong token"
-    assert TOKEN not in refused.out and "another-token" not in refused.out
+    assert [name for name, row in refused.items() if row.status == "failed"] == ["token"]
+    assert refused["tls"].status == refused["version"].status == "ok"
+    assert refused["token"].found == "wrong token"
+    assert TOKEN not in str(refused) and "another-token" not in str(refused)
 
     assert without["token"].status == "failed"
     assert without["token"].advice.startswith("the parent asks for one; join with the string")
@@ -192,35 +194,29 @@ async def test_the_way_to_a_parent_fails_in_many_ways(
 
 
 @needs_openssl
-def test_a_parents_machine_needs_no_torch(tmp_path: Path, signed: Signed) -> None:
-    experiment = tmp_path / "parent.toml"
-    experiment.write_text(small(parent=signed.settings()).to_toml())
-    found = run(
-        tmp_path, experiment, "--parent-role", "--json", "--out", "all/runs", fakes="killed"
-    )
-    assert (found.code, found.err) == (0, "")
-    assert (
-        found.rows["certificate"]["status"] == "ok" and found.rows["tokens"]["status"] == "warning"
-    )
-    assert found.rows["runs"]["found"] == "all/runs can be made"
-    assert not {"torch", "box2d", "gymnasium", "optuna"} & set(found.rows)
-    assert not (tmp_path / "all").exists()
-
-
-def test_the_machine_of_a_searchs_parent_needs_optuna(tmp_path: Path) -> None:
-    search = tmp_path / "search.toml"
+def test_a_parents_machine_needs_no_torch_and_that_of_a_search_optuna(
+    tmp_path: Path, signed: Signed
+) -> None:
+    file = tmp_path / "search.toml"
     plan = {
         "trials": 4,
         "phase_steps": 100,
         "space": {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}},
     }
-    search.write_text(small(search=plan).to_toml())
-    found = run(tmp_path, search, "--parent-role", "--json", fakes="no optuna")
+    file.write_text(small(parent=signed.settings(), search=plan).to_toml())
+    words = file, "--parent-role", "--json", "--out", "all/runs"
+    found = run(tmp_path, *words, fakes="no optuna")
     assert found.code == 1 and found.failed() == ["optuna"]
     assert (
         "no module of that name" in found.rows["optuna"]["found"]
         and "optuna" in found.rows["optuna"]["advice"]
     )
+    assert (
+        found.rows["certificate"]["status"] == "ok" and found.rows["tokens"]["status"] == "warning"
+    )
+    assert found.rows["runs"]["found"] == "all/runs can be made"
+    assert not {"torch", "box2d", "gymnasium"} & set(found.rows)
+    assert not (tmp_path / "all").exists()
 
 
 @pytest.mark.parametrize(
@@ -331,14 +327,16 @@ def test_what_is_not_typed_is_absent_but_the_directory_of_runs() -> None:
 async def test_a_join_string_is_enough_to_reach_a_parent(
     tmp_path: Path, signed: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ})
     async with secured(tmp_path, signed) as (_, address):
         fingerprint = fingerprint_of(Path(signed.certificate))
         text = str(Invitation(address, token=TOKEN, fingerprint=fingerprint))
-        way = ("--parent-role", "--json")
-        given = await asyncio.to_thread(run, tmp_path, *way, "--parent", text)
-        monkeypatch.setenv("GENKIDAMA_JOIN", text)
-        found = await asyncio.to_thread(run, tmp_path, *way)
-    for said in (given, found):
-        assert said.rows["tls"]["found"] == "TLSv1.3, with the fingerprint"
-        assert said.rows["token"] == {**said.rows["token"], "status": "ok", "found": "accepted"}
-        assert TOKEN not in said.out + said.err
+        for words, variables in ((["--parent", text], {}), ([], {"GENKIDAMA_JOIN": text})):
+            os.environ.pop("GENKIDAMA_TOKEN", None)
+            os.environ.update(variables)
+            role = _role(make_parser().parse_args(["doctor", *words]))
+            assert role is not None
+            rows = {row.name: row for row in await asyncio.to_thread(list, examine(role))}
+            assert rows["tls"] == Check("tls", "ok", "TLSv1.3, with the fingerprint")
+            assert (rows["token"].status, rows["token"].found) == ("ok", "accepted")
+            assert TOKEN not in str(rows)

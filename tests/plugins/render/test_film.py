@@ -38,6 +38,7 @@ pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama-rl[video]'"
 
 DISCRETE = gymnasium.spaces.Discrete(3)
 PICTURE = np.random.default_rng(0).integers(0, 255, (400, 301, 3), np.uint8)
+PLAIN = np.zeros_like(PICTURE)
 
 
 def moment(kind: Any = "probabilities", numbers: Any = (0.5, 0.2, 0.3), **more: Any) -> Moment:
@@ -129,26 +130,25 @@ def test_small_pictures_grow_and_huge_ones_shrink(shape: Any, size: Any) -> None
 @pytest.mark.parametrize("ending", [".mp4", ".gif"])
 def test_a_film_holds_what_was_shown(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"film{ending}"
-    plain = np.zeros((400, 301, 3), np.uint8)
-    drawn = panel(picture=plain)
+    drawn = panel(picture=PLAIN)
     before = psutil.Process().children()
-    filmed = Film(path, drawn, 10.0)
-    steps = [moment(step=step, picture=plain + np.uint8(step * 40)) for step in range(5)]
-    assert all(filmed.show(step) for step in [*steps, moment(step=5, picture=plain, action=None)])
+    filmed = Film(path, drawn, 5.0)
+    steps = [moment(step=step, picture=PLAIN + np.uint8(step * 40)) for step in range(5)]
+    assert all(filmed.show(step) for step in [*steps, moment(step=5, picture=PLAIN, action=None)])
     # Ctrl-C in a terminal must not end the program that writes it.
     (program,) = set(psutil.Process().children()) - set(before)
     assert os.getsid(program.pid) != os.getsid(0)
     filmed.close()
-    assert filmed.frames == 15  # the end is shown for a second
+    assert filmed.frames == 10  # the end is shown for a second
     frames, seconds = decoded(path)
-    assert seconds == pytest.approx(1.5, abs=0.02)
-    assert len(frames) == 15 if ending == ".mp4" else len(frames) >= 6  # equal ones may be one
+    assert seconds == pytest.approx(2.0, abs=0.02)
+    assert len(frames) == 10 if ending == ".mp4" else len(frames) >= 6  # equal ones may be one
     assert frames.shape[1:] == (drawn.size[1], drawn.size[0], 3)
     assert [round(float(frame[:, 4:290].mean())) for frame in frames[:5]] == pytest.approx(
         [0, 40, 80, 120, 160], abs=3
     )
     assert frames[0][:, 305:].std() > 10.0  # the panel
-    assert str(filmed).startswith(f"15 frames, 1.5 s, {path.stat().st_size / 1e6:.2f} MB; made in ")
+    assert str(filmed).startswith(f"10 frames, 2.0 s, {path.stat().st_size / 1e6:.2f} MB; made in ")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_disk_that_is_full_is_said_in_one_line(
     said = rf"--video {path}: cannot be written: [^\n]*; choose another place$"
 
     def film() -> None:
-        filmed = Film(path, panel(), 10.0)
+        filmed = Film(path, panel(picture=PLAIN), 10.0)
         for step in range(3):
-            filmed.show(moment(step=step))
+            filmed.show(moment(step=step, picture=PLAIN))
         filmed.close()
 
     with pytest.raises(EnvironmentFailure, match=said):
@@ -210,8 +210,8 @@ def test_a_name_is_no_option_and_no_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    film = Film(check_film(Path(name)), panel(), 10.0)
-    film.show(moment())
+    film = Film(check_film(Path(name)), panel(picture=PLAIN), 10.0)
+    film.show(moment(picture=PLAIN))
     film.close()
     assert os.listdir() == [name] and Path(name).stat().st_size > 500
 

@@ -163,28 +163,28 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_becomes_a_film_of_the_episodes_of_its_evaluation(run: Run, tmp_path: Path) -> None:
     said: list[str] = []
     path = tmp_path / "cart.mp4"
-    returns = play(run.path, episodes=2, seed=3, video=path, fps=20, say=said.append)
+    returns = play(run.path, episodes=2, seed=3, video=path, fps=5, say=said.append)
     steps = [round(value) for value in returns]  # CartPole pays 1 a step
     policy = run.policy()
     assert returns == evaluated(policy.model, policy.make_environment(), range(2), 3, False)
     frames, _ = decoded(path)
-    assert frames.shape == (sum(steps) + 2 * 20, 400, 600 + 260, 3)
+    assert frames.shape == (sum(steps) + 2 * 5, 400, 600 + 260, 3)
     assert said == [
         f"CartPole-v1: weights of version 1 ({run.final})",
         f"episode 1: return {returns[0]:.1f} in {steps[0]} steps",
         f"episode 2: return {returns[1]:.1f} in {steps[1]} steps",
         said[-1],
     ]
-    assert said[-1].startswith(f"{path}: {len(frames)} frames, {len(frames) / 20:.1f} s, ")
+    assert said[-1].startswith(f"{path}: {len(frames)} frames, {len(frames) / 5:.1f} s, ")
 
 
 def test_a_run_films_itself_at_the_environments_pace(run: Run, tmp_path: Path) -> None:
-    path = run.video(tmp_path / "cart.gif", every=2)
+    path = run.video(tmp_path / "cart.gif", every=5)
     policy = run.policy()
     (steps,) = evaluated(policy.model, policy.make_environment(), range(1), 0, False)
     assert path == tmp_path / "cart.gif"
     _, seconds = decoded(path)
-    assert seconds == pytest.approx((np.ceil(steps / 2) + 25) / 25)  # 50 steps a second
+    assert seconds == pytest.approx((np.ceil(steps / 5) + 10) / 10)  # 50 steps a second
 
 
 def test_a_window_that_is_closed_ends_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,6 @@ def test_a_persons_episodes_become_starts_of_an_evaluation(
     assert starts[0]["actions"][:1] in ([], [1])
     assert len({start["seed"] for start in starts}) == 2
     assert any(start["actions"] for start in starts)
-    assert genkidama.evaluate(run, episodes=2, starts=str(file)).starts == str(file)
     cart = gymnasium.make("CartPole-v1")
     for number, start in enumerate(starts):
         begun = starts_of(str(file), starts).begin(cart, number, np.random.SeedSequence(9))
