@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.diagnostics import DIAGNOSTICS, HEALTH, WEIGHTS
-from tests.helpers import ROOT, history, small
+from tests.helpers import ROOT, history
+from tests.runtime.bounded import run_bounded
 
 KEYS = {
     *("tps", "pps", "updates", "predictors", "trainers", "agents"),
@@ -26,39 +27,60 @@ def _importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def ga3c(**sections: dict[str, Any]) -> Experiment:
-    settings: dict[str, Any] = {
-        "algorithm": {"name": "a3c", "batch_size": 5},
-        "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.2},
-        "ga3c": {"agents": 2, "training_batch": 20, "dynamic": False},
-    }
-    return small(
-        **{
-            name: {**settings.get(name, {}), **section}
-            for name, section in {**settings, **sections}.items()
-        }
-    )
+SCRIPT = """
+import argparse, gymnasium, genkidama, numpy
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--seconds", type=float, required=True)
+options = parser.parse_args()
+
+class Sides(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.side = int(self.np_random.integers(2))
+        return numpy.array([2 * self.side - 1], numpy.float32), {}
+
+    def step(self, action):
+        return numpy.zeros(1, numpy.float32), float(action == self.side), True, False, {}
+
+experiment = genkidama.Experiment.from_dict({
+    "environment": {"id": "sides:Sides"},
+    "network": {"hidden": [8]},
+    "algorithm": {"name": "a3c", "batch_size": 5, "entropy_coefficient": 0.01},
+    "optimizer": {"learning_rate": 0.01},
+    "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.1},
+    "ga3c": {"agents": 2, "training_batch": 20, "dynamic": False},
+    "stop": {"mean_return": 0.9, "seconds": options.seconds},
+})
+genkidama.train(experiment, children=1, cores=1, out="run", episodes=0)
+print("trained")
+"""
 
 
-def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_history() -> None:
-    settings = ga3c(
-        optimizer={"learning_rate": 3e-3},
-        algorithm={"entropy_coefficient": 0.01},
-        ga3c={"agents": 2, "dynamic": True, "window_seconds": 0.5, "max_agents": 4},
-        stop={"mean_return": 35.0, "seconds": 60.0},
-    )
-    run = train(settings, children=2, cores=1, out="runs/two", episodes=0)
-    stop = history(run.path, "stop")[-1]
-    assert "mean return" in stop["reason"], stop  # a random policy scores 22
-    lines = history(run.path, "measures")
-    assert {line["child"] for line in lines} == {"child-1", "child-2"}
+def test_the_child_of_a_script_learns_what_its_parent_holds_and_its_figures_are_in_the_history(
+    tmp_path: Path,
+) -> None:
+    """Agents and engine have the script's class, its folder and its arguments. None trains again,
+    though there is no guard."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/sides.py").write_text(SCRIPT)
+    command = [sys.executable, "folder/sides.py", "--seconds", "60"]
+    assert run_bounded(command, tmp_path) == (0, "trained\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "output", "run"]
+    run = tmp_path / "run"
+    stop = history(run, "stop")[-1]
+    assert "mean return" in stop["reason"], stop  # a random policy scores 0.5
+    lines = history(run, "measures")
+    assert {line["child"] for line in lines} == {"child-1"}
     for line in lines:
         assert line["backend"] == "ga3c"
         assert set(line) - {"event", "time", "child", "backend", *HEALTH} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
-    # The dynamic adjustment.
-    assert len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1
+    assert [last[name] for name in ("predictors", "trainers", "agents")] == [1, 1, 2]
 
 
 @pytest.mark.slow

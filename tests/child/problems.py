@@ -27,6 +27,15 @@ def experiment(
     )
 
 
+class Unbuilt:
+    """A learner that cannot be built, and needs no torch for that."""
+
+    def __init__(self, algorithm: Any, model: Any) -> None:
+        raise ValueError("no idea")
+
+    def gradients(self, rollout: Any, rng: Any) -> Any: ...
+
+
 FREE = {"exchange": "free"}
 
 

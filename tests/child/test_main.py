@@ -133,7 +133,8 @@ def test_it_keeps_trying_where_nobody_listens_until_it_is_told_to_stop(start: St
 
 
 async def test_a_name_in_use_is_waited_for(tmp_path: Path, start: Start) -> None:
-    async with running(constant(), tmp_path / "run") as parent:
+    settings = constant(network={"options": {"seconds": 0.05}})
+    async with running(settings, tmp_path / "run") as parent:
         first = start("--parent", url(parent.address), "--name", "pi")
         await eventually(lambda: parent.server.joined == {"pi"})
         second = start("--parent", url(parent.address), "--name", "pi")
@@ -175,7 +176,7 @@ async def test_a_service_with_a_token_over_tls(
         (tmp_path / name).chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = faulty().with_settings(
+    settings = faulty(fault="slow").with_settings(
         {"parent.tokens_file": str(tmp_path / "tokens"), **prefixed(signed.settings())}
     )
     with service_manager() as manager:
@@ -245,7 +246,7 @@ async def test_stopped_while_it_trains_it_says_goodbye_and_leaves_nothing(
 
     `test_a_service_with_a_token_over_tls` sends it to the child alone.
     """
-    async with running(faulty(), tmp_path / "run") as parent:
+    async with running(faulty(fault="slow"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi", "--cores", 2)
         await eventually(lambda: parent.server.trial.version >= 2)
         assert len(child.family()) >= 4  # this process, the nursery, two cores
@@ -259,7 +260,7 @@ async def test_stopped_while_it_trains_it_says_goodbye_and_leaves_nothing(
 
 
 async def test_killed_it_takes_its_cores_along(tmp_path: Path, start: Start) -> None:
-    async with running(faulty(), tmp_path / "run") as parent:
+    async with running(faulty(fault="slow"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi", "--cores", 2)
         await eventually(lambda: parent.server.trial.version >= 2)
         child.signal(signal.SIGKILL)

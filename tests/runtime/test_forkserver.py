@@ -122,23 +122,19 @@ def test_children_have_their_processes_forked_from_a_shared_one(
     assert child.running and child.pid is None
 
 
-def test_without_a_module_there_is_only_a_shared_one(child: ForkServer, server: Server) -> None:
+def test_where_it_was_killed_each_child_with_a_module_gets_one_of_its_own(
+    child: ForkServer, server: Server
+) -> None:
     guest = ForkServer()
-    assert guest.running and born(guest)[0] == server.pid
+    assert guest.running
+    assert born(child)[0] == born(guest)[0] == server.pid
     server.close()
+    assert born(child)[:2] == (child.pid, True)
+    child.close()
     for _ in range(2):
         with pytest.raises(OSError, match="the forkserver is gone"):
             guest.start("time:sleep", (PATIENCE,), small())
     assert not guest.running
-
-
-def test_where_it_was_killed_each_child_gets_one_of_its_own(
-    child: ForkServer, server: Server
-) -> None:
-    assert born(child)[0] == server.pid
-    server.close()
-    assert born(child)[:2] == (child.pid, True)
-    child.close()
 
 
 def test_a_worker_writes_where_its_requester_does_and_has_a_session(
@@ -192,25 +188,29 @@ def test_who_waits_for_a_busy_forkserver_need_not() -> None:
 
 
 PROGRAM = """
-import sys, time
+import time
+from genkidama.config.experiment import Experiment
 from genkidama.runtime.forkserver import ForkServer
-from tests.helpers import small
-starter = ForkServer("tests.runtime.hanging", lambda _: {"GENKIDAMA_TEST_HANG": sys.argv[1]})
-process = starter.start("tests.runtime.hanging:hang", (), small())
-print(starter.pid, 0 if sys.argv[1] else process.pid, flush=True)
+warm, warming = (
+    ForkServer("tests.runtime.hanging", lambda _, word=word: {"GENKIDAMA_TEST_HANG": word})
+    for word in ("", "1")
+)
+given = "tests.runtime.hanging:hang", (), Experiment()
+process, _ = (each.start(*given) for each in (warm, warming))
+print(warm.pid, process.pid, warming.pid, flush=True)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("hangs", ["", "1"], ids=["warm", "while it warms up"])
-def test_all_end_with_their_program(hangs: str) -> None:
+def test_all_end_with_their_program_also_while_they_warm_up() -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROGRAM, hangs]
+    command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as program:
         assert program.stdout is not None
-        numbers = [int(number) for number in program.stdout.readline().split() if number != "0"]
+        numbers = map(int, program.stdout.readline().split())
         processes = [psutil.Process(number) for number in numbers]
         program.kill()
+    assert len(processes) == 3
     until(lambda: not any(lives(each) for each in processes))
 
 

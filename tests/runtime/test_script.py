@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 import genkidama
@@ -18,7 +13,8 @@ from genkidama.plugins.ray.start import launch
 from genkidama.runtime import script
 from genkidama.runtime.import_strings import load_object
 from genkidama.runtime.script import MARK, source_of
-from tests.helpers import ROOT, python
+from tests.helpers import python
+from tests.runtime.bounded import run_bounded
 
 SCRIPT = """
 import argparse, gymnasium, genkidama
@@ -34,63 +30,25 @@ class Mine(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.observation_space.sample(), {{}}
+        return self.observation_space.sample(), {}
 
     def step(self, action):
-        return self.observation_space.sample(), 1.0, True, False, {{}}
+        return self.observation_space.sample(), 1.0, True, False, {}
 
-experiment = Experiment({settings}, stop=Stop(episodes=options.episodes))
+stop = Stop(episodes=options.episodes)
+experiment = Experiment(environment=Mine, parent=ParentSettings(rule="experience"), stop=stop)
 run = genkidama.train(experiment, children=1, cores=1, out="run", episodes=2)
 print(run.evaluation["mean"])
 """
 
-#: A run of one child needs ten processes at most; one too many in each of them is far more.
-BOUND = 16
 
+def test_a_script_with_an_environment_and_no_guard_trains_once(tmp_path: Path) -> None:
+    """Its processes have its class, its folder and its arguments, and none trains again.
 
-def run_bounded(command: list[str], folder: Path) -> tuple[int, str]:
-    """A program's exit code and output. It is killed with all that it has started beyond a bound.
-
-    Raises:
-        AssertionError: it had more than `BOUND` processes at once.
+    Here they are cores and a learner; `tests/test_ga3c_end_to_end.py` has agents and an engine.
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with (folder / "output").open("w+") as output:
-        process = psutil.Popen(
-            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-        started: set[psutil.Process] = set()
-        try:
-            deadline = time.monotonic() + 120
-            while process.poll() is None and time.monotonic() < deadline:
-                started.update(process.children(recursive=True))
-                count = sum(other.is_running() for other in started)
-                assert count <= BOUND, f"{count} processes"
-                time.sleep(0.05)
-        finally:
-            for other in (process, *started):
-                with suppress(psutil.NoSuchProcess):
-                    other.kill()
-            process.wait()
-        output.seek(0)
-        return process.returncode, output.read()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        'environment=Mine, parent=ParentSettings(rule="experience")',
-        'environment=Environment(id="mine:Mine"), algorithm=Algorithm(name="a3c"), '
-        'child=ChildSettings(backend="ga3c")',
-    ],
-    ids=["hogwild and a learner", "ga3c"],
-)
-def test_a_script_with_an_environment_and_no_guard_trains_once(
-    settings: str, tmp_path: Path
-) -> None:
-    """Its processes have its class, its folder and its arguments, and none trains again."""
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/mine.py").write_text(SCRIPT.format(settings=settings))
+    (tmp_path / "folder/mine.py").write_text(SCRIPT)
     command = [sys.executable, "folder/mine.py", "--episodes", "20"]
     assert run_bounded(command, tmp_path) == (0, "1.0\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "output", "run"]

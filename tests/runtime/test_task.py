@@ -11,21 +11,27 @@ from typing import Any
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.runtime.forkserver import ForkServer
 from genkidama.runtime.task import Task, call
-from tests.child.workers import light
 from tests.helpers import small
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    """It has this module warm, so that no task imports it anew."""
+    with ForkServer(__name__) as found:
+        yield found
+
+
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Callable[..., Task]]:
+def begin(server: ForkServer, tmp_path: Path) -> Callable[..., Task]:
     """Starts `perform` as a task, whose log is `task.log`."""
-    with light() as server:
 
-        def started(*plan: str) -> Task:
-            entry = f"{__name__}:perform"
-            return Task(server, small(), entry, (plan,), "it fails", tmp_path / "logs" / "task.log")
+    def started(*plan: str) -> Task:
+        entry = f"{__name__}:perform"
+        return Task(server, small(), entry, (plan,), "it fails", tmp_path / "logs" / "task.log")
 
-        yield started
+    return started
 
 
 def perform(receive: Callable[[], Any], send: Callable[[Any], None], plan: tuple[str, ...]) -> None:

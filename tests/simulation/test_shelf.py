@@ -8,13 +8,20 @@ import pytest
 
 from genkidama.runtime.files import write_atomically
 from tests.simulation.planted import BUGS, ROOT, Bug, hunt
-from tests.simulation.shelf import plan, play, shrink
+from tests.simulation.shelf import Plan, plan, play, shrink
 from tests.simulation.world import Killed, Machine, World
+
+
+def days(first: int) -> list[Plan]:
+    """25 days, but of those with a search, which cost ten others each, only one."""
+    found = [plan(seed) for seed in range(first, first + 25)]
+    searches = [day for day in found if "search" in day.settings]
+    return [day for day in found if day not in searches[1:]]
 
 
 @pytest.mark.parametrize("first", range(0, 50, 25))
 def test_no_law_is_broken(first: int) -> None:
-    reports = {seed: play(plan(seed)) for seed in range(first, first + 25)}
+    reports = {day.seed: play(day) for day in days(first)}
     broken = [f"make simulate SEED={seed}: {each.broken}" for seed, each in reports.items()]
     assert [line for line in broken if not line.endswith(": ")] == []
     assert sum(report.pushes for report in reports.values()) > 500
@@ -30,18 +37,17 @@ def test_each_bug_can_still_be_planted(bug: Bug) -> None:
     assert (ROOT / "genkidama" / bug.file).read_text().count(bug.old) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["a push that is sent again counts twice", "weights that are NaN are taken"]
-)
-def test_a_planted_bug_is_noticed(name: str) -> None:
-    (bug,) = (each for each in BUGS if each.name == name)
+def test_a_planted_bug_is_noticed() -> None:
+    (bug,) = (each for each in BUGS if each.name == "a push that is sent again counts twice")
     assert any(line.startswith("make simulate SEED=") for line in hunt(bug, 50))
 
 
 def test_a_day_shrinks_to_the_events_that_break_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another bug: weights that are NaN are taken."""
     monkeypatch.setattr("genkidama.server.parameter_server.is_finite", lambda _: True)
     monkeypatch.setattr("genkidama.server.parameter_server.measure", lambda *_: (1.0, ""))
-    day = next(each for each in map(plan, range(100)) if play(each).broken)
+    days = (day for day in map(plan, range(100)) if "NaN" in {each.kind for each in day.happenings})
+    day = next(day for day in days if play(day).broken)
     assert len(shrink(day).happenings) < 3
 
 

@@ -19,7 +19,7 @@ class Raising:
 class Picky(PPO):
     """A learner that dies of one number."""
 
-    def losses(self, rollout: Any, rng: Any) -> Iterator[Any]:
+    def gradients(self, rollout: Any, rng: Any) -> Iterator[Any]:
         if (rollout.observations == 666.0).any():
             raise ValueError("an evil number")
-        return super().losses(rollout, rng)
+        return super().gradients(rollout, rng)

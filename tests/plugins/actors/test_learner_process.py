@@ -309,10 +309,9 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The forkserver of most learners here: torch is imported once."""
+    """The forkserver of most learners here, which compute with NumPy."""
     found = begin(tmp_path_factory.mktemp("forkserver") / "log")
     CORES.warm_up(experiment(), found)
-    found.warm_up("torch", experiment(), {})
     yield found
     found.close()
 

@@ -49,7 +49,7 @@ def test_lanes_show_what_plain_environments_show(count: int) -> None:
     first = _first_seed(7, count)
     expected = [by_hand(Corridor(), first + lane, list(actions[:, lane])) for lane in range(count)]
     assert_both_ends(expected)
-    assert_lanes_show(CORRIDOR, 7, actions, expected)
+    assert_lanes_show(make_lanes(CORRIDOR, count), 7, actions, expected)
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -182,7 +182,7 @@ def test_real_lanes_show_what_envpool_shows_alone(envpool: Any) -> None:
     first = _first_seed(7, 5)
     expected = [alone(first + lane, actions[:, lane]) for lane in range(5)]
     assert_both_ends(expected)
-    assert_lanes_show(LANDER, 7, actions, expected)
+    assert_lanes_show(make_lanes(LANDER, actions.shape[1]), 7, actions, expected)
 
 
 def test_a_real_pools_arrays_are_its_users(envpool: Any) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import gymnasium
@@ -21,12 +19,12 @@ from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.ga3c.agent import _GUARD_STEPS, run_agent, warm_up
+from genkidama.plugins.ga3c.backend import AGENTS
 from genkidama.plugins.ga3c.slots import waiting
+from genkidama.runtime.forkserver import ForkedProcess
 from tests.helpers import PATIENCE, small
 from tests.plugins.ga3c.numbered import Numbered, Step, story
 from tests.plugins.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
-
-CONTEXT = multiprocessing.get_context("spawn")
 
 ENDLESS = {"lengths": [10**6]}
 
@@ -306,17 +304,17 @@ def test_one_that_has_grown_too_large_asks_to_be_replaced(monkeypatch: pytest.Mo
 
 
 @contextmanager
-def process(environment: dict[str, Any]) -> Iterator[tuple[Yard, SpawnProcess]]:
+def process(environment: dict[str, Any]) -> Iterator[tuple[Yard, ForkedProcess]]:
+    """As a child starts it: forked from what is warm, without torch."""
     yard = Yard(environment)
     arguments = (yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3))
-    process = CONTEXT.Process(target=run_agent, args=arguments, daemon=True)
-    process.start()
+    process = AGENTS.start(f"{run_agent.__module__}:run_agent", arguments, yard.experiment)
     yard.their_line.close()
     try:
         yield yard, process
     finally:
         process.kill()
-        process.join()
+        process.wait()
         process.close()
         yard.close()
 
@@ -324,14 +322,12 @@ def process(environment: dict[str, Any]) -> Iterator[tuple[Yard, SpawnProcess]]:
 def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
     with process(numbered(lengths=[5, 2], endings=["truncated", "terminated"])) as (yard, agent):
         yard.serve(10)
-        assert agent.pid is not None
         os.kill(agent.pid, signal.SIGINT)
         yard.serve(10)
         check(yard)
         yard.slots.stop[yard.index] = True
         yard.ring()
-        agent.join(PATIENCE)
-        assert agent.exitcode == 0
+        assert agent.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -362,8 +358,7 @@ def test_one_whose_environment_raises_says_why_and_ends(
         record = yard.line.recv_bytes()
         assert RECORD.unpack_from(record) == (FAILED, 0.0, 0)
         assert record[RECORD.size :].decode().startswith(reason)
-        agent.join(PATIENCE)
-        assert agent.exitcode == 1
+        assert agent.wait(PATIENCE) == 1
     assert "Traceback" in capfd.readouterr().err
 
 

@@ -1,6 +1,6 @@
-"""GA3C with real agents and a real engine.
+"""GA3C with real agents and a real engine, and the engine's process by itself.
 
-The contract that every backend keeps is in `tests/child/test_orchestrator.py`.
+It keeps the contract of every backend.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ import numpy as np
 import psutil
 import pytest
 import pytest_asyncio
+import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.environments import make_environment
+from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c import backend
-from genkidama.plugins.ga3c.backend import GA3C, Rates
-from genkidama.plugins.ga3c.slots import Count
-from genkidama.protocol.vector import Vector
+from genkidama.plugins.ga3c.backend import GA3C, EngineProcess, Rates
+from genkidama.plugins.ga3c.slots import Count, SlotLayout, Slots, pipe, put
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.process import start_program
 from tests.child.problems import bandit_solved, corridor_solved
-from tests.helpers import PATIENCE, eventually, merged, shared_memory, starting, until
+from tests.child.test_orchestrator import TestContract  # noqa: F401  # which runs here
+from tests.helpers import PATIENCE, eventually, merged, shared_memory, small, starting, until
 from tests.plugins.ga3c.forked import forked_engines
 
 
@@ -59,7 +63,7 @@ def bandit(**sections: dict[str, Any]) -> Experiment:
         "Bandit",
         {"start": 1},
         algorithm={"gamma": 0.9, "entropy_coefficient": 0.01},
-        optimizer={"learning_rate": 0.01},
+        optimizer={"learning_rate": 0.03},
         **{"ga3c": {"agents": 2, "dynamic": False, "training_batch": 8}, **sections},
     )
 
@@ -106,9 +110,18 @@ def updates(backend: GA3C) -> int:
 def engines() -> Iterator[None]:
     with forked_engines():
         yield
+    backend.AGENTS.close()
 
 
 # Learning.
+
+
+@pytest.fixture(
+    params=["free", pytest.param("episode", marks=pytest.mark.slow)]  # `TestBandit` has a pause
+)
+def plugged(request: pytest.FixtureRequest) -> Experiment:
+    """As `TestContract`, whose test runs here, asks for it."""
+    return small(child={"backend": "ga3c", "exchange": request.param}, ga3c={"agents": 2})
 
 
 @dataclass
@@ -254,7 +267,7 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
         backend._counted_at = 0.0
         backend._counted = backend.slots.counters.sum(0)
         predictions = rollouts = 0.0
-        while rollouts < 400:
+        while rollouts < 200:
             await backend.due()
             done = backend.slots.counters.sum(0) - backend._counted
             predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
@@ -287,7 +300,7 @@ async def test_threads_and_agents_are_adjusted_while_it_runs() -> None:
         ga3c={
             "dynamic": True,
             "agents": 2,
-            "window_seconds": 0.2,
+            "window_seconds": 0.1,
             "max_predictors": 2,
             "max_trainers": 2,
             "max_agents": 3,
@@ -351,7 +364,7 @@ async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> Non
 
 
 async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
-    """What else it may be is in `test_engine`, and how it is told in `test_engine_process`."""
+    """What else it may be is in `test_engine.py`."""
     backend = GA3C(faulty(fault="kill", where="construct"), 1)
     try:
         with pytest.raises(EnvironmentFailure, match="cannot be seen: the process ended: killed"):
@@ -363,6 +376,119 @@ async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
 def test_no_cores_are_the_users_mistake() -> None:
     with pytest.raises(ConfigurationError, match="cores = 0: at least 1 is needed"):
         GA3C(faulty(), 0)
+
+
+# The engine's process.
+
+BANDIT = Experiment.from_dict(
+    {
+        "environment": {"id": "tests.environments:Bandit"},
+        "network": {"hidden": [6]},
+        "algorithm": {"name": "a3c", "batch_size": 4},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "child": {"backend": "ga3c"},
+        "ga3c": {"device": "cpu"},
+    }
+)
+
+
+class Started:
+    """An engine's process and what a backend has of it, for two agents."""
+
+    def __init__(self) -> None:
+        self.predictions, self.training, self.bells = pipe(), pipe(), [pipe() for _ in range(2)]
+        ends = (*self.predictions, *self.training, *(bell for _, bell in self.bells))
+        self.lost: list[tuple[str, bool]] = []
+        self.process = EngineProcess([end.fileno() for end in ends], self)
+
+    def engine_lost(self, reason: str, alive: bool) -> None:
+        self.lost.append((reason, alive))
+
+    async def put_to_work(self) -> tuple[Any, ...]:
+        """Has a predictor and a trainer start; the engine's description."""
+        description = entries, vector, facts, _ = await self.process.build(BANDIT)
+        size = Signature.of(entries).size
+        self.slots = Slots(
+            SlotLayout(agents=2, environments=1, rollouts=3, steps=4, size=size, threads=4, **facts)
+        )
+        self.slots.weights[:] = np.frombuffer(vector, DTYPE)
+        self.process.attach(self.slots)
+        self.process.tell("reset")
+        self.process.tell("resize", 1, 1)
+        return description
+
+    async def ask(self) -> None:
+        """Has agent 1 ask for a prediction of the first row of its lane, and awaits the answer."""
+        self.slots.position[1] = 12
+        self.slots.asked[1] += 1
+        put(self.predictions[1].fileno(), (1,))
+        while self.slots.answered[1] != self.slots.asked[1]:
+            await asyncio.to_thread(self.bells[1][0].poll, 0.1)
+
+    async def end(self) -> None:
+        await self.process.end()
+        bells = (end for bell in self.bells for end in bell)
+        for end in (*self.predictions, *self.training, *bells):
+            end.close()
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[Started]:
+    found = Started()
+    async with asyncio.timeout(PATIENCE):
+        yield found
+    await found.end()
+
+
+async def test_it_says_what_its_network_is_predicts_learns_and_ends(started: Started) -> None:
+    model = TensorModel(BANDIT, make_environment(BANDIT.environment))
+    description = await started.put_to_work()
+    facts = {
+        "observation_shape": (3,),
+        "observation_type": "float32",
+        "action_columns": 1,
+        "trainable": 76,
+        "state_rows": 1,
+    }
+    assert description == (model.signature.entries, model.numbers.tobytes(), facts, "cpu")
+    slots = started.slots
+    slots.observations[12] = [0.5, -1.0, 2.0]
+    await started.ask()
+    with torch.no_grad():
+        _, value = model.network(torch.tensor([[0.5, -1.0, 2.0]]))
+    assert slots.values[12] == pytest.approx(value.item())
+    # As Ctrl-C, which is the orchestrator's business.
+    os.kill(started.process.pid, signal.SIGINT)
+    slots.rewards[12], slots.lengths[3], slots.busy[3] = 5.0, 1, True
+    put(started.training[1].fileno(), (3,))
+    await eventually(lambda: slots.updates == 1)
+    assert (slots.weights != model.numbers).any()
+    # A thread counts what it has done when it has told of it.
+    await eventually(lambda: slots.counters.sum(0).tolist() == [1, 1, 1, 1, 1, 0])
+    await started.process.end()
+    assert started.process.wait(0) == 0 and not started.lost
+
+
+async def test_one_that_cannot_build_what_it_is_told_says_why_and_ends(started: Started) -> None:
+    nowhere = BANDIT.with_settings({"environment.id": "tests.nowhere:Nothing"})
+    with pytest.raises(ConfigurationError, match=r"^environment.id = 'tests.nowhere:Nothing': "):
+        await started.process.build(nowhere)
+    await eventually(lambda: started.process.wait(0) is not None)
+    assert started.process.wait(0) == 1
+
+
+@pytest.mark.parametrize("described", [False, True], ids=["as it is born", "before its memory"])
+async def test_one_that_nobody_talks_to_ends_without_a_word(
+    started: Started, described: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As one whose starter has died or been told to stop."""
+    if described:
+        await started.process.build(BANDIT)
+        started.process.hang_up()
+    else:
+        started.process.pipe.close()
+    assert await asyncio.to_thread(started.process.wait, PATIENCE) == 0
+    assert capfd.readouterr().err == ""
 
 
 # What is left behind.
@@ -432,6 +558,7 @@ asyncio.run(main())
 
 
 def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    """Of the engine, too, which is a program here, whose threads sleep in their queues."""
     (tmp_path / "script.py").write_text(SCRIPT)
     with starting(tmp_path) as start:
         child = start("script")
