@@ -65,7 +65,7 @@ SETTINGS = {
     "a version": ["Python 3.11", "genkidama_rl-0.1.0", "glibc 2.28"],
     "a setting": [
         "gamma=0.99", "gamma-0.99", "or after five minutes", "nodes and 5 minutes each",
-        "about four times a second", "for five minutes:", "its 95 % stratified",
+        "about four times a second", "for ten minutes:", "its 95 % stratified",
         "A quarter of a minute later", "for a second whenever it learns", "every five seconds",
         "γ = 0.99 an agent", "0.999 a thousand", "more than ten times as far", "below 0.5 uses",
         "5 s or more", "5 minutes a failure",
@@ -248,10 +248,10 @@ def best_ways() -> Iterator[tuple[str, str]]:
 
 
 def the_rest() -> Iterator[tuple[str, str]]:
-    (load,) = of("load", server="parent", children=1000, seconds=301.2)
+    (load,) = of("load", server="parent", children=1000, seconds=601.3)
     assert (load["dropped"], load["unanswered"], load["passed"]) == (0, 0, 0)
     yield SUMMARY, f"{load['answered']:,} pushes are answered"
-    yield SUMMARY, f"99 % of the replies come within {load['reply_ms'][1]:.1f} ms (one run)"
+    yield SUMMARY, f"99.9 % of the replies come within {load['reply_ms'][2]:.1f} ms (one run)"
     first, *_, last = (row for row in of("soak", phase="load") if row["seconds"] > 55.0)
     yield STUDIES, f"{last['megabytes'] - first['megabytes']:.1f} MB, and no descriptor, file or"
     (left,) = of("soak", phase="left")
