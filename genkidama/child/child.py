@@ -415,16 +415,19 @@ class Child:
         whole = exchange in ("episode", "free")
         early = EARLY_SECONDS[0] if pushes != "experience" and (whole or is_first) else None
         while not (self._connection.over or self._stopping.is_set()):
+            only_weights = False
             try:
                 async with asyncio.timeout(early) as limit:
                     await backend.due()
-                early = None
+                if not getattr(backend, "pulls", False):  # which brings the parent nothing
+                    early = None
             except TimeoutError:
                 if not limit.expired():
                     raise
+                only_weights = not whole
+                early = min(2.0 * early, EARLY_SECONDS[1]) if early and whole else None
             self._exchanging = True
             self._alone = None
-            only_weights = early is not None and not whole
             try:
                 if only_weights:
                     await self._push(backend, None)
@@ -434,8 +437,6 @@ class Child:
                 self._exchanging = False
                 if not only_weights and self._alone is None:
                     backend.release()
-            if early is not None:
-                early = min(2.0 * early, EARLY_SECONDS[1]) if whole else None
 
     async def _exchange(self, backend: Backend) -> None:
         """One push and its reply. Work that does not reach the parent is kept for the next.

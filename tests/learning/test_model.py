@@ -423,23 +423,13 @@ def test_blending_equal_ones_changes_nothing() -> None:
     np.testing.assert_allclose(ours.mean_and_deviation(), before, rtol=1e-5)
 
 
-def test_float32_is_enough_for_a_million_samples_and_for_those_after_them() -> None:
-    rng = np.random.default_rng(0)
-    before = np.zeros(RunningMeanStd.size(3), np.float32)
-    many = RunningMeanStd(before)
-    mean, deviation = np.array([0.0, 3.0, -10.0]), np.array([0.1, 1.0, 2.0])
-    large = rng.normal(mean, deviation, (996_000, 3)).astype(np.float32)
-    for start in range(0, len(large), 10_000):
-        many.add(large[start : start + 10_000])
-    # Small batches only at the end: that is where a float32 sum is large and what is added to it
-    # small.
-    for rows in (1, 7, 1000):
-        ours = RunningMeanStd(before.copy())
-        for batch in rng.normal(mean, deviation, (6000 // rows, rows, 3)).astype(np.float32):
-            ours.add(batch)
-        found_mean, found_deviation = ours.mean_and_deviation()
-        np.testing.assert_allclose(found_mean, mean, atol=0.01)
-        np.testing.assert_allclose(found_deviation, deviation, rtol=0.01)
+def test_what_float32_leaves_of_many_small_additions_adds_up() -> None:
+    model = vectors(Model, environment=Environment(normalize_observations=True))
+    memory = model.numbers[model.signature.slices["statistics.observations"]]
+    memory[:] = [1000.0, *[2.0**26] * 3, *[2.0**30] * 3]  # steps of 8 and of 128
+    for _ in range(1024):
+        model.moments("observations").add(np.full((1, 3), 3.0, np.float32))
+    assert memory.tolist() == [2024.0, *[2.0**26 + 3072.0] * 3, *[2.0**30 + 9216.0] * 3]
 
 
 @pytest.mark.parametrize("rows", [8, 1000])

@@ -299,7 +299,7 @@ configure_logging()
 async def main():
     settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_seconds": 0})
     for hard in sys.argv[2:]:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (150, int(hard)))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, int(hard)))
         async with running(settings, Path(sys.argv[1], hard)) as parent:
             print(parent.address[1], flush=True)
             await asyncio.to_thread(sys.stdin.readline)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from multiprocessing.connection import Connection
 
 #: If it is set, warming up hangs.
 HANGING = "GENKIDAMA_TEST_HANG"
 
 
-def hang() -> None:
+def hang(*lines: Connection) -> None:
+    """Says so first."""
+    for line in lines:
+        line.send_bytes(b"")
     while True:
         time.sleep(60.0)
 

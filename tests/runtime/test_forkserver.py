@@ -162,6 +162,18 @@ def test_the_exit_code_arrives(entry: str, args: tuple[Any, ...], code: int) -> 
     assert process.wait(PATIENCE) == process.poll() == code
 
 
+def test_a_worker_that_hangs_is_killed_with_the_program_that_asked_for_it(
+    child: ForkServer,
+) -> None:
+    """Whatever it does, and though its forkserver lives on, which is another program's."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        process = child.start("tests.runtime.hanging:hang", (theirs,), small())
+        assert ours.poll(PATIENCE)
+    process._alive.close()  # as the kernel does when that program is gone
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+
+
 def test_exit_codes_are_known_without_a_forkserver(child: ForkServer, server: Server) -> None:
     ours, theirs = Pipe()
     with ours, theirs:
@@ -244,10 +256,13 @@ def test_a_command_with_one_thread_forks_its_own(tmp_path: Path) -> None:
         "forkserver.prefork()\n"
         "print(forkserver._shared is not None)\n"
         "if forkserver._shared:\n"
-        "    forkserver._shared.fork('time:sleep', (0,), {}).wait()\n"  # then it is ready
+        # A process that it forks is one of ours, which may begin no run.
+        "    begin = forkserver._shared.fork('genkidama.runtime.script:begin', ('train',), {})\n"
+        "    print(begin.wait())\n"
         "    folder = f'/proc/{forkserver._shared.pid}/fd/'\n"
         "    print('/dev/zero' in map(os.readlink, [folder + n for n in os.listdir(folder)]))\n"
     )
-    for threads, words in (("", ["True", "False"]), ("1", ["False"])):
+    for threads, words in (("", ["True", "1", "False"]), ("1", ["False"])):
         done = python("-c", code, threads, OPENBLAS_NUM_THREADS="1")
         assert done.stdout.split() == words
+        assert ("a process of another run" in done.stderr) == (not threads)

@@ -142,9 +142,8 @@ class SumTrees:
         self, rng: np.random.Generator, view: ReadView, count: int, share: int | None
     ) -> tuple[Array, Array, Array]:
         """Each next one in proportion to what is left: Efraimidis & Spirakis 2006."""
-        size = self._replay.tensor.shape[1]
         first = 0 if share is None else share
-        shares = self._rows[:, :size] if share is None else self._rows[share : share + 1, :size]
+        shares = self._rows if share is None else self._rows[share : share + 1]
         cores, rows = np.nonzero(shares)
         cores += first
         priorities = self._rows[cores, rows]

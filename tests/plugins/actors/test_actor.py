@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.child.collector import Prepared, make_slots
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import SharedMemory
 from genkidama.child.worker import WorkerPipe
@@ -37,14 +38,14 @@ def acting(lanes: int = 1, batch: int = 32, name: str = "Corridor", **sections: 
 class Played:
     """One actor, its memory, and what the orchestrator would send of it."""
 
-    def __init__(self, settings: Experiment) -> None:
+    def __init__(self, settings: Experiment, prepared: Prepared | None = None) -> None:
         self.settings = settings
         self.judge = Model(settings, make_environment(settings.environment))
         self.memory = SharedMemory(layout_of(settings, self.judge))
         self.memory.weights[:] = self.judge.numbers
         self._far, self._near = Pipe()
         line = WorkerPipe(self._near, self.memory.stop, None)
-        self.actor = Actor(0, settings, self.memory, line, (1, 2, 3))
+        self.actor = Actor(0, settings, self.memory, line, (1, 2, 3), prepared)
         self.outboxes = Outboxes(self.memory, block_rows(settings.algorithm.batch_size))
         self.columns: Columns = self.actor._outbox._columns
 
@@ -152,6 +153,19 @@ def test_lanes_change_between_two_blocks_and_end_their_episodes() -> None:
     collector = played.actor.collector
     played.actor.play(2)
     assert played.actor.collector is collector
+    played.close()
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_episodes_that_were_begun_before_go_on_if_all_lanes_play(lanes: int) -> None:
+    settings = acting(4)
+    slots = make_slots(settings)
+    slots.reset(0)
+    shown = np.full((4, 5), 0.5, np.float32)  # which the corridor never shows
+    played = Played(settings, Prepared(slots, shown))
+    played.actor.play(lanes)
+    begun = np.flatnonzero((played.block()[:, :5] == 0.5).all(1)).tolist()
+    assert begun == ([0, 8, 16, 24] if lanes == 4 else [])
     played.close()
 
 

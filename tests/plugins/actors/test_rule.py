@@ -248,6 +248,18 @@ def test_a_learner_dies_of_one_childs_rows_and_the_others_are_learned_from() -> 
         push(rule, steps(2), "c")
 
 
+def test_what_waits_of_a_child_whose_rows_are_deadly_is_dropped() -> None:
+    rule = begun(backlog=8)
+    for child in "ccccab":
+        push(rule, steps(4), child)
+    for _ in range(3):
+        assert batch_of(rule) == {"c"}
+        rule.killed()
+    for child in "ab":
+        assert batch_of(rule) == {child}
+    assert rule.take() is None
+
+
 def test_deaths_that_are_long_ago_do_not_count() -> None:
     rule = begun(max_lag=1000)
     for batches in (0, 99, 100, 101):

@@ -219,11 +219,14 @@ def test_every_step_is_as_probable_as_every_other_and_priorities_change_that(
     engine: RealEngine,
 ) -> None:
     ring, story = make(engine, 200, prioritized=True), Story()
-    for _ in range(12):  # more than a lap
+    for _ in range(12):  # more than a lap, of seven blocks; the last row is a step
         ring.add(story.block([GOES_ON, TRUNCATED, TERMINATED] * 7))
     there = [step[6] for step in everything(ring)]
-    for mode in ("uniform", "priority"):  # all new steps have the same priority
-        found = [step[6] for step in draw(ring, 60 * len(there), 1, mode, seed=3)]
+    assert there == [story.expected(number, 1)[6] for number in range(5 * 21, 12 * 21)]
+    # All new steps have the same priority.
+    for mode, draws in (("uniform", 1), ("priority", 1), ("distinct", 120)):
+        count = 60 * len(there) // draws
+        found = [step[6] for seed in range(draws) for step in draw(ring, count, 1, mode, seed)]
         counts = np.array([found.count(step) for step in there])
         assert abs(counts - 60).max() < 5 * 60**0.5
     drawn, places = ring.sample(4, len(there), 1, "distinct", GAMMA, lambda rewards: rewards)

@@ -147,6 +147,16 @@ def everything(replay: ReplayTensor, share: int | None = None) -> list[Step]:
     return sorted(drawn, key=lambda step: step["observations"])
 
 
+def assert_all_but_the_next_can_be_read(replay: ReplayTensor) -> None:
+    """Of the rows that are written, all but the next 2·B."""
+    rows, room, view = replay.tensor.shape[1], 2 * replay.batch, replay.view()
+    for core, (front, back, start, head, _) in enumerate(zip(*view, strict=True)):
+        wraps = head + room > rows
+        written = set(range(head if wraps else max(head, replay.filled[core])))
+        ahead = range(room) if wraps else range(head, head + room)
+        assert {*range(front), *range(start, start + back)} == written.difference(ahead)
+
+
 kinds = st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED])
 #: What a core does next: whether it dies of it, and how each step of a batch ends.
 acts = st.tuples(st.booleans(), st.lists(kinds, min_size=1, max_size=4))
@@ -170,6 +180,7 @@ def test_what_can_be_sampled_are_the_newest_steps_and_each_is_whole(
             writer.die(batch)
         else:
             writer.write(batch)
+        assert_all_but_the_next_can_be_read(replay)
         there = everything(replay)
         own = [[step for step in there if step["rewards"] // 1e6 == core] for core in range(cores)]
         for writer, found in zip(writers, own, strict=True):

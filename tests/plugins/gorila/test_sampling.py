@@ -28,12 +28,13 @@ from tests.plugins.gorila.test_replay_tensor import (
 
 
 def story(cores: int = 3, batches: int = 4) -> tuple[ReplayTensor, list[Writer]]:
-    """Cores that have written more than a lap, the first of them nothing."""
+    """Cores that have written more than a lap, the first nothing. The last row has a step."""
     memory = shared(cores, 8)
     writers = [Writer(memory, 4, index) for index in range(cores)]
     for writer in writers[1:]:
-        for _ in range(batches):
+        for _ in range(batches - 1):
             writer.write([GOES_ON, TRUNCATED, TERMINATED, GOES_ON])
+        writer.write([GOES_ON] * 3 + [TERMINATED])
     return ReplayTensor(memory, 4, (2,), 1), writers
 
 
@@ -312,16 +313,19 @@ def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
         min_size=1,
         max_size=40,
     ),
+    st.integers(0, 7),
     st.integers(0, 2**32 - 1),
 )
 def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
-    story: list[tuple[int, int, list[int]]], seed: int
+    story: list[tuple[int, int, list[int]]], before: int, seed: int
 ) -> None:
     """At wraps, truncations and deaths, while priorities are given."""
     memory = memory_of(ReplayTensor.rows(12, 4))
     replay = ReplayTensor(memory, 4, (2,), 1)
     writers = [Noting(memory, 4, index) for index in range(2)]
     trees = writers[0].trees
+    for writer in writers * before:
+        writer.write([GOES_ON] * 3 + [TERMINATED])
     rng = np.random.default_rng(seed)
     largest = 0.0
     for who, luck, batch in story:
@@ -345,6 +349,10 @@ def test_only_steps_that_can_be_read_have_a_priority_and_new_ones_the_largest(
     if whole := everything(replay):
         drawn = Sampler(replay, trees=trees).sample(rng, 20, correction=0.5)
         assert all(step in whole for step in noted(drawn))
+        drawn = Sampler(replay, trees=trees).sample(
+            rng, len(whole), replacement=False, correction=0.5
+        )
+        assert sorted(noted(drawn), key=lambda step: step["observations"]) == whole
     memory.close()
 
 
@@ -368,11 +376,11 @@ def filled(exponent: float = 1.0) -> tuple[SharedMemory, SumTrees, Sampler]:
 def test_steps_are_drawn_in_proportion_to_their_priorities(
     replacement: bool, share: int | None
 ) -> None:
-    memory, _, sampler = filled()
+    memory, trees, sampler = filled()
     rng = np.random.default_rng(0)
     rows = memory.replay.shape[1]
-    # Without replacement only the first one has these chances.
-    draws, count = (150, 20) if replacement else (3000, 1)
+    trees.prioritize(0, np.array([rows + 7]), np.array([100.0]))
+    draws, count = (150, 20) if replacement else (3000, 2)
     places = [
         sampler.sample(rng, count, share=share, replacement=replacement, correction=0.4).places
         for _ in range(draws)
@@ -380,11 +388,15 @@ def test_steps_are_drawn_in_proportion_to_their_priorities(
     counts = np.bincount(np.concatenate(places), minlength=2 * rows)
     expected = np.zeros(2 * rows)
     expected[:8] = np.arange(1.0, 9.0)
-    expected[rows : rows + 8] = np.arange(9.0, 17.0)
+    expected[rows : rows + 8] = [*range(9, 16), 100.0]
     if share is not None:
         expected[:rows] = 0.0
-    expected *= draws * count / expected.sum()
-    assert np.abs(counts - expected).max() < 6.0 * np.sqrt(expected.max())
+    chances = expected / expected.sum()
+    expected = draws * count * chances
+    if not replacement:  # the second of each two is one of those that the first has left
+        left = chances / (1.0 - chances)
+        expected = draws * chances * (1.0 + left.sum() - left)
+    assert (np.abs(counts - expected) <= 4.0 * np.sqrt(expected)).all()
     memory.close()
 
 

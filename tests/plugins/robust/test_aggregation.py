@@ -58,6 +58,17 @@ def test_a_push_that_is_too_far_is_left_out_and_nothing_has_changed(value: float
     assert rule.apply(parent, push(parent + DTYPE.type(7.0), "new")) is FAR
 
 
+def test_of_two_children_none_decides_by_a_few_pushes_what_is_usual() -> None:
+    parent = np.zeros(4, DTYPE)
+    rule = of(push_limit=5.0)
+    used(rule, parent, names="a")
+    for _ in range(13):
+        assert rule.apply(parent, push(3e38, "b")) == FAR
+    rule.forget("b")
+    assert rule.apply(parent, push(parent.copy(), "b")) is None  # which has not learned yet
+    assert rule.apply(parent, push(parent + DTYPE.type(1.0), "a")) is None
+
+
 def test_what_is_usual_follows_the_run() -> None:
     """Children that all move farther from now on are left out for a while, not for good."""
     parent = np.zeros(4, DTYPE)
