@@ -175,7 +175,8 @@ BUNDLES: dict[str, Contender] = {
 }
 
 
-_MIXES = {**_LEARNS, "parent.alpha": 0.5, "child.beta": 0.5}
+#: Four machines end, and stop to explore, after as many steps each as one by itself.
+_MIXES = {**_LEARNS, "parent.alpha": 0.5, "child.beta": 0.5, "stop.steps": 200_000}
 
 #: SAC and DQN, whose children keep their replay to themselves.
 OFF_POLICY: dict[str, Contender] = {
@@ -192,13 +193,6 @@ OFF_POLICY: dict[str, Contender] = {
         ),
     )
 }
-OFF_POLICY["sac-experience"] = Contender(
-    "ours",
-    "pendulum/sac.toml",
-    {"parent.rule": "experience"},
-    machines=(4,),
-    title="sac, children act, one learner",
-)
 
 
 def contender_of(name: str) -> Contender:

@@ -18,7 +18,16 @@ from genkidama.config.schedules import learning_rate
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
 from studies.scaling.figures import scaling, table, traffic
-from studies.scaling.matrix import LINKS, TASKS, Condition, churn, plan, shares, study
+from studies.scaling.matrix import (
+    LINKS,
+    OFF_POLICY,
+    TASKS,
+    Condition,
+    churn,
+    plan,
+    shares,
+    study,
+)
 from studies.scaling.ours import experiment_of
 from studies.scaling.relay import Way
 from tests.studies.rows import of, row
@@ -63,6 +72,17 @@ def test_one_machine_learns_by_itself_as_its_learner_does(task: str) -> None:
     assert (alone.parent.rule, alone.parent.alpha, alone.child.beta) == ("blend", 1.0, 0.0)
     for section in ("environment", "network", "algorithm", "optimizer"):
         assert getattr(alone, section) == getattr(acts, section)
+
+
+@pytest.mark.parametrize("contender", OFF_POLICY)
+def test_off_policy_learners_average_weights_and_keep_their_replay(contender: str) -> None:
+    (machines,) = OFF_POLICY[contender].machines
+    task = "pendulum" if contender.startswith("sac") else "cartpole"
+    experiment = experiment_of(Condition(contender, machines, 3, task=task))
+    assert experiment.algorithm.name in contender and experiment.replay.url == "local"
+    assert (experiment.parent.rule == "difference") == contender.endswith("difference")
+    mixes = (experiment.parent.alpha, experiment.child.beta)
+    assert mixes == ((1.0, 0.0) if machines == 1 else (0.5, 0.5))
 
 
 @pytest.mark.parametrize(("contender", "ends"), [("average", 0.0), ("average-constant", 1.4e-3)])
