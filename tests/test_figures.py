@@ -219,6 +219,28 @@ def tasks_of_scaling() -> Iterator[tuple[str, str]]:
         yield page, words.format(*(f"{one:.0f}" for one in figures))
 
 
+def off_policy() -> Iterator[tuple[str, str]]:
+    """Lines of SAC and DQN, of one machine and of four that average, and how much sooner these are."""
+    page = "docs/results/scaling.md"
+    for algorithm in ("sac", "dqn"):
+        took = {}
+        for way in ("alone", "blend") if algorithm == "dqn" else ("alone", "blend", "difference"):
+            name = {"contender": f"{algorithm}-{way}"}
+            runs = [row["reached"] for row in of("scaling-off-policy", **name)]
+            took[way] = of("scaling-off-policy", "reached.seconds", **name)
+            cells = "– | –"
+            if solved := [run for run in runs if run]:
+                most = f"{max(took[way]):.1f}" if all(runs) else "never"
+                seconds = f"{median(took[way]):.1f} ({min(took[way]):.1f} to {most})"
+                cells = f"{seconds} | {median(run['steps'] for run in solved):,.0f}"
+            yield page, f"| {way} | {len(solved)} of {len(runs)} | {cells} |"
+        ratio, least, _ = times(took["alone"], took["blend"])
+        words = f"{ratio:.1f} times as soon as one (95 % interval from {least:.1f}, n = 5)"
+        assert len(took["alone"]) == len(took["blend"]) == 5
+        yield page, words
+        yield "docs/notes/scaling.md", words
+
+
 def best_ways() -> Iterator[tuple[str, str]]:
     """The better way with eight machines by the kind of task, on the page and in `init`'s files."""
     page = "docs/notes/scaling.md"
@@ -444,7 +466,7 @@ def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory(), *dear_steps()]
-    found += [*memory_tasks(), *best_ways()]
+    found += [*memory_tasks(), *best_ways(), *off_policy()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
         found.append((page, words.format(number)))
