@@ -220,7 +220,7 @@ def tasks_of_scaling() -> Iterator[tuple[str, str]]:
 
 
 def off_policy() -> Iterator[tuple[str, str]]:
-    """Lines of SAC and DQN, of one machine and of four that average, and how much sooner these are."""
+    """Lines of SAC and DQN: one machine, and four that average, and how much sooner they are."""
     page = "docs/results/scaling.md"
     for algorithm in ("sac", "dqn"):
         took = {}
