@@ -74,14 +74,15 @@ def backend(**sections: dict[str, Any]) -> Backend:
 
 
 def test_a_run_with_it_learns(tmp_path: Path) -> None:
-    sooner = EVOLUTION.with_settings({"stop.mean_return": 80.0})
-    run = train(sooner, children=1, cores=1, out=tmp_path / "run", episodes=0)
+    run = train(EVOLUTION, children=2, cores=1, out=tmp_path / "run", episodes=0)
     exchanges = [event for event in run.history() if event["event"] == "exchange"]
     measures = [event for event in run.history() if event["event"] == "measures"]
     assert exchanges[0]["mean_return"] < 40.0
-    assert exchanges[-1]["mean_return"] >= 80.0  # which ends the run long before its 400 updates
+    assert exchanges[-1]["mean_return"] >= 150.0  # which ends the run long before its 400 updates
     assert len(exchanges) < 400
-    assert len(measures) == len(exchanges)  # every push has some
+    # Every push has measures. On a busy machine the second child may be too late for any push.
+    assert {event["child"] for event in measures} == {event["child"] for event in exchanges}
+    assert len(measures) == len(exchanges)
     assert {event["backend"] for event in measures} == {EVOLUTION.child.backend}
     assert all(event["best"] >= event["spread"] > 0.0 for event in measures)
     assert not [path for path in (run.path / "logs").iterdir() if "Traceback" in path.read_text()]

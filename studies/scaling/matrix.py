@@ -340,7 +340,6 @@ TASKS: dict[str, Task] = {
         "Pendulum-v1",
         goal=-200.0,
         margin=10.0,
-        scale=1.0,
         limit=180.0,
         experiment="pendulum/pendulum.toml",
         average=_NORMAL,

@@ -315,7 +315,7 @@ def test_log_pi_and_entropy_of_mixed_actions_are_sums_and_slopes_are_autograds(
 def test_mixed_actions_are_drawn_from_both_distributions(epsilon: float) -> None:
     head = head_for(Tuple((Discrete(2), Box(-1.0, 1.0, (1,)))))
     outputs = np.array([0.0, np.log(3.0), 4.0, np.log(0.1)], np.float32)
-    count = 2000
+    count = 4000
     sample = head.sampler(np.random.default_rng(0), epsilon)
     tensor = torch.from_numpy(outputs).repeat(count, 1)
     for drawn in (

@@ -155,11 +155,11 @@ def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
         np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32)
     )
     sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
-    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(8000)])
+    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
     assert actions.dtype == np.float32
     for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
         counts, _ = np.histogram(column, bins=8, range=(low, high))
-        assert counts.sum() == 8000
+        assert counts.sum() == 20_000
         assert_distributed(counts, np.full(8, 1 / 8))
 
 

@@ -156,10 +156,10 @@ def test_a_change_has_the_children_that_have_changed_and_no_others() -> None:
     assert status.change(BEGAN + 200)["children"] == []
 
 
-def test_a_history_of_ten_thousand_children_shows_the_newest() -> None:
-    status = told(began(*(f"c{number}" for number in range(10_000))))
+def test_a_history_of_a_hundred_thousand_children_shows_the_newest() -> None:
+    status = told(began(*(f"c{number}" for number in range(100_000))))
     shown = status.document(BEGAN + 1)["children"]
-    assert [child.name for child in shown] == [f"c{number}" for number in range(5_904, 10_000)]
+    assert [child.name for child in shown] == [f"c{number}" for number in range(95_904, 100_000)]
     assert len(as_json(status.document(BEGAN + 1))["children"]) == 4096
 
 
