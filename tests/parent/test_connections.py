@@ -187,14 +187,14 @@ async def test_refused_joins_do_not_fill_the_history(parent: Parent) -> None:
     """A join may hold names of nearly a megabyte, and its refusal names one of them."""
     other = Signature.of([("ü" * 400_000, (3, 2))])
     async with untouched(parent):
-        for _ in range(5):
+        for _ in range(20):
             async with FakeChild(parent.address, signature=other) as child:
                 await child.hello()
                 assert isinstance(reply := await child.join(), Refusal)
                 assert len(reply.reason) < 500
     parent.stop()
     await parent.shutdown()
-    assert sum(event.get("count", 1) for event in events(parent.out, "refused")) == 5
+    assert sum(event.get("count", 1) for event in events(parent.out, "refused")) == 20
     assert parent.out is not None
     assert (parent.out / "history.jsonl").stat().st_size < 10_000
 
