@@ -222,13 +222,15 @@ class LearnerWorker:
     def __init__(self, owner: Any, world: World, books: dict[str, Any]) -> None:
         self.failure = ""
         self._owner, self._world, self._books = owner, world, books
-        self._dead = False
+        self._dead = self._listened_to = False
         self._chance = world.chance(f"learner {world.now}")
         self._loop = asyncio.get_running_loop()
         self._host = world.running.host  # type: ignore[union-attr]
 
     async def describe(self, experiment: Any, launch: Any, spaces: Any) -> tuple[Any, ...]:
         await asyncio.sleep(self._chance.uniform(0.1, 3.0))
+        if self._dead:
+            raise EOFError
         signature = self._signature
         vector = np.zeros(signature.size, DTYPE)
         return signature.entries, vector.tobytes(), (1, signature.size), COLUMNS, False
@@ -239,7 +241,8 @@ class LearnerWorker:
         self._memory = self._owner._memory
 
     def listen(self) -> None:
-        """Nothing: it calls its owner itself."""
+        """From now on it calls its owner itself."""
+        self._listened_to = True
 
     def send(self, message: tuple[int, float]) -> None:
         rows = self._memory.rows[: message[0]].copy()
@@ -263,9 +266,11 @@ class LearnerWorker:
         self._owner.heard(self, ("learned", {"steps": steps}))
 
     def die(self, reason: str) -> None:
-        """Ends without being asked to."""
-        if not self._dead:
-            self._dead, self.failure = True, reason
+        """Ends without being asked to; `describe` fails if that is not over."""
+        if self._dead:
+            return
+        self._dead, self.failure = True, reason
+        if self._listened_to:
             self._books[self._host].died()
             self._owner.lost(self)
 
