@@ -34,7 +34,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, unflatten
 from genkidama.protocol.vector import checksum as _checksum
-from genkidama.runtime.files import disk_errors, make_folder, write_atomically
+from genkidama.runtime.files import disk_errors, flush_folder, make_folder, write_atomically
 from genkidama.server.rules.blend import RuleState
 from genkidama.server.trial import STATE_PREFIX, Snapshot
 
@@ -221,11 +221,13 @@ class CheckpointFolder:
         return self.path / f"version-{version:010d}{_SUFFIX}"
 
     def prepare(self) -> None:
-        """Makes the folder, and removes partial files of a process that was killed."""
+        """Makes the folder, removes partial files of a process that was killed, and flushes the
+        names of whole ones, for which it may have had no time: they are gone on with."""
         make_folder(self.path)
         with disk_errors(self.path):
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink()
+            flush_folder(self.path)
 
     def versions(self) -> list[int]:
         """The versions that have a file, ascending; none if there is no folder."""

@@ -151,8 +151,13 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
             with suppress(OSError):
                 temporary.unlink()
             raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """Flushes a folder's names to the disk; an OSError says that the disk refuses."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -8,7 +8,7 @@ Laws, checked with each message, checkpoint and restart:
   each session.
 - A file under a checkpoint's name is whole, unless a bit of it was flipped.
 - A parent resumes from a state that was saved, and from none older than the last checkpoint that
-  it has noted, unless the disk was damaged since.
+  it has noted or resumed from, unless the disk was damaged since.
 - A child takes over the θ_P of the version that it is told. A difference that it pushes is what it
   has learned since the θ_P that it took last.
 - A push whose reply a child has read is in the parent, or is lost with a parent that has said that
@@ -148,6 +148,7 @@ class Books:
             self._break(f"resumes from version {trial.version}, though {self.durable} was saved")
         else:
             self._go_back(found[-1].length)
+            self.durable = max(self.durable, trial.version)
             self.vectors = {
                 version: vector
                 for version, vector in self.vectors.items()
@@ -201,6 +202,11 @@ class Books:
 
     def is_deadly(self, child: str) -> bool:
         """Whether the parent takes no more of this child, as it should."""
+        return False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is right that it lets a child wait."""
         return False
 
     def revokes(self, child: str) -> None:

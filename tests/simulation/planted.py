@@ -68,8 +68,8 @@ BUGS = (
     Bug(
         "the folder of a checkpoint is not flushed",
         "runtime/files.py",
-        "            os.fsync(folder)\n",
-        "            pass\n",
+        "        flush_folder(path.parent)\n",
+        "",
     ),
     Bug(
         "a checkpoint is written over the one before",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runtime.files import write_atomically
 from tests.simulation.planted import BUGS, ROOT, Bug, hunt
 from tests.simulation.shelf import plan, play, shrink
@@ -73,6 +74,21 @@ def test_a_write_that_is_cut_short_leaves_one_of_the_two(fuse: int, tmp_path: Pa
         world.disk("host").fuse = None
         world.disk("host").cut_power()
         assert path.read_bytes() in (b"old", b"new")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_checkpoint_that_was_found_stays(seed: int, tmp_path: Path) -> None:
+    """Also one whose writer was killed before it had flushed the folder."""
+    world = World(f"{seed}", tmp_path)
+    with world.installed():
+        path = world.disk("host").path / "file"
+        world.disk("host").fuse = 4
+        with pytest.raises(Killed):
+            write(world, b"new")
+        assert path.read_bytes() == b"new"
+        world.run_as(Machine(world, "host"), CheckpointFolder(path.parent).prepare)
+        world.disk("host").cut_power()
+        assert path.read_bytes() == b"new"
 
 
 def test_a_dead_process_writes_nothing(tmp_path: Path) -> None:

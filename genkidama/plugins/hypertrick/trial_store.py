@@ -34,7 +34,7 @@ from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.run import EXPERIMENT, TRIALS, trial_folder
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runs.warm_start import warm_start
-from genkidama.runtime.files import write_atomically
+from genkidama.runtime.files import make_folder, write_atomically
 from genkidama.server.child_record import restore_children
 from genkidama.server.events import (
     Event,
@@ -93,7 +93,9 @@ class TrialStore(RunStore):
             metrics = (record.metric for record in each.phases if record.metric is not None)
             self._best[each.number] = max(metrics, default=-math.inf)
             if not trial.ended:
-                checkpoint = self._folder(each.number).latest(self._journal.complain)
+                folder = self._folder(each.number)
+                folder.prepare()
+                checkpoint = folder.latest(self._journal.complain)
                 if checkpoint is not None and not _has(checkpoint.snapshot, trial):
                     self._rename(each.number, "was trained with other settings than the study's")
                 elif checkpoint is None and not each.phases:
@@ -267,7 +269,7 @@ class TrialStore(RunStore):
     def _save(self, number: int, copy: _Copy) -> None:
         signature, vector, snapshot, phase_end = copy
         folder = self._folder(number)
-        folder.prepare()
+        make_folder(folder.path)
         settings = folder.path.parent / EXPERIMENT
         if phase_end or not settings.exists():  # it may have copied another trial's
             write_atomically(settings, Experiment.from_dict(snapshot.experiment).to_toml().encode())
