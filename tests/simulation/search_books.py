@@ -128,6 +128,21 @@ class SearchBooks(Books):
             if trial is None or trial.params["optimizer.learning_rate"] != rate:
                 self._break(f"{session.name} trains trial {session.trial} with other settings")
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a node may have to wait: all trials were begun, and those under way have nodes,
+        or had them a moment ago."""
+        search = self._search
+        settings = search.settings
+        return len(search.trials) == settings.trials and all(
+            trial.ended
+            or (
+                trial.owner
+                and self._now - search.absent.get(trial.index, self._now) <= settings.return_seconds
+            )
+            for trial in search.trials.values()
+        )
+
     def settles(self, session: Session, word: str, gathered: int) -> None:
         """Steps of a trial that has ended, or goes to another node, are lost: that is allowed."""
 

@@ -35,7 +35,7 @@ from genkidama.parent import Parent, acceptor
 from genkidama.parent import parent as parent_module
 from genkidama.plugins.actors import learner_process
 from genkidama.protocol.messages import Hello, Join, Leave, Push, Request, decode_reply, encode
-from genkidama.protocol.session import BlendReply, Decision, Session
+from genkidama.protocol.session import BlendReply, Decision, Session, Wait
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
@@ -296,9 +296,10 @@ class Day:
         self.children: dict[int, Machine] = {}
         #: By session: its parent's host, its random word, and the steps that its child has brought.
         self.sessions: dict[int, tuple[Session, str, int]] = {}
-        #: By child's name and parent's host: when it last had an answer to a push.
+        #: By child's name and parent's host: when it last had an answer to a push, or was told that
+        #: there is no trial for it.
         self.answered: dict[tuple[str, str], float] = {}
-        #: When the first child heard that the run is over.
+        #: When the first child heard that the run is over, or the parent ended without one.
         self.stopped: float | None = None
         #: Children that have said goodbye before the run's end.
         self.gone: set[str] = set()
@@ -369,7 +370,7 @@ class Day:
             decision = receive(self, request, reply)
             books = day._books_of(self)
             books.takes(self, decision, getattr(reply, "version", 0))
-            if isinstance(decision, BlendReply):
+            if isinstance(decision, BlendReply) or (isinstance(decision, Wait) and books.is_busy):
                 day.answered[self.name, books.name] = day.world.now
             if self.over is not None and day.stopped is None:
                 day.stopped = day.world.now
@@ -454,6 +455,8 @@ class Day:
             await parent.serve()
             await parent.shutdown()
             books.ended()
+            if parent.server.stop and self.stopped is None:
+                self.stopped = self.world.now
         except GenkidamaError as error:
             if isinstance(error, ConfigurationError):
                 self.world.breaks(f"{host} cannot start: {error}")
@@ -736,8 +739,9 @@ class Day:
         """Whether a child may wait for a parent that has ended: one that the parent does not know,
         that came later, or that was away for too long, or when somebody stopped the parent."""
         over = self.stopped
+        known = any(name in books.parent.server.children for books in self.books.values())  # type: ignore[union-attr]
         return over is not None and (
-            not max(self._answers(name))
+            not (known and max(self._answers(name)))
             or machine.born > over
             or any(
                 (each.kind in _AWAY and each.at > over - 100.0)
