@@ -190,7 +190,11 @@ def plan(seed: int) -> Plan:
 
 def _search(settings: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """The same settings for a search."""
-    parent = {"listen": f"0.0.0.0:{PORT}", "checkpoint_seconds": chance.choice([5.0, 30.0])}
+    parent = {
+        "listen": f"0.0.0.0:{PORT}",
+        "checkpoint_seconds": chance.choice([5.0, 30.0]),
+        "silence_seconds": 40.0,
+    }
     return {
         **settings,
         "child": {**settings["child"], "exchange": "free"},
