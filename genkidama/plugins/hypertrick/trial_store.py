@@ -94,7 +94,8 @@ class TrialStore(RunStore):
             self._best[each.number] = max(metrics, default=-math.inf)
             if not trial.ended:
                 folder = self._folder(each.number)
-                folder.prepare()
+                if folder.path.exists():
+                    folder.prepare()
                 checkpoint = folder.latest(self._journal.complain)
                 if checkpoint is not None and not _has(checkpoint.snapshot, trial):
                     self._rename(each.number, "was trained with other settings than the study's")
