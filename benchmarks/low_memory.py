@@ -38,10 +38,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from memory import exchanges
-from processes import free_port, start_parent, stop
+from processes import free_port, history, start_parent, stop
 
 from genkidama.runtime.machine import end_with_parent
 
@@ -191,7 +189,7 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
                 preexec_fn=group.join,
             )
             try:
-                taken = watch(child, group, out / "history.jsonl", seconds, log)
+                taken = watch(child, group, out, seconds, log)
                 charged, swapped, killed = group.charged(), group.swapped(), group.killed()
             finally:
                 stop(child)
@@ -200,7 +198,7 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     training = next(line for line in lines if line["event"] == "training")
     words = next((line["event"] for line in lines if "a core needs" in line["event"]), "")
-    told = history(out / "history.jsonl")
+    told = history(out, "exchange")
     rate = (told[-1]["steps"] - told[0]["steps"]) / (told[-1]["time"] - told[0]["time"])
     return Result(
         limit * 1.048576,
@@ -216,7 +214,7 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
 
 
 def watch(
-    child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path
+    child: subprocess.Popen[bytes], group: Group, out: Path, seconds: float, log: Path
 ) -> int:
     """The most memory that the group takes until the child has trained for so long."""
     taken, deadline, begun = 0, time.monotonic() + 300.0, False
@@ -228,19 +226,12 @@ def watch(
                 f"{log.read_text(errors='replace')[-2000:]}"
             )
         taken = max(taken, group.taken())
-        if not begun and exchanges(history):
+        if not begun and history(out, "exchange"):
             begun, deadline = True, time.monotonic() + seconds
         time.sleep(0.1)
     if not begun:
         raise SystemExit(f"the child has not begun:\n{log.read_text(errors='replace')[-2000:]}")
     return taken
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """The exchanges that the Parent has noted."""
-    text = path.read_text(encoding="utf-8")
-    lines = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
-    return [line for line in lines if line["event"] == "exchange"]
 
 
 def forget(python: str) -> None:

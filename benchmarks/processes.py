@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 import signal
 import socket
@@ -130,6 +132,33 @@ def cpu_seconds(pid: int) -> float:
     """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def family(pid: int) -> dict[int, list[str]]:
+    """A process, its descendants and its session, by number: proc(5)'s `stat` from the state on."""
+    members: dict[int, list[str]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            members[int(file.parent.name)] = file.read_text().rpartition(")")[2].split()
+    found = {each for each, fields in members.items() if pid in (each, int(fields[3]))}
+    while more := {each for each, fields in members.items() if int(fields[1]) in found} - found:
+        found |= more
+    return {each: members[each] for each in sorted(found)}
+
+
+def family_seconds(pid: int) -> float:
+    """CPU seconds of a process' family, and of its children that have ended."""
+    return sum(sum(map(int, fields[11:15])) for fields in family(pid).values()) / _TICKS
+
+
+def history(run: Path, event: str = "") -> list[dict[str, Any]]:
+    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
+    try:
+        text = (run / "history.jsonl").read_text()
+    except FileNotFoundError:
+        return []
+    events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [line for line in events if event in ("", line["event"])]
 
 
 def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).parent) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shlex
@@ -23,6 +22,7 @@ import psutil
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from benchmarks.processes import history as history
 from genkidama.child.backend import Work
 from genkidama.child.child import Child
 from genkidama.config.allowlist import modules
@@ -73,16 +73,6 @@ async def eventually(
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
         await asyncio.sleep(0.005)
     return found
-
-
-def history(run: Path, event: str = "") -> list[dict[str, Any]]:
-    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
-    try:
-        text = (run / "history.jsonl").read_text()
-    except FileNotFoundError:
-        return []
-    events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    return [line for line in events if event in ("", line["event"])]
 
 
 def merged(settings: dict[str, Any], **sections: dict[str, Any]) -> Experiment:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import cpu_seconds, free_port, keep, start, stop
+from benchmarks.processes import cpu_seconds, free_port, history, keep, start, stop
 from genkidama.child.backend import Work
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.vector import DTYPE, Signature, Vector
@@ -115,8 +114,7 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
             command = [sys.executable, "-m", "genkidama.child", "--parent", ",".join(addresses)]
             command += ["--allow", READY]
             started.append(start(network.at_parent([*command, "--name", "pi"]), folder / "c.log"))
-            history = folder / "run" / "history.jsonl"
-            moments = watch(history, started, options.seconds, network)
+            moments = watch(folder / "run", started, options.seconds, network)
         finally:
             for process in started:
                 stop(process)
@@ -124,29 +122,20 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
 
 
 def watch(
-    history: Path, started: list[subprocess.Popen[bytes]], seconds: float, network: Network
+    run: Path, started: list[subprocess.Popen[bytes]], seconds: float, network: Network
 ) -> tuple[float, float]:
     """As `window`, from the third exchange on."""
     used = lambda: sum(cpu_seconds(process.pid) for process in started) + network.used()  # noqa: E731
     deadline = time.monotonic() + 60.0
-    while len(exchanges(history)) < 3:
+    while len(history(run, "exchange")) < 3:
         if time.monotonic() > deadline or any(process.poll() is not None for process in started):
             raise SystemExit("no exchange within a minute; does the child reach all parts?")
         time.sleep(0.05)
     before = used()
     time.sleep(seconds)
     busy = (used() - before) / seconds
-    moments = exchanges(history)[2:]
+    moments = [line["time"] for line in history(run, "exchange")[2:]]
     return (len(moments) - 1) / (moments[-1] - moments[0]), busy
-
-
-def exchanges(history: Path) -> list[float]:
-    """When each exchange was, in seconds."""
-    if not history.exists():
-        return []
-    lines = history.read_text().rpartition("\n")[0].splitlines()
-    found = [json.loads(line) for line in lines]
-    return [line["time"] for line in found if line["event"] == "exchange"]
 
 
 def main() -> None:
