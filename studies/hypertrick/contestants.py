@@ -143,7 +143,7 @@ class Contestant:
     rungs: tuple[int, ...] = ()
 
     def run(self, name: str, seed: int, budget: float) -> list[float]:
-        """Regret in percent, completion rate, number of trials, time to the leader."""
+        """Regret in percent, completion rate, number of trials."""
         problem = learning_curves(name, seed, phases=PHASES)
         limit = budget * CONFIGURATIONS * COMPLETION * PHASES / 8
         study = Study(
@@ -170,7 +170,6 @@ class Contestant:
             100 * problem.regret_of(outcome),
             outcome.completion_rate,
             len(outcome.configurations),
-            outcome.time_to_lead,
         ]
 
 

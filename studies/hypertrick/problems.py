@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError
 from studies.hypertrick.simulator import Configuration, Outcome
 
 _Array = npt.NDArray[np.float64]
@@ -161,13 +160,7 @@ LEARNING_CURVES: dict[str, dict[str, object]] = {
 
 
 def learning_curves(name: str, seed: int, *, phases: int = 27) -> LearningCurves:
-    """One draw of a problem of `LEARNING_CURVES`: the seed places its hills.
-
-    Raises:
-        ConfigurationError: no such problem.
-    """
-    if name not in LEARNING_CURVES:
-        raise ConfigurationError(f"problem = {name!r}: there are {', '.join(LEARNING_CURVES)}")
+    """One draw of a problem of `LEARNING_CURVES`: the seed places its hills."""
     # Four words, the last of them different for each use: NumPy takes missing ones for 0, and
     # streams would coincide.
     rng = np.random.default_rng([seed, sorted(LEARNING_CURVES).index(name), 0, 3])

@@ -90,7 +90,7 @@ def check(
             problem.duration(interval.trial, configuration, interval.phase) / speeds[interval.node]
         )
         if interval.metric is None:
-            assert interval.end == outcome.wall_time == until < interval.start + whole
+            assert interval.end == until < interval.start + whole
         else:
             assert interval.end == interval.start + whole <= until
             assert np.array_equal(
@@ -107,8 +107,6 @@ def check(
         assert not any(math.isnan(interval.metric or 0.0) for interval in found[:-1])
     assert set(by_trial) == set(outcome.configurations)
     assert set(by_trial) == set(range(len(by_trial)))
-    assert outcome.wall_time == max(interval.end for interval in outcome.intervals)
-    assert 0 < outcome.occupancy <= 1 + 1e-12
 
 
 @given(
