@@ -71,7 +71,11 @@ class Study:
             else optuna.samplers.RandomSampler(seed=problem.seed)
         )
         self.study = optuna.create_study(
-            direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
+            # Optuna's Hyperband gives each trial its bracket by this name, by default a random one.
+            study_name=f"{problem.name}-{problem.seed}",
+            direction="maximize",
+            sampler=sampler,
+            pruner=pruner or optuna.pruners.NopPruner(),
         )
         self.problem = problem
         self.tpe = tpe

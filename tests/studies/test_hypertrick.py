@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.plugins.hypertrick.rule import HyperTrick, geometric_phases
+from studies.hypertrick.contestants import contestants
 from studies.hypertrick.methods import (
     Asha,
     Halving,
@@ -143,3 +144,8 @@ def test_the_rounds_of_hyperband_are_those_of_the_papers() -> None:
     assert round(100 * spent / (46 * 27), 2) == 32.61
     first = [rounds[0] for rounds in hyperband_rounds(81)]  # Li et al. 2016, table 1
     assert first == [(81, 1), (27, 3), (9, 9), (6, 27), (5, 81)]
+
+
+def test_a_search_with_optunas_hyperband_is_the_same_again() -> None:
+    (found,) = (each for each in contestants(0.25) if each.name == "Optuna HyperbandPruner")
+    assert len({tuple(found.run("costly", 1, 0.25)) for _ in range(4)}) == 1
