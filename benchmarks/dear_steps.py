@@ -35,7 +35,6 @@ results file, and is not repeated once it is there. Nothing else should run mean
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -54,6 +53,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from benchmarks import store
+from benchmarks.processes import parser_of
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -305,7 +305,7 @@ def peer(*arguments: str, core: int | None = None) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=["updates", *TASKS, "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--alone", action="store_true", help="without the peers")

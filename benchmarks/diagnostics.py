@@ -12,12 +12,12 @@ cost is the difference to the batches that are not noted, over what playing and 
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 import torch
 from cores import records, single
+from processes import parser_of
 
 from genkidama.config.examples import example
 from genkidama.config.experiment import Experiment
@@ -73,7 +73,7 @@ def least(seconds: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("examples", nargs="*", default=EXAMPLES)
     parser.add_argument("--steps", type=int, default=200_000)
     options = parser.parse_args()

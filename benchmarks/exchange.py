@@ -48,7 +48,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from processes import PEERS, cpu_seconds, free_port, keep, start, start_parent, stop, wait_for_port
+from processes import (
+    PEERS,
+    cpu_seconds,
+    free_port,
+    keep,
+    parser_of,
+    start,
+    start_parent,
+    stop,
+    wait_for_port,
+)
 
 from genkidama.config.plugin import find, names
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
@@ -444,9 +454,7 @@ async def serve_bare(port: int, reply_size: int) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--children", type=int, nargs="+", default=[1, 16, 64], metavar="N")
     sizes = [3_000, 250_000, 4_000_000]
     parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="numbers of a network")

@@ -30,7 +30,6 @@ will.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -44,6 +43,7 @@ from statistics import median
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot, first
+from benchmarks.processes import parser_of
 from benchmarks.store import Row
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
@@ -220,9 +220,7 @@ def peer(contender: Contender, seed: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=("compare", "report", *CONTENDERS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202, 203, 204, 205])
     parser.add_argument("--alone", action="store_true", help="without the peer's runs")

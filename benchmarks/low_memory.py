@@ -27,7 +27,6 @@ allows it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -37,7 +36,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import command, free_port, history, start_parent, stop
+from processes import command, free_port, history, parser_of, start_parent, stop
 
 from genkidama.runtime.machine import end_with_parent
 
@@ -159,9 +158,7 @@ def forget(python: str) -> None:
 
 @command
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--limits", type=int, nargs="+", default=LIMITS, metavar="MIB", help=f"default {LIMITS}"
     )

@@ -25,7 +25,6 @@ This needs Linux, and the right to read the processes' smaps_rollup (the same us
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -34,7 +33,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import family, free_port, history, keep, start, start_parent, stop
+from processes import family, free_port, history, keep, parser_of, start, start_parent, stop
 
 EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
 
@@ -134,9 +133,7 @@ def slope(found: dict[int, list[Process]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--experiment", type=Path, default=EXPERIMENT, metavar="FILE.toml")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2, 4], metavar="N")
     parser.add_argument(

@@ -20,7 +20,6 @@ Nothing else should run meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -36,6 +35,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks import store
 from benchmarks.cores import records, single
+from benchmarks.processes import parser_of
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
@@ -116,7 +116,7 @@ def acting(lanes: int, rounds: int = 15) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=[*TASKS, "acting", "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--seconds", type=float, default=60.0)

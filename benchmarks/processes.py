@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import json
@@ -25,6 +26,12 @@ PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
 P = ParamSpec("P")
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark; its help is the text of the module."""
+    kind = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=text, formatter_class=kind)
 
 
 def command(main: Callable[P, int]) -> Callable[P, int]:

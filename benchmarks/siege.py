@@ -14,7 +14,6 @@ and those that will be cut or jam, have exchanged once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import struct
@@ -27,7 +26,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from processes import free_port, resident, start_parent, stop
+from processes import free_port, parser_of, resident, start_parent, stop
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, encode
@@ -242,7 +241,7 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each attack")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--json", action="store_true")

@@ -20,7 +20,6 @@ function: with one lane and with several, and learning by hand beside torch's wa
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import multiprocessing
@@ -33,7 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import keep
+from processes import keep, parser_of
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM = 4.0
@@ -226,9 +225,7 @@ def parts() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")

@@ -12,7 +12,6 @@ ended ones included.
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import signal
@@ -23,7 +22,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.processes import family_seconds, keep
+from benchmarks.processes import family_seconds, keep, parser_of
 
 EXAMPLE = "examples/lunarlander/lunarlander.toml"
 
@@ -77,7 +76,7 @@ def measure(checkout: Path) -> tuple[float, float]:
 
 def main() -> None:
     here = Path(__file__).resolve().parents[1]
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, default=[here])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")

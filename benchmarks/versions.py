@@ -10,7 +10,6 @@ up, and short windows alternate. The ratio is the median of the ratios of neighb
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import free_port, keep, start_parent, stop
+from benchmarks.processes import free_port, keep, parser_of, start_parent, stop
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # exchange.py is a script, and finds its siblings there
@@ -29,9 +28,7 @@ import exchange  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("others", type=Path, nargs="+", help="other checkouts; the first is 1.00")
     parser.add_argument("--size", type=int, default=3000, help="numbers (default 3000)")
     parser.add_argument("--children", type=int, default=16)

@@ -46,7 +46,7 @@ from typing import Any
 
 import numpy as np
 from link import Air, Place, link
-from processes import cpu_seconds, family_seconds, free_port, history, keep, start, stop
+from processes import cpu_seconds, family_seconds, free_port, history, keep, parser_of, start, stop
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import Request, decode_reply, encode
@@ -267,9 +267,7 @@ def measure_learning(options: argparse.Namespace, folder: Path) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=["exchanges", "train", "learn"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[3_000, 250_000, 4_000_000])
     parser.add_argument("--encodings", nargs="+", default=ENCODINGS, choices=ENCODINGS)

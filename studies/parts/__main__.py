@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import store
 from benchmarks.processes import cpu_seconds, free_port, history, keep, start, stop
 from genkidama.child.backend import Work
 from genkidama.config.experiment import Experiment
@@ -139,9 +140,7 @@ def watch(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = store.parser("parts", __doc__)
     parser.add_argument("--parts", type=int, nargs="+", default=[1, 2, 4], metavar="K")
     parser.add_argument("--numbers", type=int, default=4_000_000)
     parser.add_argument(

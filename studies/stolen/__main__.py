@@ -39,6 +39,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from benchmarks import store
 from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
@@ -205,7 +206,7 @@ def _of_a_push(size: int, pushes: int, rules: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = store.parser("stolen", __doc__)
     parser.add_argument("what", nargs="?", choices=["runs", "cost"], default="runs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=60_000)
