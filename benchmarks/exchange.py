@@ -49,9 +49,9 @@ from pathlib import Path
 
 import numpy as np
 from processes import (
-    PEERS,
     cpu_seconds,
     free_port,
+    interpreter_of_peers,
     keep,
     parser_of,
     start,
@@ -411,14 +411,13 @@ def show(measurements: list[Measurement], quiet: bool) -> None:
 
 def run_flower(size: int, clients: int, seconds: float, directory: Path) -> float:
     """Pushes a second at a Flower server of the same size of network."""
-    if not PEERS.exists():
-        raise SystemExit(f"{PEERS} is missing: make peers")
+    python = interpreter_of_peers()
     script, port = Path(__file__).parent / "peers" / "flower.py", free_port()
     log, result = directory / "flower.log", directory / f"flower-{size}.json"
     own = f"server {port} {size} {clients} --seconds {seconds} --result {result}"
-    server = start([str(PEERS), str(script), *own.split()], log, SERVER_CORE)
+    server = start([python, str(script), *own.split()], log, SERVER_CORE)
     wait_for_port(server, port, log, 60.0)
-    swarm = start([str(PEERS), str(script), "clients", str(port), str(clients)], log, LOAD_CORE)
+    swarm = start([python, str(script), "clients", str(port), str(clients)], log, LOAD_CORE)
     try:
         server.wait(seconds + 60.0)
     except subprocess.TimeoutExpired:

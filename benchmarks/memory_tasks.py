@@ -35,7 +35,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks import store
 from benchmarks.cores import records, single
-from benchmarks.processes import parser_of
+from benchmarks.processes import parser_of, peer
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
@@ -73,19 +73,6 @@ def ours(task: str, memory: int, seed: int, seconds: float) -> Row:
         judged = json.loads((out / "evaluation.json").read_text())
         took = run.snapshot.seconds
         return {"mean": judged["mean"], "steps": run.snapshot.steps, "seconds": took}
-
-
-def peer(task: str, settings: str, seed: int, seconds: float) -> Row:
-    """One run of RecurrentPPO."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        return {"missing": "benchmarks/.venv: make peers"}
-    script = ROOT / "benchmarks/peers/sb3_memory.py"
-    command = [str(python), str(script), "--task", task, "--settings", settings]
-    command += ["--seed", str(seed), "--seconds", str(seconds)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    row: Row = json.loads(text.splitlines()[-1])
-    return row
 
 
 def acting(lanes: int, rounds: int = 15) -> Row:
@@ -141,7 +128,9 @@ def main() -> None:
                 () if options.alone or options.what not in COMPARED else PEERS.items()
             ):
                 key = {"what": options.what, "by": name, "seed": seed}
-                once(key, partial(peer, options.what, settings, seed, options.seconds))
+                asked = ["--task", options.what, "--settings", settings, "--seed", str(seed)]
+                asked += ["--seconds", str(options.seconds)]
+                once(key, partial(peer, "sb3_memory.py", *asked))
     report(done)
 
 
@@ -149,9 +138,8 @@ def report(rows: list[Row]) -> None:
     """Prints medians, and the least and the most."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if "missing" not in row:
-            who = str(row.get("by", f"{row.get('lanes')} lanes"))
-            groups.setdefault((row["what"], who), []).append(row)
+        who = str(row.get("by", f"{row.get('lanes')} lanes"))
+        groups.setdefault((row["what"], who), []).append(row)
     for (what, who), found in sorted(groups.items()):
         for key in ("mean", "steps", "seconds", "ratio"):
             numbers = [row[key] for row in found if key in row]

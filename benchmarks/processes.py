@@ -20,8 +20,10 @@ from genkidama.errors import GenkidamaError
 from genkidama.runtime.log import fail
 from genkidama.runtime.machine import end_with_parent
 
+_HERE = Path(__file__).resolve().parent
+
 #: The interpreter of the peers' own environment.
-PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
+PEERS = _HERE / ".venv" / "bin" / "python"
 
 P = ParamSpec("P")
 
@@ -94,6 +96,36 @@ def start_parent(
     process = start([sys.executable, *own, "--out", str(out)], log, cpu)
     wait_for_port(process, port, log)
     return process
+
+
+def interpreter_of_peers() -> str:
+    """The interpreter that has the peers.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    if not PEERS.exists():
+        raise SystemExit(f"{PEERS}: the peers are not installed: make peers")
+    return str(PEERS)
+
+
+def pinned(core: int | None) -> list[str]:
+    """The beginning of a command that has one core, if there is one."""
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+def peer(script: str, *arguments: str, core: int | None = None) -> dict[str, Any]:
+    """The row that a script of `peers/` prints last."""
+    command = [interpreter_of_peers(), str(_HERE / "peers" / script), *arguments]
+    done = subprocess.run(
+        [*pinned(core), *command],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_parent,
+    )
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
 def wait_for_port(
@@ -171,7 +203,7 @@ def history(run: Path, event: str = "") -> list[dict[str, Any]]:
 def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).parent) -> None:
     """Appends a row about a checkout to the file, if there is one, as studies do."""
     if path:
-        sys.path.append(str(Path(__file__).parents[1]))  # a script finds only its neighbours
+        sys.path.append(str(_HERE.parent))  # a script finds only its neighbours
         from benchmarks import store
 
         store.append(path, {**store.origin(tree), **row})
