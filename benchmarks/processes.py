@@ -20,10 +20,13 @@ from genkidama.errors import GenkidamaError
 from genkidama.runtime.log import fail
 from genkidama.runtime.machine import end_with_parent
 
-_HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
+
+#: What must happen happens within this time, even on a machine that does much else.
+PATIENCE = 30.0
 
 #: The interpreter of the peers' own environment.
-PEERS = _HERE / ".venv" / "bin" / "python"
+PEERS = ROOT / "benchmarks" / ".venv" / "bin" / "python"
 
 P = ParamSpec("P")
 
@@ -116,7 +119,7 @@ def pinned(core: int | None) -> list[str]:
 
 def peer(script: str, *arguments: str, core: int | None = None) -> dict[str, Any]:
     """The row that a script of `peers/` prints last."""
-    command = [interpreter_of_peers(), str(_HERE / "peers" / script), *arguments]
+    command = [interpreter_of_peers(), str(ROOT / "benchmarks" / "peers" / script), *arguments]
     done = subprocess.run(
         [*pinned(core), *command],
         check=True,
@@ -190,6 +193,15 @@ def family_seconds(pid: int) -> float:
     return sum(sum(map(int, fields[11:15])) for fields in family(pid).values()) / _TICKS
 
 
+def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
+    """What `condition` gives as soon as it is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(0.02)
+    return found
+
+
 def history(run: Path, event: str = "") -> list[dict[str, Any]]:
     """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
     try:
@@ -203,7 +215,7 @@ def history(run: Path, event: str = "") -> list[dict[str, Any]]:
 def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).parent) -> None:
     """Appends a row about a checkout to the file, if there is one, as studies do."""
     if path:
-        sys.path.append(str(_HERE.parent))  # a script finds only its neighbours
+        sys.path.append(str(ROOT))  # a script finds only its neighbours
         from benchmarks import store
 
         store.append(path, {**store.origin(tree), **row})

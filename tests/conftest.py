@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 from genkidama.runtime.log import configure_logging
 
+# Its assertions are those of tests.
+pytest.register_assert_rewrite("studies.faults.searches")
+
 #: How many examples a property is tried on, where its test does not say: EXAMPLES=1000 tries more.
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
 

@@ -23,8 +23,8 @@ from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.run import Run
+from studies.faults.searches import check, trials_of
 from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
-from tests.plugins.hypertrick.test_search_run import check, trials_of
 
 Start = Callable[..., Started]
 
