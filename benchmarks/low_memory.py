@@ -33,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from processes import command, free_port, history, parser_of, start_parent, stop
@@ -175,9 +175,6 @@ def main() -> int:
     parser.add_argument(
         "--python", default="", metavar="FILE", help="the child's interpreter, if not this one"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(prefix="low-memory-") as directory:
@@ -193,9 +190,6 @@ def main() -> int:
                     Path(directory),
                 )
             )
-    if options.json:
-        print(json.dumps([asdict(result) for result in results]))
-        return 0
     print(
         f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} "
         f"{'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}"
