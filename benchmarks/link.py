@@ -51,13 +51,14 @@ class Air:
 class Place:
     """One end of the link."""
 
+    #: Empty for that of this process.
     namespace: str
     address: str
 
     @property
     def enter(self) -> list[str]:
         """What stands before a command that is to run there."""
-        return ["ip", "netns", "exec", self.namespace]
+        return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
 
 @contextlib.contextmanager

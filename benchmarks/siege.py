@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from exchange import frame_header
 from processes import free_port, parser_of, resident, start_parent, stop
 from websockets.sync.client import connect
 
@@ -49,13 +50,7 @@ _PINGS = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 8_000
 def frame(message: Hello | Join | Push) -> bytes:
     """As a child writes it, masked with zeros."""
     content = bytes(encode(message))
-    size = len(content)
-    head = (
-        struct.pack("!BBH", 0x82, 0xFE, size)
-        if size < 65536
-        else b"\x82\xff" + struct.pack("!Q", size)
-    )
-    return head + bytes(4) + content
+    return bytes(frame_header(len(content))) + content
 
 
 def entered(port: int, name: str, size: int) -> socket.socket:

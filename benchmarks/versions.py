@@ -17,8 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.processes import free_port, keep, parser_of, start_parent, stop
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,8 +34,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of a window (default 0.5)")
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
-    numbers = np.random.default_rng(0).normal(0.0, 0.1, options.size)
-    vector = memoryview(numbers.astype(exchange.DTYPE).tobytes())
+    vector = exchange.random_vector(options.size)
     trees = [*(path.resolve() for path in options.others), ROOT]
     found: dict[Path, list[exchange.Window]] = {tree: [] for tree in trees}
     servers: dict[Path, tuple[subprocess.Popen[bytes], int]] = {}

@@ -74,15 +74,11 @@ def parent(
     address, out = f"{place.address}:{free_port()}", folder / "run"
     command = [sys.executable, "-m", "genkidama.parent", str(experiment)]
     command += ["--listen", address, "--out", str(out), "--set", "parent.open=true"]
-    process = start([*enter(place), *command], folder / "parent.log")
+    process = start([*place.enter, *command], folder / "parent.log")
     try:
         yield f"ws://{address}", process, out
     finally:
         stop(process)
-
-
-def enter(place: Place) -> list[str]:
-    return place.enter if place.namespace else []
 
 
 # exchanges
@@ -148,7 +144,7 @@ def measure_exchanges(options: argparse.Namespace, places: dict[str, Place], fol
                 child = options.near if place.namespace else HERE
                 command = [sys.executable, __file__, "play", url, str(size)]
                 command += [str(options.seconds), str(process.pid)]
-                said = _until_it_listens([*enter(child), *command])
+                said = _until_it_listens([*child.enter, *command])
             found[over, encoding].append(figures := json.loads(said))
             row = {"numbers": size, "over": over, "encoding": encoding, **figures}
             keep(options.results, row)
@@ -199,7 +195,7 @@ def measure_training(options: argparse.Namespace, places: dict[str, Place], fold
                 child = options.near if place.namespace else HERE
                 command = [sys.executable, "-m", "genkidama.child", "--parent", url]
                 command += ["--name", "pi", "--cores", "1"]
-                process = start([*enter(child), *command], out.parent / "child.log")
+                process = start([*child.enter, *command], out.parent / "child.log")
                 try:
                     rates = _rates(out, options.seconds, process.pid)
                     found[over, encoding].append(rates)
