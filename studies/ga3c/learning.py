@@ -22,7 +22,7 @@ from statistics import median
 
 from benchmarks import store
 from benchmarks.store import Row
-from studies.differences import middle, number
+from studies.differences import markdown, middle, number
 
 #: What a table calls a form.
 FORMS = {
@@ -36,10 +36,7 @@ FORMS = {
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each form: medians over the seeds, and their intervals; seed 0 does not count."""
-    lines = [
-        "| | rate | steps | seeds | mean after a tenth | half | all | whole | last weights | lag |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for steps in sorted({row["steps"] for row in rows}):
         for form, label in FORMS.items():
             own = [row for row in rows if (row["form"], row["steps"]) == (form, steps)]
@@ -49,11 +46,10 @@ def table(rows: Sequence[Row]) -> str:
             means = [[row["curve"][place][1] for row in own] for place in places]
             means += [[row[name] for row in own] for name in ("whole", "mean")]
             lag = number(median(row["lag"] for row in own))
-            lines.append(
-                f"| {label} | {own[0]['rate']:g} | {steps:,} | {len(own)} "
-                f"| {' | '.join(map(middle, means))} | {lag} |"
-            )
-    return "\n".join(lines) + "\n"
+            what = [label, f"{own[0]['rate']:g}", f"{steps:,}", str(len(own))]
+            lines.append([*what, *map(middle, means), lag])
+    head = ["", "rate", "steps", "seeds", "mean after a tenth", "half", "all", "whole"]
+    return markdown([*head, "last weights", "lag"], lines)
 
 
 if __name__ == "__main__":
