@@ -148,7 +148,7 @@ class Contestant:
 
     def run(self, name: str, seed: int, budget: float) -> list[float]:
         """Regret in percent, completion rate, number of trials."""
-        problem = learning_curves(name, seed, phases=PHASES)
+        problem = learning_curves(name, seed, PHASES)
         limit = budget * CONFIGURATIONS * COMPLETION * PHASES / 8
         study = Study(
             problem,
