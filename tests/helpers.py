@@ -21,6 +21,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.processes import PATIENCE
+from benchmarks.processes import free_port as free_port
 from benchmarks.processes import history as history
 from benchmarks.processes import until as until
 from benchmarks.started import Started

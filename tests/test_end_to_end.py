@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from tests.helpers import (
     Ended,
     Started,
     command,
+    free_port,
     history,
     one_forkserver,
     shared_memory,
@@ -435,8 +435,7 @@ class Machines:
             parent={"checkpoint_seconds": 0.2, "encoding": "int8"},
         )
         (folder / "shelf.toml").write_text(settings.to_toml())
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def parent(self, run: str) -> Started:
         return self._start(

@@ -38,8 +38,7 @@ from genkidama.protocol.messages import (
     encode,
 )
 from genkidama.runs.evaluation import evaluate
-from tests.engines import free_port
-from tests.helpers import ROOT, Started, constant, history, running, starting, until
+from tests.helpers import ROOT, Started, constant, free_port, history, running, starting, until
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import bearer
 from tests.plugins.dashboard.browser import Look, browsing, facts, picture, violations
