@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from genkidama.runtime.log import configure_logging
+from tests.certificates import Authority, Signed
 
 # Its assertions are those of tests.
 pytest.register_assert_rewrite("studies.faults.searches")
@@ -39,6 +40,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Log lines go to standard error, as they do in every command.
 configure_logging()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
+
+
+@pytest.fixture(scope="session")
+def signed(authority: Authority) -> Signed:
+    """A certificate of a parent on this machine."""
+    return authority.sign("IP:127.0.0.1", "DNS:localhost")
 
 
 #: Files whose tests start whole programs. They come first, so that no worker ends with one of them
