@@ -53,7 +53,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from benchmarks import store
-from benchmarks.processes import interpreter_of_peers, parser_of, peer, pinned
+from benchmarks.processes import ROOT, interpreter_of_peers, parser_of, peer, pinned
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -61,8 +61,6 @@ from genkidama.plugins.actors.learner import ReplayLearner, row_learner
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.step_replay import replay_parts
 from genkidama.runs.run import Run
-
-ROOT = Path(__file__).resolve().parent.parent
 
 #: In turns of acting and learning: a core of a child, alone.
 IN_TURNS = {

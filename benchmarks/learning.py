@@ -43,12 +43,11 @@ from statistics import median
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot, first
-from benchmarks.processes import parser_of, peer
+from benchmarks.processes import ROOT, parser_of, peer
 from benchmarks.store import Row
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 NEAR = 30.0
 

@@ -36,14 +36,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import command, free_port, history, parser_of, start_parent, stop
+from processes import ROOT, command, free_port, history, parser_of, start_parent, stop
 
 from genkidama.runtime.machine import end_with_parent
 
-ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))  # a script finds only its neighbours
 
-from studies.groups import Group  # noqa: E402
+from studies.groups import Group
 
 EXPERIMENT = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 

@@ -33,9 +33,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import family, free_port, history, keep, parser_of, start, start_parent, stop
+from processes import ROOT, family, free_port, history, keep, parser_of, start, start_parent, stop
 
-EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
+EXPERIMENT = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 
 
 @dataclass(frozen=True)

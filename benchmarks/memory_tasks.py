@@ -35,12 +35,11 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks import store
 from benchmarks.cores import records, single
-from benchmarks.processes import parser_of, peer
+from benchmarks.processes import ROOT, parser_of, peer
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples/memory"
 
 TASKS = ("cartpole", "tmaze", "popgym")

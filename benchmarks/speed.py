@@ -30,9 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import keep, parser_of, peer
+from processes import ROOT, keep, parser_of, peer
 
-ROOT = Path(__file__).resolve().parent.parent
 WARM = 4.0
 
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.processes import family_seconds, keep, parser_of
+from benchmarks.processes import ROOT, family_seconds, keep, parser_of
 
 EXAMPLE = "examples/lunarlander/lunarlander.toml"
 
@@ -75,9 +75,8 @@ def measure(checkout: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    here = Path(__file__).resolve().parents[1]
     parser = parser_of(__doc__)
-    parser.add_argument("checkouts", nargs="*", type=Path, default=[here])
+    parser.add_argument("checkouts", nargs="*", type=Path, default=[ROOT])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()

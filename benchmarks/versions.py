@@ -17,12 +17,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.processes import free_port, keep, parser_of, start_parent, stop
+from benchmarks.processes import ROOT, free_port, keep, parser_of, start_parent, stop
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # exchange.py is a script, and finds its siblings there
 
-import exchange  # noqa: E402
+import exchange
 
 
 def main() -> None:

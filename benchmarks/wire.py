@@ -46,14 +46,23 @@ from typing import Any
 
 import numpy as np
 from link import Air, Place, link
-from processes import cpu_seconds, family_seconds, free_port, history, keep, parser_of, start, stop
+from processes import (
+    ROOT,
+    cpu_seconds,
+    family_seconds,
+    free_port,
+    history,
+    keep,
+    parser_of,
+    start,
+    stop,
+)
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import Request, decode_reply, encode
 from genkidama.protocol.session import BlendReply, Session
 from genkidama.protocol.vector import DTYPE, Signature
 
-ROOT = Path(__file__).resolve().parents[1]
 LUNARLANDER = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 ENCODINGS = ("float32", "float16", "int8", "int4")
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from benchmarks.processes import PATIENCE
+from benchmarks.processes import PATIENCE, ROOT
 from benchmarks.processes import free_port as free_port
 from benchmarks.processes import history as history
 from benchmarks.processes import until as until
@@ -37,8 +37,6 @@ from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.run import Run
 from genkidama.runtime import forkserver
 from genkidama.server.parameter_server import Snapshot
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(

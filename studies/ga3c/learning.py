@@ -17,10 +17,10 @@ is in the history of the repository.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 from benchmarks import store
+from benchmarks.processes import ROOT
 from benchmarks.store import Row
 from studies.differences import markdown, middle, number
 
@@ -53,5 +53,4 @@ def table(rows: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).resolve().parents[2] / "docs/results/ga3c-learning.jsonl"
-    print(table(store.read(results)), end="")
+    print(table(store.read(ROOT / "docs/results/ga3c-learning.jsonl")), end="")

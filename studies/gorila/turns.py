@@ -22,9 +22,9 @@ from __future__ import annotations
 from statistics import fmean, median
 
 from benchmarks import store
+from benchmarks.processes import ROOT
 from benchmarks.store import Row
 from studies.differences import NONE, markdown, middle
-from studies.scaling.machines import ROOT
 
 GOAL = 475.0
 

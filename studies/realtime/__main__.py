@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import store
-from benchmarks.processes import keep
+from benchmarks.processes import ROOT, keep
 
 PERIOD = 0.02
 WARM_UP = 5.0
 #: Steps of an update, in both.
 BATCH = 512
-ROOT = Path(__file__).parents[2]
 
 
 def ours(times: Path, seconds: float, folder: Path) -> None:

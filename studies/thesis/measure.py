@@ -26,13 +26,13 @@ import safetensors.numpy
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
+from benchmarks.processes import ROOT
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import CHILDREN, Run
 from genkidama.runtime.machine import available_cores, end_with_parent
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Episodes begin alike for all cells of a seed, and otherwise than in training.
 JUDGING = 1_000
 #: A figure shows staleness as means of so many spans of the run.
