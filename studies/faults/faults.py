@@ -15,24 +15,13 @@ from typing import Any
 
 import numpy as np
 import psutil
-from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from benchmarks.fake_child import FakeChild
 from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
-from genkidama.protocol.messages import (
-    PROTOCOL,
-    Hello,
-    Join,
-    Leave,
-    Push,
-    Refusal,
-    Request,
-    Weights,
-    decode_reply,
-    encode,
-)
-from genkidama.protocol.vector import DTYPE, Signature
+from genkidama.protocol.messages import Refusal, Reply, Weights
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.run import Run
 from studies.faults.checks import check
 from studies.faults.shelf import (
@@ -472,29 +461,20 @@ async def _come(port: int, count: int, signature: Signature) -> list[str]:
 
     async def child(number: int) -> str:
         await asyncio.sleep(number / count)
+        name = f"visitor-{number}"
         try:
-            async with connect(
-                f"ws://127.0.0.1:{port}", compression=None, max_size=None, open_timeout=20.0
-            ) as line:
-                name = f"visitor-{number}"
-                requests: list[Request] = [
-                    Hello(protocol=PROTOCOL, name=name, session=name),
-                    Join.of(signature),
-                ]
-                vector, version = np.zeros(signature.size, DTYPE), 0
-                for sequence in range(12):
-                    push = Push(version=version, sequence=max(1, sequence - 1), vector=vector)
-                    await line.send(encode(requests[sequence] if sequence < 2 else push))
-                    reply = decode_reply(await line.recv(decode=False))
+            async with FakeChild(("127.0.0.1", port), name, name, signature) as visitor:
+                reply: Reply = await visitor.enter()
+                vector: Vector = np.zeros(signature.size, DTYPE)
+                for _ in range(10):
+                    if isinstance(reply, Weights) and reply.vector is not None:
+                        vector = reply.vector
+                    reply = await visitor.push(vector)
                     if isinstance(reply, Refusal):
                         return f"{name} is refused: {reply.reason}"
-                    if isinstance(reply, Weights):
-                        vector = vector if reply.vector is None else reply.vector
-                        version = reply.version
-                await line.send(encode(Leave(reason="seen enough")))
-                await line.recv(decode=False)
-        except (OSError, WebSocketException) as error:
-            return f"visitor-{number}: {type(error).__name__}: {error}"
+                await visitor.leave("seen enough")
+        except (OSError, WebSocketException, AssertionError) as error:
+            return f"{name}: {type(error).__name__}: {error}"
         return ""
 
     return [problem for problem in await asyncio.gather(*map(child, range(count))) if problem]
