@@ -11,6 +11,9 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +43,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Log lines go to standard error, as they do in every command.
 configure_logging()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """As `tests.helpers.starting`, in the test's own folder."""
+    from tests.helpers import starting
+
+    with starting(tmp_path) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +38,10 @@ from tests.helpers import (
     one_forkserver,
     shared_memory,
     small,
-    starting,
     until,
 )
 
 Start = Callable[..., Started]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 def test_children_average_in_chunks(tmp_path: Path) -> None:

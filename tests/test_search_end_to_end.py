@@ -24,7 +24,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.run import Run
 from studies.faults.searches import check, trials_of
-from tests.helpers import ROOT, Ended, Started, command, free_port, history, small, starting, until
+from tests.helpers import ROOT, Ended, Started, command, free_port, history, small, until
 
 Start = Callable[..., Started]
 
@@ -50,12 +50,6 @@ def cart(folder: Path, **search: Any) -> Experiment:
     experiment = small(search=plan)
     (folder / "cart.toml").write_text(experiment.to_toml())
     return experiment
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 def part(process: Started, name: str) -> psutil.Process:
