@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks import store
 from benchmarks.processes import cpu_seconds, free_port, history, keep, start, stop
-from genkidama.child.backend import Work
+from genkidama.child.backend import Backend, Work
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from studies.scaling.links import Network
@@ -42,17 +42,15 @@ READY = "studies.parts.__main__"
 _MTU = 9000
 
 
-class Ready:
-    """A backend that is always ready for an exchange, and learns nothing."""
+class Ready(Backend):
+    """A backend that is always ready for an exchange, and learns nothing: the protocol's own methods,
+    which do nothing, are the others."""
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         self.weights: Vector = np.zeros(experiment.network.options["size"], DTYPE)
 
     async def startup(self) -> Signature:
         return Signature.of([("weights", (len(self.weights),))])
-
-    async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        pass
 
     async def due(self) -> None:
         await asyncio.sleep(0.001)  # without a parent it would not rest
@@ -63,26 +61,8 @@ class Ready:
     def take_work(self) -> Work:
         return Work(steps=1)
 
-    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        pass
-
-    def reset(self, weights: Vector) -> None:
-        pass
-
     def state(self) -> dict[str, Vector]:
         return {}
-
-    def restore(self, state: dict[str, Vector]) -> None:
-        pass
-
-    def set_progress(self, progress: float) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-    async def shutdown(self) -> None:
-        pass
 
 
 def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[float, float]:
