@@ -43,8 +43,10 @@ _MTU = 9000
 
 
 class Ready(Backend):
-    """A backend that is always ready for an exchange, and learns nothing: the protocol's own methods,
-    which do nothing, are the others."""
+    """A backend that is always ready for an exchange, and learns nothing.
+
+    The methods that it lacks are the protocol's own, which do nothing.
+    """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         self.weights: Vector = np.zeros(experiment.network.options["size"], DTYPE)
