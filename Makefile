@@ -84,7 +84,7 @@ test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
 	$(PYTEST) -m "slow and not deploy"
 
 test-page: $(INSTALLED_DEV) ## Run all tests of the page, in a real browser (chromium), too.
-	$(PYTEST) -rs tests/page tests/plugins/dashboard/test_endpoint.py
+	$(PYTEST) -rs tests/plugins/dashboard
 
 # Two at a time here, too: the shelf is one long story. Not by pytest-xdist: it kills what it interrupts,
 # and systems would go on running. Status 5 says that DEPLOY has chosen no test of the one or the other.

@@ -35,7 +35,6 @@ results file, and is not repeated once it is there. Nothing else should run mean
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -54,6 +53,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 from benchmarks import store
+from benchmarks.processes import ROOT, interpreter_of_peers, parser_of, peer, pinned
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -61,8 +61,6 @@ from genkidama.plugins.actors.learner import ReplayLearner, row_learner
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.step_replay import replay_parts
 from genkidama.runs.run import Run
-
-ROOT = Path(__file__).resolve().parent.parent
 
 #: In turns of acting and learning: a core of a child, alone.
 IN_TURNS = {
@@ -144,8 +142,6 @@ MEASURES = (
     *("before", "steps", "seconds", "cpu_seconds", "played", "lost"),
 )
 PEERS = ("sb3", "sbx")
-PEERS_PYTHON = ROOT / "benchmarks/.venv/bin/python"
-MISSING: Row = {"missing": "benchmarks/.venv: make peers"}
 
 
 def updates(hidden: int, seconds: float = 10.0) -> Row:
@@ -189,9 +185,7 @@ def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Ro
     file, changes, children, _, returns = TASKS[task]
     example = ROOT / "examples" / file
     # MuJoCo is where the peers are.
-    python = str(PEERS_PYTHON if returns else sys.executable)
-    if returns and not PEERS_PYTHON.exists():
-        return MISSING
+    python = interpreter_of_peers() if returns else sys.executable
     if steps is not None:
         changes = changes | {"stop.steps": steps}
     with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +200,7 @@ def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Ro
             command += ["--demonstrations", str(_recorded(task, Path(folder), environment))]
         began, busy = time.time(), _cpu_seconds()
         subprocess.run(
-            [*_pinned(core), *command],
+            [*pinned(core), *command],
             check=True,
             stderr=subprocess.DEVNULL,
             cwd=example.parent,
@@ -227,7 +221,7 @@ def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Ro
             asked = [python, "-m", "genkidama", "evaluate", str(out), "--newest", "--json"]
             asked += ["--deterministic", "--episodes", "10"]
             played = subprocess.run(
-                [*_pinned(core), *asked], check=True, capture_output=True, env=environment
+                [*pinned(core), *asked], check=True, capture_output=True, env=environment
             )
             return found | {"played": json.loads(played.stdout)["mean"]}
         if task in ("stays", "forgets"):
@@ -236,11 +230,6 @@ def ours(task: str, seed: int, core: int | None, steps: int | None = None) -> Ro
             "solved": mean is not None and goal is not None and mean >= goal,
             "before": last.steps - round(window * _newest_lengths(run, window)),
         }
-
-
-def _pinned(core: int | None) -> list[str]:
-    """The beginning of a command that has one core, if there is one."""
-    return [] if core is None else ["taskset", "--cpu-list", str(core)]
 
 
 def _cpu_seconds() -> float:
@@ -293,19 +282,8 @@ def _newest_lengths(run: Run, window: int) -> float:
     return total / (window - left) if left < window else 0.0
 
 
-def peer(*arguments: str, core: int | None = None) -> Row:
-    """The result of the peers' script."""
-    if not PEERS_PYTHON.exists():
-        return MISSING
-    command = [str(PEERS_PYTHON), str(ROOT / "benchmarks/peers/sb3_sac.py"), *arguments]
-    asked = [*_pinned(core), *command]
-    text = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-    row: Row = json.loads(text.splitlines()[-1])
-    return row
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=["updates", *TASKS, "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--alone", action="store_true", help="without the peers")
@@ -327,7 +305,7 @@ def main() -> None:
             once(key | {"by": "genkidama"}, lambda hidden=hidden: updates(hidden))
             for library in peers:
                 given = ("updates", "--library", library, "--hidden", str(hidden))
-                once(key | {"by": library}, lambda given=given: peer(*given))
+                once(key | {"by": library}, lambda given=given: peer("sb3_sac.py", *given))
     elif options.what != "report":
         task, core, steps = TASKS[options.what], options.core, options.steps
         for seed in options.seeds:
@@ -340,7 +318,10 @@ def main() -> None:
                 asked = ["steps", "--library", library, "--task", options.what]
                 asked += ["--seed", str(seed), *task.peer]
                 asked += [] if steps is None else ["--limit", str(steps)]
-                once(key | {"by": library}, lambda asked=asked: peer(*asked, core=core))
+                once(
+                    key | {"by": library},
+                    lambda asked=asked: peer("sb3_sac.py", *asked, core=core),
+                )
     report(done)
 
 

@@ -12,21 +12,15 @@ cost is the difference to the batches that are not noted, over what playing and 
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import time
 
 import numpy as np
 import torch
+from cores import records, single
+from processes import parser_of
 
-from genkidama.child.core import SingleCore
-from genkidama.child.core_forkserver import layout_of
-from genkidama.child.shared_memory import SharedMemory
-from genkidama.child.worker import WorkerPipe
 from genkidama.config.examples import example
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import make_environment
-from genkidama.learning.model import Model
 from genkidama.protocol.diagnostics import Diagnostics
 
 EXAMPLES = ["lunarlander", "lunarlander/a3c", "cartpole/dqn", "cartpole"]
@@ -39,43 +33,34 @@ def cost(name: str, steps: int) -> tuple[float, float]:
         # A core that learns itself, though actors and a learner may share that out.
         {"parent.rule": "blend", "parent.rule_options": {}, "child.exchange": "free"}
     )
-    model = Model(experiment, make_environment(experiment.environment))
-    layout = layout_of(experiment, model)
-    memory = SharedMemory(layout.for_cores(1))
-    memory.weights[:] = model.numbers
-    ours, theirs = multiprocessing.Pipe()
-    core = SingleCore(0, experiment, memory, WorkerPipe(theirs, memory.stop, None), (1, 2, 3))
-    core.collector.reset(0)
-    core.pull()
-    noting: Diagnostics = core._diagnostics
-    batches = steps // experiment.algorithm.batch_size
-    due = noting.due
-    measured = 0
-
-    def counting(samples: int) -> bool:
-        nonlocal measured
-        found = due(samples)
-        measured += found
-        return found
-
-    noting.due = counting  # type: ignore[method-assign]
-    played: list[float] = []
-    #: Seconds of learning from a batch, by how many of its updates were measured; −1: not noted.
-    learned: dict[int, list[float]] = {}
-    for turn in range(batches):
-        notes = bool(turn % 2)
-        core._diagnostics = noting if notes else None  # type: ignore[assignment]
-        began = time.thread_time()
-        batch = core.collector.collect()
-        played.append((time.thread_time() - began) / batch.steps)
+    with single(experiment) as (core, _, line):
+        noting: Diagnostics = core._diagnostics
+        due = noting.due
         measured = 0
-        began = time.thread_time()
-        core.learn(batch)
-        seconds = (time.thread_time() - began) / batch.steps
-        learned.setdefault(measured if notes else -1, []).append(seconds)
-        core.pull()
-        while ours.poll():
-            ours.recv_bytes()
+
+        def counting(samples: int) -> bool:
+            nonlocal measured
+            found = due(samples)
+            measured += found
+            return found
+
+        noting.due = counting  # type: ignore[method-assign]
+        played: list[float] = []
+        #: Seconds of learning from a batch by how many of its updates were measured; −1: not noted.
+        learned: dict[int, list[float]] = {}
+        for turn in range(steps // experiment.algorithm.batch_size):
+            notes = bool(turn % 2)
+            core._diagnostics = noting if notes else None  # type: ignore[assignment]
+            began = time.thread_time()
+            batch = core.collector.collect()
+            played.append((time.thread_time() - began) / batch.steps)
+            measured = 0
+            began = time.thread_time()
+            core.learn(batch)
+            seconds = (time.thread_time() - began) / batch.steps
+            learned.setdefault(measured if notes else -1, []).append(seconds)
+            core.pull()
+            records(line)
     without = least(learned.pop(-1))
     count = sum(map(len, learned.values()))
     more = sum((least(found) - without) * len(found) / count for found in learned.values())
@@ -88,7 +73,7 @@ def least(seconds: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("examples", nargs="*", default=EXAMPLES)
     parser.add_argument("--steps", type=int, default=200_000)
     options = parser.parse_args()

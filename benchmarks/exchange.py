@@ -48,7 +48,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from processes import PEERS, cpu_seconds, free_port, keep, start, start_parent, stop, wait_for_port
+from processes import (
+    cpu_seconds,
+    free_port,
+    interpreter_of_peers,
+    keep,
+    parser_of,
+    start,
+    start_parent,
+    stop,
+    wait_for_port,
+)
 
 from genkidama.config.plugin import find, names
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
@@ -127,14 +137,13 @@ class Connection:
             )
         )
         head = push[: len(push) - len(vector)]
-        self._head = _header(len(push)) + head
+        self._head = frame_header(len(push)) + head
         self._sequence_at = self._head.index(struct.pack(">Q", _SEQUENCE))
         self._vector = vector
         self.pushes = 0
         self._smallest_reply = len(vector)
         self._unsent: list[memoryview] = []
         self._frame_left = 0
-        self._frame_size = 0
         self._partial = b""
         self.began = 0
         self.socket.setblocking(False)
@@ -214,7 +223,7 @@ class Connection:
     def _ask(self, message: Request) -> None:
         """A request outside the windows: its reply is read, and a refusal ends the benchmark."""
         body = encode(message)
-        self.socket.sendall(_header(len(body)) + body)
+        self.socket.sendall(frame_header(len(body)) + body)
         _, size = self._receive(2)
         size = int.from_bytes(self._receive({126: 2, 127: 8}[size])) if size > 125 else size
         reply = self._receive(size)
@@ -234,7 +243,7 @@ class Connection:
 _bin = bytearray(_DISCARD)
 
 
-def _header(size: int) -> bytearray:
+def frame_header(size: int) -> bytearray:
     """A client's frame header.
 
     Its masking key is 0, so that prepared payloads pass unchanged. The server unmasks all the same.
@@ -351,7 +360,9 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
                             pushes += sum(connection.pushes for connection in connections)
                     if turn:  # the first turn warms caches and allocators up
                         measurement.windows.append(window)
-            show(measurements, options.json)
+            show(measurements)
+            for measurement in measurements:
+                keep(options.results, measurement.as_dict())
             found += measurements
     finally:
         for process, _ in servers.values():
@@ -383,9 +394,7 @@ def last_version(history: Path) -> int:
     )
 
 
-def show(measurements: list[Measurement], quiet: bool) -> None:
-    if quiet:
-        return
+def show(measurements: list[Measurement]) -> None:
     for measurement in measurements:
         ratio = measurement.median("rate") / measurements[0].median("rate")
         low, high = (pick(window.rate for window in measurement.windows) for pick in (min, max))
@@ -401,14 +410,13 @@ def show(measurements: list[Measurement], quiet: bool) -> None:
 
 def run_flower(size: int, clients: int, seconds: float, directory: Path) -> float:
     """Pushes a second at a Flower server of the same size of network."""
-    if not PEERS.exists():
-        raise SystemExit(f"{PEERS} is missing: make peers")
+    python = interpreter_of_peers()
     script, port = Path(__file__).parent / "peers" / "flower.py", free_port()
     log, result = directory / "flower.log", directory / f"flower-{size}.json"
     own = f"server {port} {size} {clients} --seconds {seconds} --result {result}"
-    server = start([str(PEERS), str(script), *own.split()], log, SERVER_CORE)
+    server = start([python, str(script), *own.split()], log, SERVER_CORE)
     wait_for_port(server, port, log, 60.0)
-    swarm = start([str(PEERS), str(script), "clients", str(port), str(clients)], log, LOAD_CORE)
+    swarm = start([python, str(script), "clients", str(port), str(clients)], log, LOAD_CORE)
     try:
         server.wait(seconds + 60.0)
     except subprocess.TimeoutExpired:
@@ -444,9 +452,7 @@ async def serve_bare(port: int, reply_size: int) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--children", type=int, nargs="+", default=[1, 16, 64], metavar="N")
     sizes = [3_000, 250_000, 4_000_000]
     parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="numbers of a network")
@@ -459,9 +465,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rules", nargs="*", default=[], choices=sorted(names("rules")))
     parser.add_argument("--optimizer", default="adam", help="of the rule gradient (default adam)")
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
     parser.add_argument("--serve", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -475,42 +478,25 @@ def main() -> None:
         uvloop.run(serve_bare(*options.serve))
         return
     os.sched_setaffinity(0, {LOAD_CORE})
-    if not options.json:
-        print(
-            f"{'numbers':>9} {'children':>8} {'server':>7} {'rate':>10} {'[least–most]':>21}",
-            end=" ",
-        )
-        print(f"{'ratio':>6} {'p50 ms':>9} {'p99 ms':>9} {'server µs':>10} {'busy':>6}", flush=True)
+    print(
+        f"{'numbers':>9} {'children':>8} {'server':>7} {'rate':>10} {'[least–most]':>21}", end=" "
+    )
+    print(f"{'ratio':>6} {'p50 ms':>9} {'p99 ms':>9} {'server µs':>10} {'busy':>6}", flush=True)
     measurements: list[Measurement] = []
-    flower: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="exchange-") as name:
         for size in options.sizes:
             measurements += compare(size, options, Path(name))
-        for measurement in measurements:
-            keep(options.results, measurement.as_dict())
         for size in options.flower_sizes:
-            rate = run_flower(size, options.flower_clients, options.seconds, Path(name))
-            asked = size, options.flower_clients
-            entry: dict[str, float] = dict(zip(("parameters", "clients"), asked, strict=True))
-            entry["rate"] = rate
+            clients = options.flower_clients
+            rate = run_flower(size, clients, options.seconds, Path(name))
+            row = {"server": "flower", "parameters": size, "clients": clients, "rate": rate}
+            said = f"Flower, {size:,} numbers, {clients} clients: {rate:,.0f} pushes/s"
             for each in measurements:
-                if (each.server, each.parameters, each.children) == ("parent", *asked):
-                    entry["multiple"] = each.median("rate") / rate
-            flower.append(entry)
-            keep(options.results, {"server": "flower", **entry})
-            if not options.json:
-                multiple = (
-                    f"; the Parent's {entry['multiple']:.1f} times as many"
-                    if "multiple" in entry
-                    else ""
-                )
-                print(
-                    f"Flower, {size:,} numbers, {options.flower_clients} clients: "
-                    f"{rate:,.0f} pushes/s{multiple}"
-                )
-    if options.json:
-        rows = [measurement.as_dict() for measurement in measurements]
-        print(json.dumps({"measurements": rows, "flower": flower}))
+                if (each.server, each.parameters, each.children) == ("parent", size, clients):
+                    row["multiple"] = each.median("rate") / rate
+                    said += f"; the Parent's {row['multiple']:.1f} times as many"
+            keep(options.results, row)
+            print(said)
 
 
 if __name__ == "__main__":

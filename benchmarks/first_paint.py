@@ -20,7 +20,6 @@ less.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shutil
 import statistics
@@ -33,7 +32,7 @@ from typing import Any
 
 from made_up import BEGAN, DRAWN, child, document, made_up
 from playwright.sync_api import sync_playwright
-from processes import free_port, start, start_parent, stop
+from processes import free_port, parser_of, start, start_parent, stop
 
 _SETTINGS = """name = "cart"
 [environment]
@@ -152,9 +151,7 @@ def _feed(parent: Any, children: int, over: threading.Event) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", nargs="?", choices=("all", "paint", "scroll"), default="all")
     parser.add_argument("--loads", type=int, default=10)
     parser.add_argument("--children", type=int, default=1000)

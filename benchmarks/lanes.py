@@ -22,6 +22,8 @@ import time
 from importlib.util import find_spec
 from statistics import median
 
+from processes import parser_of
+
 KINDS = ("Gymnasium", "ours", "EnvPool")
 
 
@@ -56,7 +58,7 @@ def alone(kind: str, count: int, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--lanes", type=int, nargs="+", default=[1, 16, 32, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60_000, help="of all lanes together")

@@ -30,7 +30,6 @@ will.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -44,11 +43,11 @@ from statistics import median
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot, first
+from benchmarks.processes import ROOT, parser_of, peer
 from benchmarks.store import Row
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 NEAR = 30.0
 
@@ -197,18 +196,11 @@ def _snapshots(run: Run, start_up: float) -> list[Snapshot]:
     return found
 
 
-def peer(contender: Contender, seed: int) -> Row:
+def theirs(contender: Contender, seed: int) -> Row:
     """One run of Stable-Baselines3's, judged by its own script."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        sys.exit("the peers are not installed: make peers")
     own = f"learn --task {contender.task} --seed {seed} --limit 480"
-    script = str(ROOT / "benchmarks/peers" / contender.script)
-    command = [str(python), script, *own.split(), *contender.peer]
-    if contender.goal:
-        command += ["--until-mean", str(contender.goal)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    row: Row = json.loads(text.splitlines()[-1])
+    goal = ["--until-mean", str(contender.goal)] if contender.goal else []
+    row = peer(contender.script, *own.split(), *contender.peer, *goal)
     start_up = row["startup_seconds"]
     for goal, reached in row.get("reached", {}).items():
         row[f"to_{goal}"] = reached and reached["seconds"] + start_up
@@ -220,9 +212,7 @@ def peer(contender: Contender, seed: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=("compare", "report", *CONTENDERS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202, 203, 204, 205])
     parser.add_argument("--alone", action="store_true", help="without the peer's runs")
@@ -251,7 +241,7 @@ def main() -> None:
         for seed in options.seeds:
             once(name, seed, ours, name)
             if beside:
-                once(f"peer-{name}", seed, peer, name)
+                once(f"peer-{name}", seed, theirs, name)
     report(done)
 
 

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 import stalls
 from exchange import LOAD_CORE, SERVER_CORE, Connection, random_vector, start_bare
-from processes import command, cpu_seconds, free_port, keep, resident, start_parent, stop
+from processes import command, cpu_seconds, free_port, keep, parser_of, resident, start_parent, stop
 
 _SETTINGS = """[parent]
 alpha = 0.5
@@ -214,7 +214,7 @@ def report(rows: Path) -> None:
 
 @command
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--children", type=int, nargs="+", default=[1000])
     parser.add_argument("--numbers", type=int, default=3000)
     parser.add_argument("--rate", type=float, default=2.0, help="pushes of a child in a second")

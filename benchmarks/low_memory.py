@@ -27,25 +27,24 @@ allows it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from memory import exchanges
-from processes import free_port, start_parent, stop
+from processes import ROOT, command, free_port, history, parser_of, start_parent, stop
 
 from genkidama.runtime.machine import end_with_parent
 
-EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
+sys.path.append(str(ROOT))  # a script finds only its neighbours
+
+from studies.groups import Group
+
+EXPERIMENT = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 
 #: MiB. A Pi 3B+ less 250 for the system; a machine of 512 less 130.
 LIMITS = [1024 - 250, 512 - 130]
@@ -58,104 +57,6 @@ cores = int(sys.argv.pop(1))
 child.available_cores = lambda: cores
 sys.exit(__main__.main())
 """
-
-
-@dataclass
-class Group:
-    """A control group for memory; sizes are bytes."""
-
-    folder: Path
-    version: int
-
-    def limit(self, size: int) -> None:
-        """Allows so many bytes of memory, and no swap."""
-        if self.version == 2:
-            (self.folder / "memory.max").write_text(str(size))
-            with suppress(OSError):  # a kernel without swap has no such file
-                (self.folder / "memory.swap.max").write_text("0")
-        else:
-            (self.folder / "memory.limit_in_bytes").write_text(str(size))
-            with suppress(OSError):
-                (self.folder / "memory.memsw.limit_in_bytes").write_text(str(size))
-
-    def join(self) -> None:
-        """Puts this process into the group. It ends with its starter."""
-        end_with_parent()
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def taken(self) -> int:
-        """Bytes that only the end of a process, or swap, gives back."""
-        statistics = self._numbers("memory.stat")
-        names = ("anon", "shmem") if self.version == 2 else ("total_rss", "total_shmem")
-        return sum(statistics[name] for name in names)
-
-    def swapped(self) -> int:
-        if self.version == 2:
-            path = self.folder / "memory.swap.current"
-            return int(path.read_text()) if path.exists() else 0
-        return self._numbers("memory.stat").get("total_swap", 0)
-
-    def charged(self) -> int:
-        """The largest charge to the group so far; 0 if the kernel keeps no peak.
-
-        Version 2 keeps one since Linux 5.19.
-        """
-        path = self.folder / ("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
-        return int(path.read_text()) if path.exists() else 0
-
-    def killed(self) -> int:
-        """How many processes the kernel has killed for want of memory."""
-        return self._numbers("memory.events" if self.version == 2 else "memory.oom_control")[
-            "oom_kill"
-        ]
-
-    def _numbers(self, name: str) -> dict[str, int]:
-        return {
-            key: int(value)
-            for key, value in (
-                line.split() for line in (self.folder / name).read_text().splitlines()
-            )
-        }
-
-
-@contextmanager
-def made_group() -> Iterator[Group]:
-    """A control group of our own, gone at the end.
-
-    Raises:
-        SystemExit: this machine does not allow it.
-    """
-    top = Path("/sys/fs/cgroup")
-    version, parent = (
-        (1, top / "memory") if (top / "memory" / "memory.limit_in_bytes").exists() else (2, top)
-    )
-    group = Group(parent / f"genkidama-{os.getpid()}", version)
-    try:
-        group.folder.mkdir()
-    except OSError as error:
-        raise SystemExit(
-            f"{group.folder} cannot be made ({error.strerror}): this needs Linux and root"
-        ) from None
-    try:
-        # In version 2 the file is missing until somebody asks for the controller.
-        if not (group.folder / "memory.stat").exists():
-            with suppress(OSError):
-                (parent / "cgroup.subtree_control").write_text("+memory")
-        if not (
-            group.folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
-        ).exists():
-            raise SystemExit(
-                f"{parent} does not control memory "
-                "(on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)"
-            )
-        yield group
-    finally:
-        deadline = time.monotonic() + 10.0
-        while group.folder.exists() and time.monotonic() < deadline:
-            try:
-                group.folder.rmdir()
-            except OSError:  # somebody in it is still dying
-                time.sleep(0.1)
 
 
 @dataclass
@@ -174,33 +75,38 @@ class Result:
 
 
 def measure(python: str, limit: int, cores: int, seconds: float, directory: Path) -> Result:
+    group = Group(f"genkidama-{os.getpid()}", limit << 20, "usual")
     port, out = free_port(), directory / f"limit-{limit}"
     parent = start_parent(EXPERIMENT, out, port)
     log = directory / f"child-{limit}.log"
+
+    def begin() -> None:
+        end_with_parent()
+        group.enter()
+
     try:
-        with made_group() as group, log.open("wb") as output:
-            group.limit(limit << 20)
-            own = f"{cores} --parent ws://127.0.0.1:{port} --cores auto"
-            command = [python, "-c", CHILD, *own.split()]
+        own = f"{cores} --parent ws://127.0.0.1:{port} --cores auto"
+        with log.open("wb") as output:
             child = subprocess.Popen(
-                command,
+                [python, "-c", CHILD, *own.split()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=group.join,
+                preexec_fn=begin,
             )
-            try:
-                taken = watch(child, group, out / "history.jsonl", seconds, log)
-                charged, swapped, killed = group.charged(), group.swapped(), group.killed()
-            finally:
-                stop(child)
+        try:
+            taken = watch(child, group, out, seconds, log)
+            charged, (_, swapped), killed = group.peak(), group.taken(), group.killed()
+        finally:
+            stop(child)
     finally:
+        group.close()
         stop(parent)
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     training = next(line for line in lines if line["event"] == "training")
     words = next((line["event"] for line in lines if "a core needs" in line["event"]), "")
-    told = history(out / "history.jsonl")
+    told = history(out, "exchange")
     rate = (told[-1]["steps"] - told[0]["steps"]) / (told[-1]["time"] - told[0]["time"])
     return Result(
         limit * 1.048576,
@@ -216,7 +122,7 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
 
 
 def watch(
-    child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path
+    child: subprocess.Popen[bytes], group: Group, out: Path, seconds: float, log: Path
 ) -> int:
     """The most memory that the group takes until the child has trained for so long."""
     taken, deadline, begun = 0, time.monotonic() + 300.0, False
@@ -227,20 +133,13 @@ def watch(
                 f"the child has ended with exit code {child.returncode}{killed}:\n"
                 f"{log.read_text(errors='replace')[-2000:]}"
             )
-        taken = max(taken, group.taken())
-        if not begun and exchanges(history):
+        taken = max(taken, group.taken()[0])
+        if not begun and history(out, "exchange"):
             begun, deadline = True, time.monotonic() + seconds
         time.sleep(0.1)
     if not begun:
         raise SystemExit(f"the child has not begun:\n{log.read_text(errors='replace')[-2000:]}")
     return taken
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """The exchanges that the Parent has noted."""
-    text = path.read_text(encoding="utf-8")
-    lines = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
-    return [line for line in lines if line["event"] == "exchange"]
 
 
 def forget(python: str) -> None:
@@ -256,10 +155,9 @@ def forget(python: str) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+@command
+def main() -> int:
+    parser = parser_of(__doc__)
     parser.add_argument(
         "--limits", type=int, nargs="+", default=LIMITS, metavar="MIB", help=f"default {LIMITS}"
     )
@@ -276,9 +174,6 @@ def main() -> None:
     parser.add_argument(
         "--python", default="", metavar="FILE", help="the child's interpreter, if not this one"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
-    )
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(prefix="low-memory-") as directory:
@@ -294,9 +189,6 @@ def main() -> None:
                     Path(directory),
                 )
             )
-    if options.json:
-        print(json.dumps([asdict(result) for result in results]))
-        return
     print(
         f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} "
         f"{'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}"
@@ -309,9 +201,8 @@ def main() -> None:
         )
         if result.words:
             print(f"         {result.words}")
-    if any(result.killed or result.swapped for result in results):
-        sys.exit(1)
+    return int(any(result.killed or result.swapped for result in results))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -25,7 +25,6 @@ This needs Linux, and the right to read the processes' smaps_rollup (the same us
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -34,9 +33,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import free_port, keep, start, start_parent, stop
+from processes import ROOT, family, free_port, history, keep, parser_of, start, start_parent, stop
 
-EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
+EXPERIMENT = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 
 
 @dataclass(frozen=True)
@@ -51,56 +50,25 @@ class Process:
     private: float
 
 
-def tree(pid: int) -> list[int]:
-    """The process, its descendants, and everything in its session if it leads one; by number."""
-    parents, sessions = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] != "Z":
-                    parents[int(entry.name)], sessions[int(entry.name)] = (
-                        int(fields[1]),
-                        int(fields[3]),
-                    )
-    found = {member for member, session in sessions.items() if session == pid or member == pid}
-    while more := {member for member, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found)
-
-
-def pss(pid: int) -> float:
-    """Proportional set size of one process, in MB; 0 if it is gone."""
-    return _rollup(pid, "Pss")
-
-
-def private(pid: int) -> float:
-    """Memory that only this process has, in MB; 0 if it is gone."""
-    return _rollup(pid, "Private_Clean", "Private_Dirty")
-
-
-def _rollup(pid: int, *names: str) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    fields = {
-        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)
-    }
-    return sum(fields.get(name, 0) for name in names) * 1024 / 1e6
+def megabytes(pid: int) -> dict[str, float]:
+    """The sizes of one process, by their names in `smaps_rollup`."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    fields = (line.partition(":") for line in lines)
+    return {name: int(value.split()[0]) * 1024 / 1e6 for name, _, value in fields}
 
 
 def look(pid: int) -> list[Process]:
-    """All processes of the tree, with their sizes now."""
+    """All living processes of the tree, with their sizes now."""
     found = []
-    for member in tree(pid):
-        with contextlib.suppress(OSError):
+    for member, fields in family(pid).items():
+        with contextlib.suppress(OSError):  # it has ended
             text = Path(f"/proc/{member}/cmdline").read_bytes().decode(errors="replace")
             program, *words = text.rstrip("\0").split("\0")
             command = " ".join([Path(program).name, *words])  # without this machine's folder
-            threads = len(list(Path(f"/proc/{member}/task").iterdir()))
-            parent = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
-            found.append(Process(member, parent, command, threads, pss(member), private(member)))
+            sizes = megabytes(member)
+            private = sizes["Private_Clean"] + sizes["Private_Dirty"]
+            parent, threads = int(fields[1]), int(fields[17])
+            found.append(Process(member, parent, command, threads, sizes["Pss"], private))
     return found
 
 
@@ -117,16 +85,6 @@ def core_private(processes: list[Process]) -> float:
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
-def exchanges(history: Path) -> int:
-    """How many exchanges the Parent has noted so far."""
-    try:
-        return sum(
-            1 for line in history.read_text(encoding="utf-8").splitlines() if '"exchange"' in line
-        )
-    except FileNotFoundError:
-        return 0
-
-
 def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[Process]:
     """The largest of five looks at a Child with so many cores, from its `wanted`-th exchange on."""
     port, out = free_port(), directory / f"cores-{cores}"
@@ -136,7 +94,7 @@ def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[
     child = start([sys.executable, *own.split()], log)
     try:
         deadline = time.monotonic() + 120.0
-        while exchanges(out / "history.jsonl") < wanted:
+        while len(history(out, "exchange")) < wanted:
             if child.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(
                     f"the child has not exchanged {wanted} times:\n"
@@ -175,9 +133,7 @@ def slope(found: dict[int, list[Process]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--experiment", type=Path, default=EXPERIMENT, metavar="FILE.toml")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2, 4], metavar="N")
     parser.add_argument(

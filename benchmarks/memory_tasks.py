@@ -20,7 +20,6 @@ Nothing else should run meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -36,11 +35,11 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks import store
 from benchmarks.cores import records, single
+from benchmarks.processes import ROOT, parser_of, peer
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.runs.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples/memory"
 
 TASKS = ("cartpole", "tmaze", "popgym")
@@ -75,19 +74,6 @@ def ours(task: str, memory: int, seed: int, seconds: float) -> Row:
         return {"mean": judged["mean"], "steps": run.snapshot.steps, "seconds": took}
 
 
-def peer(task: str, settings: str, seed: int, seconds: float) -> Row:
-    """One run of RecurrentPPO."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        return {"missing": "benchmarks/.venv: make peers"}
-    script = ROOT / "benchmarks/peers/sb3_memory.py"
-    command = [str(python), str(script), "--task", task, "--settings", settings]
-    command += ["--seed", str(seed), "--seconds", str(seconds)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    row: Row = json.loads(text.splitlines()[-1])
-    return row
-
-
 def acting(lanes: int, rounds: int = 15) -> Row:
     """Steps of a core in a second of CPU time, in turns; medians."""
 
@@ -116,7 +102,7 @@ def acting(lanes: int, rounds: int = 15) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=[*TASKS, "acting", "report"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -141,7 +127,9 @@ def main() -> None:
                 () if options.alone or options.what not in COMPARED else PEERS.items()
             ):
                 key = {"what": options.what, "by": name, "seed": seed}
-                once(key, partial(peer, options.what, settings, seed, options.seconds))
+                asked = ["--task", options.what, "--settings", settings, "--seed", str(seed)]
+                asked += ["--seconds", str(options.seconds)]
+                once(key, partial(peer, "sb3_memory.py", *asked))
     report(done)
 
 
@@ -149,9 +137,8 @@ def report(rows: list[Row]) -> None:
     """Prints medians, and the least and the most."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if "missing" not in row:
-            who = str(row.get("by", f"{row.get('lanes')} lanes"))
-            groups.setdefault((row["what"], who), []).append(row)
+        who = str(row.get("by", f"{row.get('lanes')} lanes"))
+        groups.setdefault((row["what"], who), []).append(row)
     for (what, who), found in sorted(groups.items()):
         for key in ("mean", "steps", "seconds", "ratio"):
             numbers = [row[key] for row in found if key in row]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import functools
+import json
 import os
 import signal
 import socket
@@ -17,12 +20,23 @@ from genkidama.errors import GenkidamaError
 from genkidama.runtime.log import fail
 from genkidama.runtime.machine import end_with_parent
 
+ROOT = Path(__file__).resolve().parents[1]
+
+#: What must happen happens within this time, even on a machine that does much else.
+PATIENCE = 30.0
+
 #: The interpreter of the peers' own environment.
-PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
+PEERS = ROOT / "benchmarks" / ".venv" / "bin" / "python"
 
 P = ParamSpec("P")
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def parser_of(text: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark; its help is the text of the module."""
+    kind = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=text, formatter_class=kind)
 
 
 def command(main: Callable[P, int]) -> Callable[P, int]:
@@ -87,6 +101,36 @@ def start_parent(
     return process
 
 
+def interpreter_of_peers() -> str:
+    """The interpreter that has the peers.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    if not PEERS.exists():
+        raise SystemExit(f"{PEERS}: the peers are not installed: make peers")
+    return str(PEERS)
+
+
+def pinned(core: int | None) -> list[str]:
+    """The beginning of a command that has one core, if there is one."""
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+def peer(script: str, *arguments: str, core: int | None = None) -> dict[str, Any]:
+    """The row that a script of `peers/` prints last."""
+    command = [interpreter_of_peers(), str(ROOT / "benchmarks" / "peers" / script), *arguments]
+    done = subprocess.run(
+        [*pinned(core), *command],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_parent,
+    )
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
 def wait_for_port(
     process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = 30.0
 ) -> None:
@@ -132,10 +176,46 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def family(pid: int) -> dict[int, list[str]]:
+    """A process, its descendants and its session, by number: proc(5)'s `stat` from the state on."""
+    members: dict[int, list[str]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            members[int(file.parent.name)] = file.read_text().rpartition(")")[2].split()
+    found = {each for each, fields in members.items() if pid in (each, int(fields[3]))}
+    while more := {each for each, fields in members.items() if int(fields[1]) in found} - found:
+        found |= more
+    return {each: members[each] for each in sorted(found)}
+
+
+def family_seconds(pid: int) -> float:
+    """CPU seconds of a process' family, and of its children that have ended."""
+    return sum(sum(map(int, fields[11:15])) for fields in family(pid).values()) / _TICKS
+
+
+def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
+    """What `condition` gives as soon as it is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(0.02)
+    return found
+
+
+def history(run: Path, event: str = "") -> list[dict[str, Any]]:
+    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
+    try:
+        text = (run / "history.jsonl").read_text()
+    except FileNotFoundError:
+        return []
+    events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [line for line in events if event in ("", line["event"])]
+
+
 def keep(path: Path | None, row: dict[str, Any], tree: Path = Path(__file__).parent) -> None:
     """Appends a row about a checkout to the file, if there is one, as studies do."""
     if path:
-        sys.path.append(str(Path(__file__).parents[1]))  # a script finds only its neighbours
+        sys.path.append(str(ROOT))  # a script finds only its neighbours
         from benchmarks import store
 
         store.append(path, {**store.origin(tree), **row})

@@ -22,7 +22,6 @@ one attribute to a running trial.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sqlite3
@@ -36,6 +35,7 @@ import numpy as np
 import optuna
 from optuna.pruners import MedianPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial, TrialState
+from processes import parser_of
 
 from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
 from genkidama.plugins.hypertrick.rule import HyperTrick
@@ -148,9 +148,7 @@ class Search:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--phases", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=15)

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 from exchange import LOAD_CORE, SERVER_CORE, Window
-from processes import cpu_seconds, free_port, keep, start_parent, stop
+from processes import cpu_seconds, free_port, keep, parser_of, start_parent, stop
 from websockets.asyncio.client import ClientConnection, connect
 
 from genkidama.protocol.messages import (
@@ -198,9 +198,7 @@ def reports(study: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)

@@ -14,7 +14,6 @@ and those that will be cut or jam, have exchanged once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import struct
@@ -27,7 +26,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from processes import free_port, resident, start_parent, stop
+from exchange import frame_header
+from processes import free_port, parser_of, resident, start_parent, stop
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, encode
@@ -50,13 +50,7 @@ _PINGS = (b"\x89\xfd\0\0\0\0" + bytes(125)) * 8_000
 def frame(message: Hello | Join | Push) -> bytes:
     """As a child writes it, masked with zeros."""
     content = bytes(encode(message))
-    size = len(content)
-    head = (
-        struct.pack("!BBH", 0x82, 0xFE, size)
-        if size < 65536
-        else b"\x82\xff" + struct.pack("!Q", size)
-    )
-    return head + bytes(4) + content
+    return bytes(frame_header(len(content))) + content
 
 
 def entered(port: int, name: str, size: int) -> socket.socket:
@@ -242,7 +236,7 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="of each attack")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--json", action="store_true")

@@ -20,22 +20,18 @@ function: with one lane and with several, and learning by hand beside torch's wa
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import keep
+from processes import ROOT, keep, parser_of, peer
 
-ROOT = Path(__file__).resolve().parent.parent
 WARM = 4.0
 
 
@@ -103,31 +99,12 @@ def child(file: str, seconds: float, *settings: str) -> float:
 
 def stable_baselines(seconds: float) -> float:
     """Steps a second of two A2C processes, one per core, summed."""
-    python = ROOT / "benchmarks/.venv/bin/python"
-    if not python.exists():
-        sys.exit("the peers are not installed: make peers")
-    command = [
-        str(python),
-        str(ROOT / "benchmarks/peers/sb3.py"),
-        "speed",
-        "--seconds",
-        str(seconds),
-    ]
-    from genkidama.runtime.machine import end_with_parent
-
-    processes = [
-        subprocess.Popen(
-            [*command, "--pin", str(cpu)],
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=end_with_parent,
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    with ThreadPoolExecutor(len(cores)) as threads:
+        rows = threads.map(
+            lambda cpu: peer("sb3.py", "speed", "--seconds", str(seconds), "--pin", str(cpu)), cores
         )
-        for cpu in sorted(os.sched_getaffinity(0))[:2]
-    ]
-    return sum(
-        json.loads(process.communicate()[0].splitlines()[-1])["steps_per_second"]
-        for process in processes
-    )
+        return float(sum(row["steps_per_second"] for row in rows))
 
 
 #: Lanes in `--parts`.
@@ -226,9 +203,7 @@ def parts() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")

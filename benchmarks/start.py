@@ -12,8 +12,6 @@ ended ones included.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import os
 import select
 import signal
@@ -24,7 +22,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.processes import keep
+from benchmarks.processes import ROOT, family_seconds, keep, parser_of
 
 EXAMPLE = "examples/lunarlander/lunarlander.toml"
 
@@ -37,22 +35,6 @@ class FirstStep(gymnasium.Wrapper):
             os.write(os.open({pipe!r}, os.O_WRONLY | os.O_NONBLOCK), b"1")
         return self.env.step(action)
 """
-
-
-def cpu_seconds(root: int) -> float:
-    """CPU seconds of a process, its descendants, and their children that have ended."""
-    parents, ticks = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                ticks[int(entry.name)] = sum(map(int, fields[11:15]))
-    family, newest = set[int](), {root}
-    while newest:
-        family |= newest
-        newest = {pid for pid, parent in parents.items() if parent in newest}
-    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(checkout: Path) -> tuple[float, float]:
@@ -84,7 +66,7 @@ def measure(checkout: Path) -> tuple[float, float]:
             try:
                 if stepped not in select.select([stepped, ended], [], [], 60.0)[0]:
                     sys.exit(f"{checkout}: no step:\n{(folder / 'log').read_text()[-2000:]}")
-                return time.monotonic() - began, cpu_seconds(process.pid)
+                return time.monotonic() - began, family_seconds(process.pid)
             finally:
                 os.close(stepped)
                 os.close(ended)
@@ -93,9 +75,8 @@ def measure(checkout: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    here = Path(__file__).resolve().parents[1]
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("checkouts", nargs="*", type=Path, default=[here])
+    parser = parser_of(__doc__)
+    parser.add_argument("checkouts", nargs="*", type=Path, default=[ROOT])
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()

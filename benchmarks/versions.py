@@ -10,7 +10,6 @@ up, and short windows alternate. The ratio is the median of the ratios of neighb
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -18,20 +17,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
+from benchmarks.processes import ROOT, free_port, keep, parser_of, start_parent, stop
 
-from benchmarks.processes import free_port, keep, start_parent, stop
-
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "benchmarks"))  # exchange.py is a script, and finds its siblings there
 
-import exchange  # noqa: E402
+import exchange
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("others", type=Path, nargs="+", help="other checkouts; the first is 1.00")
     parser.add_argument("--size", type=int, default=3000, help="numbers (default 3000)")
     parser.add_argument("--children", type=int, default=16)
@@ -39,8 +33,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of a window (default 0.5)")
     parser.add_argument("--results", type=Path, help="file to which rows are appended")
     options = parser.parse_args()
-    numbers = np.random.default_rng(0).normal(0.0, 0.1, options.size)
-    vector = memoryview(numbers.astype(exchange.DTYPE).tobytes())
+    vector = exchange.random_vector(options.size)
     trees = [*(path.resolve() for path in options.others), ROOT]
     found: dict[Path, list[exchange.Window]] = {tree: [] for tree in trees}
     servers: dict[Path, tuple[subprocess.Popen[bytes], int]] = {}

@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from exchange import LOAD_CORE, SERVER_CORE, Connection, connected, random_vector, run_window
-from processes import free_port, resident, start, start_parent, stop
+from processes import free_port, parser_of, resident, start, start_parent, stop
 
 #: Numbers of the network.
 _SIZE = 3000
@@ -222,9 +222,7 @@ def memory(options: argparse.Namespace, directory: Path) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", nargs="*", default=["exchanges", "many", "memory"])
     parser.add_argument("--children", type=int)
     parser.add_argument("--pages", type=int, default=20)

@@ -45,16 +45,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from link import Air, Place, link
-from processes import cpu_seconds, free_port, keep, start, stop
+from processes import (
+    ROOT,
+    cpu_seconds,
+    family_seconds,
+    free_port,
+    history,
+    keep,
+    parser_of,
+    start,
+    stop,
+)
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import Request, decode_reply, encode
 from genkidama.protocol.session import BlendReply, Session
 from genkidama.protocol.vector import DTYPE, Signature
 
-ROOT = Path(__file__).resolve().parents[1]
 LUNARLANDER = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 ENCODINGS = ("float32", "float16", "int8", "int4")
 
@@ -75,15 +83,11 @@ def parent(
     address, out = f"{place.address}:{free_port()}", folder / "run"
     command = [sys.executable, "-m", "genkidama.parent", str(experiment)]
     command += ["--listen", address, "--out", str(out), "--set", "parent.open=true"]
-    process = start([*enter(place), *command], folder / "parent.log")
+    process = start([*place.enter, *command], folder / "parent.log")
     try:
         yield f"ws://{address}", process, out
     finally:
         stop(process)
-
-
-def enter(place: Place) -> list[str]:
-    return place.enter if place.namespace else []
 
 
 # exchanges
@@ -149,7 +153,7 @@ def measure_exchanges(options: argparse.Namespace, places: dict[str, Place], fol
                 child = options.near if place.namespace else HERE
                 command = [sys.executable, __file__, "play", url, str(size)]
                 command += [str(options.seconds), str(process.pid)]
-                said = _until_it_listens([*enter(child), *command])
+                said = _until_it_listens([*child.enter, *command])
             found[over, encoding].append(figures := json.loads(said))
             row = {"numbers": size, "over": over, "encoding": encoding, **figures}
             keep(options.results, row)
@@ -200,9 +204,9 @@ def measure_training(options: argparse.Namespace, places: dict[str, Place], fold
                 child = options.near if place.namespace else HERE
                 command = [sys.executable, "-m", "genkidama.child", "--parent", url]
                 command += ["--name", "pi", "--cores", "1"]
-                process = start([*enter(child), *command], out.parent / "child.log")
+                process = start([*child.enter, *command], out.parent / "child.log")
                 try:
-                    rates = _rates(out / "history.jsonl", options.seconds, process.pid)
+                    rates = _rates(out, options.seconds, process.pid)
                     found[over, encoding].append(rates)
                     exchanges, steps = rates
                     row = {"over": over, "encoding": encoding, "exchanges": exchanges}
@@ -221,34 +225,21 @@ def measure_training(options: argparse.Namespace, places: dict[str, Place], fold
         )
 
 
-def _rates(history: Path, seconds: float, pid: int) -> tuple[float, float]:
+def _rates(out: Path, seconds: float, pid: int) -> tuple[float, float]:
     """Exchanges a second, and steps a second of the child's CPU time, after the third exchange."""
     deadline = time.monotonic() + 120.0 + seconds
     begun: tuple[dict[str, Any], int, float] | None = None
     while time.monotonic() < deadline:
         time.sleep(0.2)
-        events = _exchanges(history)
+        events = history(out, "exchange")
         if begun is None and len(events) >= 3:
-            begun = events[-1], len(events), _family_seconds(pid)
+            begun = events[-1], len(events), family_seconds(pid)
         if begun is not None and events[-1]["time"] - begun[0]["time"] >= seconds:
             first, count, spent = begun
             wall = events[-1]["time"] - first["time"]
             steps = events[-1]["steps"] - first["steps"]
-            return (len(events) - count) / wall, steps / (_family_seconds(pid) - spent)
-    raise SystemExit(f"the child has not exchanged for long enough: {history}")
-
-
-def _family_seconds(pid: int) -> float:
-    """CPU time of a process and all that it has started, the ended ones included."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return sum(sum(process.cpu_times()[:4]) for process in family)
-
-
-def _exchanges(history: Path) -> list[dict[str, Any]]:
-    if not history.exists():
-        return []
-    lines = history.read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == "exchange"]
+            return (len(events) - count) / wall, steps / (family_seconds(pid) - spent)
+    raise SystemExit(f"the child has not exchanged for long enough: {out}")
 
 
 # learn
@@ -271,7 +262,7 @@ def measure_learning(options: argparse.Namespace, folder: Path) -> None:
         for key, value in changes.items():
             command += ["--set", f"{key}={value}"]
         subprocess.run(command, check=True, capture_output=True)
-        last = _exchanges(out / "history.jsonl")[-1]
+        last = history(out, "exchange")[-1]
         keep(options.results, {"seed": seed, "encoding": encoding, "steps": last["steps"]})
         print(
             f"{seed:>4} {encoding:>8} {last['steps']:>12,} {last['update']:>7.0f} "
@@ -281,9 +272,7 @@ def measure_learning(options: argparse.Namespace, folder: Path) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("what", choices=["exchanges", "train", "learn"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[3_000, 250_000, 4_000_000])
     parser.add_argument("--encodings", nargs="+", default=ENCODINGS, choices=ENCODINGS)

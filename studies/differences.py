@@ -21,16 +21,13 @@ LEAST = 3
 
 
 def interval(
-    samples: Sequence[Sequence[float]],
-    figure: Callable[..., Numbers],
-    level: float = 0.95,
+    samples: Sequence[Sequence[float]], figure: Callable[..., Numbers]
 ) -> tuple[float, float] | None:
-    """A percentile bootstrap interval (Efron 1979) over seeds.
+    """The 95 % percentile bootstrap interval (Efron 1979) over seeds.
 
     Args:
         samples: of independent groups, each drawn from by itself.
         figure: of arrays (draws, n), one a group, to (draws,).
-        level: how much of the draws lies within.
 
     Returns:
         Its ends; None if a group has fewer than three values.
@@ -42,8 +39,7 @@ def interval(
         np.asarray(sample)[rng.integers(len(sample), size=(_DRAWS, len(sample)))]
         for sample in samples
     ]
-    rest = (1.0 - level) / 2.0
-    low, high = np.quantile(figure(*drawn), [rest, 1.0 - rest])
+    low, high = np.quantile(figure(*drawn), [0.025, 0.975])
     return float(low), float(high)
 
 

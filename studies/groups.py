@@ -75,7 +75,8 @@ class Group:
         except OSError as error:
             raise EnvironmentFailure(
                 f"{error.filename}: no control group: {error.strerror}; run it as root on Linux "
-                "with control groups mounted below /sys/fs/cgroup"
+                "with control groups mounted below /sys/fs/cgroup (on a Raspberry Pi memory needs "
+                "cgroup_enable=memory in cmdline.txt)"
             ) from None
 
     def enter(self) -> None:
@@ -114,23 +115,33 @@ class Group:
     def used(self) -> float:
         """Seconds of CPU time that the group has used so far."""
         if self._second:
-            return float(self._statistics("")["usage_usec"]) * 1e-6
+            return float(self._statistics("", "cpu.stat")["usage_usec"]) * 1e-6
         return int((self._folders["cpuacct"] / "cpuacct.usage").read_text()) * 1e-9
 
     def throttled(self) -> int:
         """Periods in which the group wanted more than it may have."""
-        return self._statistics("" if self._second else "cpu")["nr_throttled"]
+        return self._statistics("" if self._second else "cpu", "cpu.stat")["nr_throttled"]
+
+    def taken(self) -> tuple[int, int]:
+        """Bytes that only the end of a process, or swap, gives back; and those in swap."""
+        found = self._statistics("" if self._second else "memory", "memory.stat")
+        if not self._second:
+            return found["total_rss"] + found["total_shmem"], found.get("total_swap", 0)
+        swap = self._folders[""] / "memory.swap.current"
+        return found["anon"] + found["shmem"], int(swap.read_text()) if swap.exists() else 0
 
     def peak(self) -> int:
-        """The most bytes that the group was charged with, pages of files included."""
-        return int(self._memory("memory.peak", "memory.max_usage_in_bytes").read_text())
+        """The most bytes that the group was charged with, pages of files included.
+
+        0 if the kernel keeps no peak: version 2 does since Linux 5.19.
+        """
+        path = self._memory("memory.peak", "memory.max_usage_in_bytes")
+        return int(path.read_text()) if path.exists() else 0
 
     def killed(self) -> int:
         """Processes that the kernel has killed for want of memory."""
-        text = self._memory("memory.events", "memory.oom_control").read_text()
-        return next(
-            int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")
-        )
+        place = ("", "memory.events") if self._second else ("memory", "memory.oom_control")
+        return self._statistics(*place)["oom_kill"]
 
     def close(self) -> None:
         """Kills what is left in the group and removes it."""
@@ -159,8 +170,8 @@ class Group:
     def _memory(self, second: str, first: str) -> Path:
         return self._folders[""] / second if self._second else self._folders["memory"] / first
 
-    def _statistics(self, controller: str) -> dict[str, int]:
-        text = (self._folders[controller] / "cpu.stat").read_text()
+    def _statistics(self, controller: str, file: str) -> dict[str, int]:
+        text = (self._folders[controller] / file).read_text()
         return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
 
     def _freezer(self, first: str, second: str) -> None:

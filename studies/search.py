@@ -17,14 +17,14 @@ kind is `genkidama search lunarlander/search --set search.method=…`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from statistics import median
 
 from benchmarks import store
+from benchmarks.processes import ROOT
 from benchmarks.store import Row
 from studies.differences import NONE, apart, compare, markdown, number, span
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs/results"
+RESULTS = ROOT / "docs/results"
 
 #: What a table calls the methods, by the rows' names, in its order.
 LABELS = {

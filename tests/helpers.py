@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,10 +17,14 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from benchmarks.processes import PATIENCE, ROOT
+from benchmarks.processes import free_port as free_port
+from benchmarks.processes import history as history
+from benchmarks.processes import until as until
+from benchmarks.started import Started
 from genkidama.child.backend import Work
 from genkidama.child.child import Child
 from genkidama.config.allowlist import modules
@@ -36,14 +38,6 @@ from genkidama.runs.run import Run
 from genkidama.runtime import forkserver
 from genkidama.server.parameter_server import Snapshot
 
-ROOT = Path(__file__).resolve().parents[1]
-
-#: What must happen happens within this time, even on a machine that does much else.
-PATIENCE = 30.0
-
-#: Started processes and all that they start carry this word in their environment.
-_MARK = "GENKIDAMA_TEST_MARK"
-
 
 def python(
     *words: str | Path, folder: Path = ROOT, **variables: str
@@ -55,15 +49,6 @@ def python(
     )
 
 
-def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
-    """What `condition` gives as soon as it is true; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
-        time.sleep(0.02)
-    return found
-
-
 async def eventually(
     condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE
 ) -> Any:
@@ -73,16 +58,6 @@ async def eventually(
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
         await asyncio.sleep(0.005)
     return found
-
-
-def history(run: Path, event: str = "") -> list[dict[str, Any]]:
-    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
-    try:
-        text = (run / "history.jsonl").read_text()
-    except FileNotFoundError:
-        return []
-    events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    return [line for line in events if event in ("", line["event"])]
 
 
 def merged(settings: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
@@ -129,77 +104,6 @@ def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
 
 
 # Real processes.
-
-
-class Started:
-    """A process of ours, started with `python -m`, and everything that it starts.
-
-    Standard output and error go to files, so that nobody has to read them. `starting` ends what is
-    left at the end of a test.
-    """
-
-    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
-        self.mark = uuid.uuid4().hex
-        self._out, self._err = (folder / f"{self.mark}.{name}" for name in ("out", "err"))
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, "PYTHONPATH": str(ROOT), _MARK: self.mark},
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    @property
-    def out(self) -> str:
-        return self._out.read_text()
-
-    @property
-    def err(self) -> str:
-        return self._err.read_text()
-
-    def family(self) -> list[psutil.Process]:
-        """All living processes with the mark: this one and what it started, in any session."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if (
-                    process.status() != psutil.STATUS_ZOMBIE
-                    and process.environ().get(_MARK) == self.mark
-                ):
-                    found.append(process)
-        return found
-
-    def signal(self, number: int) -> None:
-        self.popen.send_signal(number)
-
-    def wait(self, seconds: float = PATIENCE) -> int:
-        return self.popen.wait(seconds)
-
-    def vanish(self, seconds: float) -> None:
-        """Waits until the process and all that it started are gone."""
-        left: list[psutil.Process] = []
-
-        def gone() -> bool:
-            left[:] = self.family()
-            return self.popen.poll() is not None and not left
-
-        try:
-            until(gone, "all gone", seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}, but {[member.cmdline() for member in left]}") from None
-
-    def end(self) -> None:
-        for process in self.family():
-            with suppress(psutil.Error):
-                process.kill()
-        self.popen.wait()
 
 
 @contextmanager

@@ -27,17 +27,6 @@ def disk_of(pid: int, folder: Path) -> Path:
     return Path(f"/proc/{pid}/root{folder}")
 
 
-def fill(disk: Path) -> None:
-    """Leaves no byte free. What fills it is `filler`."""
-    with (disk / "filler").open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 8, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
-
-
 if __name__ == "__main__":
     folder, *module = sys.argv[1:]
     words = ["unshare", "-m", "sh", "-c", _MOUNT, folder, sys.executable, "-m", *module]

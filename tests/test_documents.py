@@ -32,6 +32,11 @@ def test_it_is_short_and_names_the_commands() -> None:
     assert {"train", "test", "lint", "docs", "test-deploy"} <= named & targets
 
 
+def test_what_make_tests_is_there() -> None:
+    named = set(re.findall(r"\btests/[\w/]+(?:\.\w+)?", (ROOT / "Makefile").read_text()))
+    assert len(named) > 5 and [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_its_commands_are_some() -> None:
     parser = make_parser()
     typed = (TRAIN + JOIN).splitlines()

@@ -8,11 +8,10 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,21 +33,15 @@ from tests.helpers import (
     Ended,
     Started,
     command,
+    free_port,
     history,
     one_forkserver,
     shared_memory,
     small,
-    starting,
     until,
 )
 
 Start = Callable[..., Started]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 def test_children_average_in_chunks(tmp_path: Path) -> None:
@@ -435,8 +428,7 @@ class Machines:
             parent={"checkpoint_seconds": 0.2, "encoding": "int8"},
         )
         (folder / "shelf.toml").write_text(settings.to_toml())
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def parent(self, run: str) -> Started:
         return self._start(

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import needs_openssl
-from tests.engines import free_port
-from tests.helpers import constant, history, starting, until
+from tests.helpers import constant, free_port, history, starting, until
 
 
 class Router:

@@ -98,7 +98,7 @@ def test_only_the_package_itself_lists_its_names() -> None:
 def test_what_is_measured_or_built_imports_no_tests() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {line}"
-        for folder in ("benchmarks", "docs", "examples", "genkidama")
+        for folder in ("benchmarks", "docs", "examples", "genkidama", "studies")
         for path in (ROOT / folder).rglob("*.py")
         if ".venv" not in path.parts
         for line in re.findall(r"^ *(?:from|import) tests\b.*", path.read_text("utf-8"), re.M)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.runs.checkpoint import SPACES
 from genkidama.runs.run import LOGS, Run
 from genkidama.runtime.descendants import ENDED
-from tests.helpers import Started, history, small, starting, until
+from tests.helpers import Started, free_port, history, small, starting, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="only Linux knows orphans")
 
@@ -136,8 +135,7 @@ def test_a_parent_and_a_child_end_with_what_an_environment_has_started(
     tmp_path: Path, left: None
 ) -> None:
     path = written(tmp_path, msgspec.structs.replace(owning(owns=EVERYTHING), stop=ENDLESS))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     listen = ("--listen", f"127.0.0.1:{port}", "--out", "run", "--set", "parent.rule=experience")
     with starting(tmp_path) as start:
         parent = start("genkidama.parent", path, *listen)

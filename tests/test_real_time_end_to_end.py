@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from genkidama.config.sections import ChildOverride
-from tests.helpers import history, small, starting, until
+from tests.helpers import free_port, history, small, starting, until
 from tests.learning.test_device import Firmware, free_address
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.run import Run
-from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
-from tests.plugins.hypertrick.test_search_run import check, trials_of
+from studies.faults.searches import check, trials_of
+from tests.helpers import ROOT, Ended, Started, command, free_port, history, small, until
 
 Start = Callable[..., Started]
 
@@ -50,12 +50,6 @@ def cart(folder: Path, **search: Any) -> Experiment:
     experiment = small(search=plan)
     (folder / "cart.toml").write_text(experiment.to_toml())
     return experiment
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 def part(process: Started, name: str) -> psutil.Process:
@@ -314,8 +308,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
 @pytest.mark.slow
 def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     experiment = cart(tmp_path, trials=3, phases=2, phase_steps=300)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     process = start(
         f"genkidama search cart.toml --children 0 --listen {address} --out run --no-figures"
     )
@@ -372,8 +365,7 @@ def test_searches_share_a_machine_and_a_node_that_stays_serves_one_after_another
     tmp_path: Path, start: Start
 ) -> None:
     experiment = cart(tmp_path, trials=2, phases=2, phase_steps=300)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     shared = ["genkidama", "search", "cart.toml", "--children", 0, "--listen", address]
     first = start(*shared, "--no-figures", "--out", "first")
     node = start(

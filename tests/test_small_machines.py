@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pytest
 
 from genkidama.errors import EnvironmentFailure
 from studies.groups import Group
-from tests.helpers import ROOT, history, starting, until
+from tests.helpers import ROOT, free_port, history, starting, until
 
 #: How long a child trains in all.
 SECONDS = float(os.environ.get("GENKIDAMA_SMALL_SECONDS", "60"))
@@ -50,8 +49,7 @@ def test_four_cores_train_on_a_small_board_and_join_again(
     board: Group, example: str, tmp_path: Path
 ) -> None:
     out, log = tmp_path / "run", tmp_path / "child.log"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     toml = (ROOT / f"examples/lunarlander/{example}.toml").read_text()
     endless = tmp_path / "endless.toml"
     endless.write_text(toml[: toml.index("[stop]")] + "[stop]\nmean_return = 1000.0\n")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from genkidama.runs.run import Run
+from studies.faults.shelf import fill
 from tests.helpers import constant, history, starting, until
-from tests.small_disk import disk_of, fill, possible
+from tests.small_disk import disk_of, possible
 
 needs_mount = pytest.mark.skipif(not possible(), reason="no disk can be mounted here")
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import multiprocessing
 import os
 import threading
 import time
@@ -126,18 +125,13 @@ def main() -> None:
     swarm = roles.add_parser("clients")
     swarm.add_argument("port", type=int)
     swarm.add_argument("clients", type=int)
-    swarm.add_argument(
-        "--processes", action="store_true", help="a process for each client instead of a thread"
-    )
     options = parser.parse_args()
     if options.role == "server":
         serve(options.port, options.size, options.clients, options.seconds, options.result)
         return
-    kind: Any = (
-        multiprocessing.get_context("spawn").Process if options.processes else threading.Thread
-    )
     members = [
-        kind(target=one_client, args=(options.port,), daemon=True) for _ in range(options.clients)
+        threading.Thread(target=one_client, args=(options.port,), daemon=True)
+        for _ in range(options.clients)
     ]
     for member in members:
         member.start()

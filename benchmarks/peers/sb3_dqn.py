@@ -27,6 +27,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from sb3 import age
 
 Array = npt.NDArray[np.float32]
 
@@ -116,7 +117,7 @@ def train(options: argparse.Namespace) -> tuple[list[tuple[float, int, Any]], di
     environment = gymnasium.make(name, render_mode=None)
     model = DQN("MlpPolicy", environment, seed=options.seed, device="cpu", verbose=0, **settings)
     keeper = Keeper()
-    start_up = time.clock_gettime(time.CLOCK_BOOTTIME) - _started()
+    start_up = age()
     model.learn(steps, callback=keeper)
     keeper.keep()
     environment.close()
@@ -130,12 +131,6 @@ def train(options: argparse.Namespace) -> tuple[list[tuple[float, int, Any]], di
         "seconds": kept[-1][0],
         "steps": kept[-1][1],
     }
-
-
-def _started() -> float:
-    """When this process began, in seconds since the machine did."""
-    with open("/proc/self/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def play(name: str, layers: list[tuple[Array, Array]], seeds: list[int]) -> list[float]:

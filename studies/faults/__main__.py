@@ -38,15 +38,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import store
-from benchmarks.processes import command
+from benchmarks.processes import ROOT, command
 from benchmarks.store import Row
 from genkidama.errors import EnvironmentFailure
 from studies.faults.faults import FAULTS, OUTCOMES, Fault
 from studies.faults.shelf import Shelf, experiment
 
-_ROOT = Path(__file__).resolve().parents[2]
-_RESULTS = _ROOT / "docs" / "results" / "faults.jsonl"
-_PAGE = _ROOT / "docs" / "results" / "reliability.md"
+_RESULTS = ROOT / "docs" / "results" / "faults.jsonl"
+_PAGE = ROOT / "docs" / "results" / "reliability.md"
 _BEGIN, _END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
 _NEW_MOUNTS = 0x00020000
 

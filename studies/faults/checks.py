@@ -11,8 +11,8 @@ from typing import Any
 from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.runs.run import Run
+from studies.faults import searches
 from studies.faults.shelf import Shelf
-from tests.plugins.hypertrick import test_search_run
 
 Line = dict[str, Any]
 
@@ -51,8 +51,8 @@ def _search(shelf: Shelf) -> list[str]:
     try:
         for line in _lines(shelf.run / "history.jsonl"):
             assert line["event"]
-        study = test_search_run.trials_of(shelf.run)
-        test_search_run.check(shelf.run, study, Experiment.load(shelf.folder / "cart.toml"))
+        settings = Experiment.load(shelf.folder / "cart.toml")
+        searches.check(shelf.run, searches.trials_of(shelf.run), settings)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
     return []

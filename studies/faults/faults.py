@@ -15,37 +15,36 @@ from typing import Any
 
 import numpy as np
 import psutil
-from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from benchmarks.fake_child import FakeChild
 from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
-from genkidama.protocol.messages import (
-    PROTOCOL,
-    Hello,
-    Join,
-    Leave,
-    Push,
-    Refusal,
-    Request,
-    Weights,
-    decode_reply,
-    encode,
-)
-from genkidama.protocol.vector import DTYPE, Signature
+from genkidama.protocol.messages import Refusal, Reply, Weights
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.run import Run
 from studies.faults.checks import check
-from studies.faults.shelf import PATIENCE, SEARCH, TRAIN, Program, Shelf, experiment
+from studies.faults.shelf import (
+    PATIENCE,
+    SEARCH,
+    SETTINGS,
+    TRAIN,
+    Program,
+    Shelf,
+    experiment,
+    fill,
+)
 from studies.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.matrix import Link
-from tests.helpers import small
-from tests.small_disk import fill
 
 #: How a run has come to its end: by itself; by the same command with --resume; or from its
 #: beginning, since there was no checkpoint yet; with an error of the user's. Or what the fault was
 #: meant for had gone.
 OUTCOMES = ("went on", "resumed", "began anew", "refused", "too late")
+
+#: The module of the environment that goes wrong, as a child may import it.
+FAULTY = "studies.faults.faulty"
 
 Play = Callable[[Shelf, str], str]
 
@@ -103,8 +102,8 @@ def resume(shelf: Shelf) -> str:
         words = (*command, "--resume", shelf.run)
     else:
         words = (*command, file, "--out", shelf.run)
-    if "tests.tiny" in (shelf.folder / ("cart.toml" if searches else "e.toml")).read_text():
-        words = (*words, "--allow", "tests.tiny")
+    if FAULTY in (shelf.folder / ("cart.toml" if searches else "e.toml")).read_text():
+        words = (*words, "--allow", FAULTY)
     before, kept = shelf.said("resume"), any(shelf.run.glob("**/version-*.safetensors"))
     process = shelf.start(*words)
     code = code_of(shelf, process)
@@ -159,7 +158,10 @@ def search(shelf: Shelf) -> Program:
         "eviction_rate": 0.5,
         "space": {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
     }
-    (shelf.folder / "cart.toml").write_text(small(search=plan).to_toml())
+    settings = Experiment.from_dict(
+        SETTINGS | {"network": {"hidden": [8]}, "parent": {}, "stop": {}, "search": plan}
+    )
+    (shelf.folder / "cart.toml").write_text(settings.to_toml())
     return shelf.start(*SEARCH, "cart.toml", "--out", shelf.run)
 
 
@@ -184,7 +186,7 @@ def power_cut(shelf: Shelf, stage: str) -> str:
 def lasting(seconds: float, **parent: Any) -> Experiment:
     """A run that lasts so long and hardly computes: ten steps a second."""
     return experiment(
-        environment={"id": "tests.tiny:Faulty", "options": {"fault": "slow"}},
+        environment={"id": f"{FAULTY}:Faulty", "options": {"fault": "slow"}},
         stop={"steps": 1_000_000, "seconds": seconds},
         parent=parent,
     )
@@ -294,7 +296,7 @@ def environment(fault: str, where: str) -> Play:
     def play(shelf: Shelf, stage: str) -> str:
         options = {"fault": fault, "where": where, "after": 3}
         settings = experiment(
-            environment={"id": "tests.tiny:Faulty", "options": options},
+            environment={"id": f"{FAULTY}:Faulty", "options": options},
             child={"hang_seconds": 2.0},
             stop={"steps": 400, "seconds": 12.0},
         )
@@ -313,7 +315,7 @@ def _spoilt(shelf: Shelf, settings: Experiment, group: Group) -> str:
     code = code_of(shelf, first)
     _plain(shelf, first, code)
     shelf.vanish("the end")
-    shelf.broken += check(shelf, traceback="tests/tiny.py")  # of the user's own code
+    shelf.broken += check(shelf, traceback="faults/faulty.py")  # of the user's own code
     return "refused" if code else "went on"
 
 
@@ -459,29 +461,20 @@ async def _come(port: int, count: int, signature: Signature) -> list[str]:
 
     async def child(number: int) -> str:
         await asyncio.sleep(number / count)
+        name = f"visitor-{number}"
         try:
-            async with connect(
-                f"ws://127.0.0.1:{port}", compression=None, max_size=None, open_timeout=20.0
-            ) as line:
-                name = f"visitor-{number}"
-                requests: list[Request] = [
-                    Hello(protocol=PROTOCOL, name=name, session=name),
-                    Join.of(signature),
-                ]
-                vector, version = np.zeros(signature.size, DTYPE), 0
-                for sequence in range(12):
-                    push = Push(version=version, sequence=max(1, sequence - 1), vector=vector)
-                    await line.send(encode(requests[sequence] if sequence < 2 else push))
-                    reply = decode_reply(await line.recv(decode=False))
+            async with FakeChild(("127.0.0.1", port), name, name, signature) as visitor:
+                reply: Reply = await visitor.enter()
+                vector: Vector = np.zeros(signature.size, DTYPE)
+                for _ in range(10):
+                    if isinstance(reply, Weights) and reply.vector is not None:
+                        vector = reply.vector
+                    reply = await visitor.push(vector)
                     if isinstance(reply, Refusal):
                         return f"{name} is refused: {reply.reason}"
-                    if isinstance(reply, Weights):
-                        vector = vector if reply.vector is None else reply.vector
-                        version = reply.version
-                await line.send(encode(Leave(reason="seen enough")))
-                await line.recv(decode=False)
-        except (OSError, WebSocketException) as error:
-            return f"visitor-{number}: {type(error).__name__}: {error}"
+                await visitor.leave("seen enough")
+        except (OSError, WebSocketException, AssertionError) as error:
+            return f"{name}: {type(error).__name__}: {error}"
         return ""
 
     return [problem for problem in await asyncio.gather(*map(child, range(count))) if problem]

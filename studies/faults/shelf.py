@@ -15,10 +15,11 @@ from typing import Any
 
 import psutil
 
+from benchmarks.processes import until
+from benchmarks.started import Started
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from studies.groups import Group
-from tests.helpers import Started, small, until
 
 #: A trial that stands still for this time has failed.
 PATIENCE = 90.0
@@ -33,7 +34,15 @@ KINDS = {
     "learner": "genkidama.plugins.actors",
 }
 
-STEPS = 8000
+SETTINGS: dict[str, Any] = {
+    "name": "small",
+    "environment": {"id": "CartPole-v1"},
+    "network": {"hidden": [64, 64]},
+    "algorithm": {"name": "a3c", "batch_size": 16},
+    "parent": {"checkpoint_seconds": 0.3, "linger_seconds": 5.0},
+    "child": {"exchange": "free", "exchange_seconds": 0.05, "cores": 1},
+    "stop": {"steps": 8000},
+}
 
 #: ioctl(2) of ext4: nothing more reaches the disk, not even the journal.
 _SHUTDOWN, _NO_FLUSH = 0x8004587D, struct.pack("I", 2)
@@ -41,9 +50,8 @@ _SHUTDOWN, _NO_FLUSH = 0x8004587D, struct.pack("I", 2)
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
     """CartPole for a few seconds, with a checkpoint three times a second."""
-    parent = {"checkpoint_seconds": 0.3, "linger_seconds": 5.0, **sections.pop("parent", {})}
-    stop = {"steps": STEPS, **sections.pop("stop", {})}
-    return small(network={"hidden": [64, 64]}, parent=parent, stop=stop, **sections)
+    changed = {name: SETTINGS.get(name, {}) | section for name, section in sections.items()}
+    return Experiment.from_dict(SETTINGS | changed)
 
 
 class Program(Started):
@@ -162,7 +170,7 @@ class Shelf:
             return 0
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """As `tests.helpers.until`, but ends at once if the first process does."""
+        """As `benchmarks.processes.until`, but ends at once if the first process does."""
         first = self.started[-1].popen
 
         def found() -> Any:
@@ -240,6 +248,17 @@ class Shelf:
 
 TRAIN = ("genkidama", "train", "--children", 2, "--cores", 1, "--episodes", 0)
 SEARCH = ("genkidama", "search", "--children", 2, "--cores", 1, "--no-figures")
+
+
+def fill(disk: Path) -> None:
+    """Leaves no byte free. What fills it is `filler`."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 8, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
 
 
 def _mount(*words: object) -> None:

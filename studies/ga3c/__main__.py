@@ -37,6 +37,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import store
 from genkidama.config.experiment import Experiment
 from genkidama.runtime.machine import end_with_parent
 from studies.ga3c import sweep
@@ -243,9 +244,7 @@ def agents(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == ["gpu"]:
         sys.exit(sweep.gpu(sys.argv[2:]))
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = store.parser("ga3c", __doc__)
     parser.add_argument("mode", choices=["speed", "agents", "gpu", "part"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)

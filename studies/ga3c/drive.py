@@ -7,17 +7,15 @@ import math
 import os
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.processes import ROOT
 from genkidama.child.backend import Backend, make_backend
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.adjustment import Measurement
 from genkidama.plugins.ga3c.backend import GA3C
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: Seconds before anything is counted.
 WARM = 6.0

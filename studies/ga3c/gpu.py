@@ -276,5 +276,5 @@ def brief(options: argparse.Namespace) -> int:
         well &= row.get("passed", True)
         store.append(path, row)
         print(f"{left:5.0f} s left  {json.dumps(row)}"[:240], flush=True)
-    print(sweep.table_of_gpu(store.read(options.results)))
+    print(sweep.table_of_gpu(store.read(options.results)), end="")
     return 0 if well else 1

@@ -17,12 +17,12 @@ is in the history of the repository.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 from benchmarks import store
+from benchmarks.processes import ROOT
 from benchmarks.store import Row
-from studies.differences import middle, number
+from studies.differences import markdown, middle, number
 
 #: What a table calls a form.
 FORMS = {
@@ -36,10 +36,7 @@ FORMS = {
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each form: medians over the seeds, and their intervals; seed 0 does not count."""
-    lines = [
-        "| | rate | steps | seeds | mean after a tenth | half | all | whole | last weights | lag |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for steps in sorted({row["steps"] for row in rows}):
         for form, label in FORMS.items():
             own = [row for row in rows if (row["form"], row["steps"]) == (form, steps)]
@@ -49,13 +46,11 @@ def table(rows: Sequence[Row]) -> str:
             means = [[row["curve"][place][1] for row in own] for place in places]
             means += [[row[name] for row in own] for name in ("whole", "mean")]
             lag = number(median(row["lag"] for row in own))
-            lines.append(
-                f"| {label} | {own[0]['rate']:g} | {steps:,} | {len(own)} "
-                f"| {' | '.join(map(middle, means))} | {lag} |"
-            )
-    return "\n".join(lines) + "\n"
+            what = [label, f"{own[0]['rate']:g}", f"{steps:,}", str(len(own))]
+            lines.append([*what, *map(middle, means), lag])
+    head = ["", "rate", "steps", "seeds", "mean after a tenth", "half", "all", "whole"]
+    return markdown([*head, "last weights", "lag"], lines)
 
 
 if __name__ == "__main__":
-    results = Path(__file__).resolve().parents[2] / "docs/results/ga3c-learning.jsonl"
-    print(table(store.read(results)), end="")
+    print(table(store.read(ROOT / "docs/results/ga3c-learning.jsonl")), end="")

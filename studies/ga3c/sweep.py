@@ -39,6 +39,7 @@ from benchmarks import store
 from benchmarks.processes import command
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
+from studies.differences import NONE, markdown
 from studies.ga3c.drive import ROOT, WARM, adjust, cores, drive, experiment
 
 #: Bad starts of the dynamic adjustment: N_P, N_T, N_A.
@@ -162,60 +163,48 @@ def _medians(rows: list[store.Row], *keys: str) -> list[float]:
 
 def table(rows: list[store.Row]) -> str:
     """The settings by their TPS, the best first, medians of the rounds."""
-    lines = [
-        "| N_P | N_T | N_A | windows | TPS | updates/s | PPS | PPS ÷ (TPS · t_max) "
-        "| prediction batch | lag |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     found = grouped(rows)
     for one in sorted(found, key=lambda one: -_medians(found[one], "tps")[0]):
         keys = ("tps", "updates", "pps", "prediction_batch", "lag")
         tps, updates, pps, batch, lag = _medians(found[one], *keys)
         share = median(map(_share, found[one]))
-        lines.append(
-            f"| {one.predictors} | {one.trainers} | {one.agents} | {len(found[one])} | {tps:.0f} "
-            f"| {updates:.0f} | {pps:.0f} | {share:.2f} | {batch:.1f} | {lag:.1f} |"
-        )
+        cells = [*map(str, one.setting), str(len(found[one])), f"{tps:.0f}", f"{updates:.0f}"]
+        lines.append([*cells, f"{pps:.0f}", f"{share:.2f}", f"{batch:.1f}", f"{lag:.1f}"])
+    head = ["N_P", "N_T", "N_A", "windows", "TPS", "updates/s", "PPS", "PPS ÷ (TPS · t_max)"]
     shares = list(map(_share, rows))
     span = f"between {min(shares):.2f} and {max(shares):.2f} in {len(rows)} windows"
-    return "\n".join([*lines, "", f"PPS ÷ (TPS · t_max) lies {span}."])
+    made = markdown([*head, "prediction batch", "lag"], lines)
+    return f"{made}\nPPS ÷ (TPS · t_max) lies {span}."
 
 
 def lags(rows: list[store.Row]) -> str:
     """The settings that have rows with several groupings: the lag against the grouping."""
-    lines = [
-        "| N_P | N_T | N_A | training_batch | updates/s | PPS | lag |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     found = grouped(rows)
     alike = [one._replace(training_batch=0) for one in found]
     for one in sorted(found, key=lambda one: (one.width, one.device, one.setting, one)):
         if alike.count(one._replace(training_batch=0)) > 1:
             updates, pps, lag = _medians(found[one], "updates", "pps", "lag")
-            lines.append(
-                f"| {one.predictors} | {one.trainers} | {one.agents} | {one.training_batch} "
-                f"| {updates:.0f} | {pps:.0f} | {lag:.1f} |"
-            )
-    return "\n".join(lines)
+            cells = [*map(str, one.setting), str(one.training_batch)]
+            lines.append([*cells, f"{updates:.0f}", f"{pps:.0f}", f"{lag:.1f}"])
+    head = ["N_P", "N_T", "N_A", "training_batch", "updates/s", "PPS", "lag"]
+    return markdown(head, lines)
 
 
 def adjustments(rows: list[store.Row]) -> str:
     """Each run of the dynamic adjustment: its start and its end, beside the best of the grid."""
-    lines = [
-        "| from N_P, N_T, N_A | training_batch | seed | windows | TPS there | ended at | TPS "
-        "| best of the grid | its TPS | share |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for row in sorted(rows, key=Window.of):
-        one, best = Window.of(row), "– | – | –"
+        one, trace, best = Window.of(row), row["trace"], [NONE] * 3
         if "best" in row:
             share = row["tps"] / row["best_tps"]
-            best = f"{_numbers(row['best'])} | {row['best_tps']:.0f} | {share:.2f}"
-        lines.append(
-            f"| {_numbers(one.setting)} | {one.training_batch} | {one.round} | {len(row['trace'])} "
-            f"| {row['trace'][0][3]:.0f} | {_numbers(row['ended'])} | {row['tps']:.0f} | {best} |"
-        )
-    return "\n".join(lines)
+            best = [_numbers(row["best"]), f"{row['best_tps']:.0f}", f"{share:.2f}"]
+        start = [_numbers(one.setting), str(one.training_batch), str(one.round), str(len(trace))]
+        end = [f"{trace[0][3]:.0f}", _numbers(row["ended"]), f"{row['tps']:.0f}"]
+        lines.append([*start, *end, *best])
+    head = ["from N_P, N_T, N_A", "training_batch", "seed", "windows", "TPS there", "ended at"]
+    return markdown([*head, "TPS", "best of the grid", "its TPS", "share"], lines)
 
 
 def _numbers(setting: Sequence[int]) -> str:
@@ -232,35 +221,31 @@ def report(rows: list[store.Row]) -> str:
         parts += [f"### {example}, width {width}, {device}, {least}", ""]
         parts += [table([row for row in fixed if Window.of(row)[:4] == task]), ""]
     if len({row["training_batch"] for row in fixed}) > 1:
-        parts += ["### Lag against grouping", "", lags(fixed), ""]
+        parts += ["### Lag against grouping", "", lags(fixed)]
     if found := [row for row in rows if Window.of(row).dynamic]:
-        parts += ["### The dynamic adjustment", "", adjustments(found), ""]
+        parts += ["### The dynamic adjustment", "", adjustments(found)]
     return "\n".join(parts).rstrip()
 
 
 def table_of_gpu(rows: list[store.Row]) -> str:
     """Each width and N_A on the GPU, beside GA3C and Hogwild's A3C on the CPU."""
-    lines = [
-        "| width | N_A | dynamic | ended at | GPU: PPS | TPS | use, % | GA3C on the CPU: PPS | TPS "
-        "| A3C on the CPU: PPS | GPU ÷ A3C |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     by = {Window.of(row): row for row in rows}
     for one, row in sorted(by.items()):
         if one.device == "cpu":
             continue
         there = [by.get(one._replace(device="cpu")), by.get(hogwild(one.example, one.width))]
         ga3c, a3c = (
-            [f"{each['pps']:.0f}", f"{each['tps']:.0f}"] if each else ["–", "–"] for each in there
+            [f"{each['pps']:.0f}", f"{each['tps']:.0f}"] if each else [NONE] * 2 for each in there
         )
-        share = f"{row['pps'] / there[1]['pps']:.1f}" if there[1] else "–"
+        share = f"{row['pps'] / there[1]['pps']:.1f}" if there[1] else NONE
         kind, ended = ("yes", _numbers(row["ended"])) if one.dynamic else ("no", "")
-        use = f"{row['gpu']:.0f}" if "gpu" in row else "–"
-        lines.append(
-            f"| {one.width} | {one.agents} | {kind} | {ended} | {row['pps']:.0f} "
-            f"| {row['tps']:.0f} | {use} | {ga3c[0]} | {ga3c[1]} | {a3c[0]} | {share} |"
-        )
-    return "\n".join(lines)
+        use = f"{row['gpu']:.0f}" if "gpu" in row else NONE
+        cells = [str(one.width), str(one.agents), kind, ended, f"{row['pps']:.0f}"]
+        lines.append([*cells, f"{row['tps']:.0f}", use, *ga3c, a3c[0], share])
+    head = ["width", "N_A", "dynamic", "ended at", "GPU: PPS", "TPS", "use, %"]
+    head += ["GA3C on the CPU: PPS", "TPS", "A3C on the CPU: PPS", "GPU ÷ A3C"]
+    return markdown(head, lines)
 
 
 def hogwild(example: str, width: int) -> Window:
@@ -341,7 +326,7 @@ def gpu(arguments: list[str] | None = None) -> int:
             for agents in options.agents
         ]
     well = _run(windows, rows, options)
-    print(table_of_gpu(rows))
+    print(table_of_gpu(rows), end="")
     return 0 if well else 1
 
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from statistics import fmean, median
 
 from benchmarks import store
+from benchmarks.processes import ROOT
 from benchmarks.store import Row
-from studies.differences import NONE, middle
-from studies.scaling.machines import ROOT
+from studies.differences import NONE, markdown, middle
 
 GOAL = 475.0
 
@@ -47,10 +47,7 @@ LABELS = {
 
 def table(rows: list[Row]) -> str:
     """A line for each cell and number of bundles: medians, and their intervals."""
-    lines = [
-        "| | n | seeds | after 10,000 | whole | to 475 | staleness | left out |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     labels = list(dict.fromkeys(LABELS.values()))
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -72,8 +69,9 @@ def table(rows: list[Row]) -> str:
             f"{median(row['staleness'] for row in these):.1f}",
             f"{out / (out + sum(row['version'] for row in these)):.0%}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    head = ["", "n", "seeds", "after 10,000", "whole", "to 475", "staleness", "left out"]
+    return markdown(head, lines)
 
 
 if __name__ == "__main__":

@@ -36,19 +36,17 @@ What the methods are:
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from pathlib import Path
 
 import optuna
 
+from benchmarks import store
 from studies.hypertrick.tables import compare, table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = store.parser("hypertrick", __doc__)
     parser.add_argument("--seeds", type=int, default=32)
     parser.add_argument(
         "--budget", type=float, default=1.0, help="of time, in units of the paper's Hyperband"

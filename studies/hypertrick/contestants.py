@@ -71,7 +71,11 @@ class Study:
             else optuna.samplers.RandomSampler(seed=problem.seed)
         )
         self.study = optuna.create_study(
-            direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
+            # Optuna's Hyperband gives each trial its bracket by this name, by default a random one.
+            study_name=f"{problem.name}-{problem.seed}",
+            direction="maximize",
+            sampler=sampler,
+            pruner=pruner or optuna.pruners.NopPruner(),
         )
         self.problem = problem
         self.tpe = tpe
@@ -143,8 +147,8 @@ class Contestant:
     rungs: tuple[int, ...] = ()
 
     def run(self, name: str, seed: int, budget: float) -> list[float]:
-        """Regret in percent, completion rate, number of trials, time to the leader."""
-        problem = learning_curves(name, seed, phases=PHASES)
+        """Regret in percent, completion rate, number of trials."""
+        problem = learning_curves(name, seed, PHASES)
         limit = budget * CONFIGURATIONS * COMPLETION * PHASES / 8
         study = Study(
             problem,
@@ -170,7 +174,6 @@ class Contestant:
             100 * problem.regret_of(outcome),
             outcome.completion_rate,
             len(outcome.configurations),
-            outcome.time_to_lead,
         ]
 
 

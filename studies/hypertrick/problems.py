@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError
 from studies.hypertrick.simulator import Configuration, Outcome
 
 _Array = npt.NDArray[np.float64]
@@ -60,7 +59,7 @@ class LearningCurves:
 
     def value(self, configurations: _Array) -> _Array:
         """f: the true value after the last phase, shape (n,), of configurations of shape (n, 3)."""
-        return self.curve(configurations, self.phases)
+        return self._level(configurations) * self._progress(configurations, self.phases)
 
     @cached_property
     def range(self) -> tuple[float, float]:
@@ -112,10 +111,6 @@ class LearningCurves:
             return math.nan
         return level * float(self._progress(here, phase + 1)[0])
 
-    def curve(self, configurations: _Array, done: int) -> _Array:
-        """The true metric, shape (n,), after `done` phases of configurations of shape (n, 3)."""
-        return self._level(configurations) * self._progress(configurations, done)
-
     def _level(self, configurations: _Array) -> _Array:
         level = np.zeros(len(configurations))
         for centre, width, height in self.hills:
@@ -160,14 +155,8 @@ LEARNING_CURVES: dict[str, dict[str, object]] = {
 }
 
 
-def learning_curves(name: str, seed: int, *, phases: int = 27) -> LearningCurves:
-    """One draw of a problem of `LEARNING_CURVES`: the seed places its hills.
-
-    Raises:
-        ConfigurationError: no such problem.
-    """
-    if name not in LEARNING_CURVES:
-        raise ConfigurationError(f"problem = {name!r}: there are {', '.join(LEARNING_CURVES)}")
+def learning_curves(name: str, seed: int, phases: int) -> LearningCurves:
+    """One draw of a problem of `LEARNING_CURVES`: the seed places its hills."""
     # Four words, the last of them different for each use: NumPy takes missing ones for 0, and
     # streams would coincide.
     rng = np.random.default_rng([seed, sorted(LEARNING_CURVES).index(name), 0, 3])

@@ -11,8 +11,7 @@ Laws of this file:
 - Reports of the same moment are heard in the order of their nodes, all before any node is given
   work; then free nodes ask in the order of their numbers. A node that gets nothing asks again at
   the next report.
-- With a limit, the phases under way at that time are cut: their time counts as busy, their metric
-  is lost.
+- With a limit, the phases under way at that time are cut, and their metric is lost.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeAlias
-
-from genkidama.errors import ConfigurationError
 
 #: A trial's hyperparameters, in the problem's own terms.
 Configuration: TypeAlias = tuple[float, ...]
@@ -84,24 +81,11 @@ class Interval:
 class Outcome:
     """What happened in a search."""
 
-    nodes: int
     phases: int
-    #: From the first start to the last end, or the limit.
-    wall_time: float
     #: In the order in which they ended.
     intervals: tuple[Interval, ...]
     #: By trial.
     configurations: dict[int, Configuration]
-
-    @cached_property
-    def busy_time(self) -> float:
-        """Node-time spent in phases."""
-        return sum(interval.end - interval.start for interval in self.intervals)
-
-    @property
-    def occupancy(self) -> float:
-        """The share of all node-time that was spent in phases."""
-        return self.busy_time / (self.nodes * self.wall_time) if self.wall_time else 0.0
 
     @property
     def completion_rate(self) -> float:
@@ -135,11 +119,6 @@ class Outcome:
                     last[interval.trial] = interval
         return last
 
-    @property
-    def time_to_lead(self) -> float:
-        """When the leader's metric was reported; infinite if there is no leader."""
-        return math.inf if self.leader is None else self.leader.end
-
 
 def simulate(
     problem: Problem,
@@ -154,27 +133,12 @@ def simulate(
 
     Args:
         speeds: one a node, above 0. A phase takes its duration divided by it.
-        limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end
-            of trials.
+        limit: when all nodes stop, in the problem's unit of time; without one, when the method has
+            no more trials.
         propose: gives a new trial its configuration, where a sampler does so. It is asked when the
             trial starts.
         observe: told every report: trial, phase, metric, and whether the trial may go on.
-
-    Raises:
-        ConfigurationError: no nodes, a speed or limit or duration that is not above 0, or a search
-            without end.
     """
-    if not speeds:
-        raise ConfigurationError("nodes = 0: at least 1 is needed")
-    for node, speed in enumerate(speeds):
-        _check_positive(f"speed of node {node}", speed)
-    if limit is not None:
-        _check_positive("limit", limit)
-    elif method.trials is None:
-        raise ConfigurationError(
-            "limit = None: a method that always starts new trials needs a limit of time"
-        )
-
     configurations: dict[int, Configuration] = {}
     intervals: list[Interval] = []
     #: End, node, task, start; the soonest end first.
@@ -194,7 +158,6 @@ def simulate(
                     problem.configuration(trial) if propose is None else propose(trial)
                 )
             duration = problem.duration(trial, configurations[trial], phase)
-            _check_positive(f"duration of trial {trial}, phase {phase}", duration)
             heapq.heappush(running, (now + duration / speeds[node], node, task, now))
         free = waiting
         if not running:
@@ -204,7 +167,6 @@ def simulate(
                 Interval(node, trial, phase, start, limit, None)
                 for _, node, (trial, phase), start in sorted(running)
             ]
-            now = limit
             break
         now = running[0][0]
         while running and running[0][0] == now:
@@ -217,9 +179,4 @@ def simulate(
                 observe(trial, phase, metric, goes_on)
             free.append(node)
         free.sort()
-    return Outcome(len(speeds), problem.phases, now, tuple(intervals), configurations)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigurationError(f"{name} = {value!r}: a number above 0 is needed")
+    return Outcome(problem.phases, tuple(intervals), configurations)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -28,8 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.processes import cpu_seconds, free_port, keep, start, stop
-from genkidama.child.backend import Work
+from benchmarks import store
+from benchmarks.processes import cpu_seconds, free_port, history, keep, start, stop
+from genkidama.child.backend import Backend, Work
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from studies.scaling.links import Network
@@ -42,17 +42,17 @@ READY = "studies.parts.__main__"
 _MTU = 9000
 
 
-class Ready:
-    """A backend that is always ready for an exchange, and learns nothing."""
+class Ready(Backend):
+    """A backend that is always ready for an exchange, and learns nothing.
+
+    The methods that it lacks are the protocol's own, which do nothing.
+    """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         self.weights: Vector = np.zeros(experiment.network.options["size"], DTYPE)
 
     async def startup(self) -> Signature:
         return Signature.of([("weights", (len(self.weights),))])
-
-    async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        pass
 
     async def due(self) -> None:
         await asyncio.sleep(0.001)  # without a parent it would not rest
@@ -63,26 +63,8 @@ class Ready:
     def take_work(self) -> Work:
         return Work(steps=1)
 
-    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        pass
-
-    def reset(self, weights: Vector) -> None:
-        pass
-
     def state(self) -> dict[str, Vector]:
         return {}
-
-    def restore(self, state: dict[str, Vector]) -> None:
-        pass
-
-    def set_progress(self, progress: float) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-    async def shutdown(self) -> None:
-        pass
 
 
 def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[float, float]:
@@ -115,8 +97,7 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
             command = [sys.executable, "-m", "genkidama.child", "--parent", ",".join(addresses)]
             command += ["--allow", READY]
             started.append(start(network.at_parent([*command, "--name", "pi"]), folder / "c.log"))
-            history = folder / "run" / "history.jsonl"
-            moments = watch(history, started, options.seconds, network)
+            moments = watch(folder / "run", started, options.seconds, network)
         finally:
             for process in started:
                 stop(process)
@@ -124,35 +105,24 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
 
 
 def watch(
-    history: Path, started: list[subprocess.Popen[bytes]], seconds: float, network: Network
+    run: Path, started: list[subprocess.Popen[bytes]], seconds: float, network: Network
 ) -> tuple[float, float]:
     """As `window`, from the third exchange on."""
     used = lambda: sum(cpu_seconds(process.pid) for process in started) + network.used()  # noqa: E731
     deadline = time.monotonic() + 60.0
-    while len(exchanges(history)) < 3:
+    while len(history(run, "exchange")) < 3:
         if time.monotonic() > deadline or any(process.poll() is not None for process in started):
             raise SystemExit("no exchange within a minute; does the child reach all parts?")
         time.sleep(0.05)
     before = used()
     time.sleep(seconds)
     busy = (used() - before) / seconds
-    moments = exchanges(history)[2:]
+    moments = [line["time"] for line in history(run, "exchange")[2:]]
     return (len(moments) - 1) / (moments[-1] - moments[0]), busy
 
 
-def exchanges(history: Path) -> list[float]:
-    """When each exchange was, in seconds."""
-    if not history.exists():
-        return []
-    lines = history.read_text().rpartition("\n")[0].splitlines()
-    found = [json.loads(line) for line in lines]
-    return [line["time"] for line in found if line["event"] == "exchange"]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = store.parser("parts", __doc__)
     parser.add_argument("--parts", type=int, nargs="+", default=[1, 2, 4], metavar="K")
     parser.add_argument("--numbers", type=int, default=4_000_000)
     parser.add_argument(

@@ -10,7 +10,6 @@ tenth of a period too long. The first five seconds are left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.processes import keep
+from benchmarks import store
+from benchmarks.processes import ROOT, keep
 
 PERIOD = 0.02
 WARM_UP = 5.0
 #: Steps of an update, in both.
 BATCH = 512
-ROOT = Path(__file__).parents[2]
 
 
 def ours(times: Path, seconds: float, folder: Path) -> None:
@@ -91,7 +90,7 @@ def measured(times: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m studies.realtime", description=__doc__)
+    parser = store.parser("realtime", __doc__)
     parser.add_argument("contenders", nargs="+", choices=("ours", "sb3"))
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--results", type=Path, help="file to which rows are appended")

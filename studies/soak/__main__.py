@@ -312,7 +312,7 @@ def report(results: Path) -> None:
 
 @command
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = store.parser("soak", __doc__)
     parser.add_argument("what", choices=("run", "report", "play"))
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)

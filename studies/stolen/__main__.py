@@ -36,12 +36,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
+from benchmarks import store
+from benchmarks.fake_child import FakeChild
 from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Reply, Weights
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.machine import end_with_parent
 from genkidama.server.parameter_server import ParameterServer
@@ -90,30 +91,20 @@ async def lie(parent: Parent, attack: str, seed: int) -> None:
     server, rng = parent.server, np.random.default_rng(seed)
     while server.trial.version < 20 and not server.stop:
         await asyncio.sleep(PAUSE)
+    assert server.trial.signature is not None
     before: Vector | None = None
     step = 0.0
-    host, port = parent.address
     try:
-        async with connect(f"ws://{host}:{port}", compression=None, max_size=None) as line:
-
-            async def ask(message: Any) -> Any:
-                await line.send(encode(message))
-                return decode_reply(await line.recv(decode=False))
-
-            await ask(Hello(protocol=PROTOCOL, name="stolen", session="s"))
-            assert server.trial.signature is not None
-            weights = await ask(Join.of(server.trial.signature))
-            for sequence in range(1, 1_000_000):
-                assert isinstance(weights, Weights)
-                assert weights.vector is not None
+        async with FakeChild(parent.address, "stolen", signature=server.trial.signature) as child:
+            reply: Reply = await child.enter()
+            while isinstance(reply, Weights) and not reply.stop:
+                assert reply.vector is not None
                 if before is not None:
-                    step = max(step, float(np.linalg.norm(weights.vector - before)))
-                before = weights.vector.copy()
-                vector = nonsense(attack, before, step, rng)
-                weights = await ask(Push(version=weights.version, sequence=sequence, vector=vector))
-                if weights.stop:
-                    return
+                    step = max(step, float(np.linalg.norm(reply.vector - before)))
+                before = reply.vector.copy()
+                reply = await child.push(nonsense(attack, before, step, rng), steps=0)
                 await asyncio.sleep(PAUSE)
+            assert isinstance(reply, Weights), reply
     except WebSocketException:
         return
 
@@ -205,7 +196,7 @@ def _of_a_push(size: int, pushes: int, rules: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = store.parser("stolen", __doc__)
     parser.add_argument("what", nargs="?", choices=["runs", "cost"], default="runs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=60_000)

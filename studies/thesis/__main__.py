@@ -107,7 +107,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     try:
         options.cells = cells.selected(options.cells)
     except KeyError as error:
-        known = ", ".join(cells.REPEATABLE)
+        known = ", ".join(CELLS)
         parser.error(f"--cells {error.args[0]}: is neither of {names} nor one of {known}")
     if any(seed < 0 for seed in options.seeds or []):
         parser.error(f"--seeds {min(options.seeds)}: 0 or more is needed")

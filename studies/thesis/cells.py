@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 Row = dict[str, Any]
@@ -15,12 +15,10 @@ EPISODES = 16_000
 #: A run is judged at so many moments, evenly spread: every 100 updates of the thesis' 2,000.
 CHECKPOINTS = 20
 
-#: The thesis' best cell, which the experiments on "why" vary.
+#: The thesis' best cell.
 BEST = "grid-0.9-0.0"
 #: One child alone: at β = 0 each child is, too, but two take twice the time.
 ALONE = "a3c-4-0.999-120"
-#: The best cell with fresh seeds, which the other cells with these are compared with.
-AGAIN = "again-thesis"
 
 THESIS = "examples/lunarlander/thesis.toml"
 OURS = "examples/lunarlander/a3c.toml"
@@ -33,7 +31,7 @@ class Cell:
     name: str
     #: What it says in a table.
     label: str
-    #: A key of `GROUPS`, `why` or `again`.
+    #: A key of `GROUPS`.
     group: str
     #: What `--set` changes.
     settings: Mapping[str, object]
@@ -44,12 +42,6 @@ class Cell:
     updates: int = UPDATES
     seeds: int = 5
     first_seed: int = 1
-    #: What a cell on "why" is compared with; by default the thesis' best.
-    base: str = BEST
-    #: How many times the CPU time of the second child the first of two had.
-    slower: float = 1.0
-    #: Whether its runs began with the weights of the thesis' program.
-    given: bool = False
     file: str = THESIS
 
     @property
@@ -110,51 +102,6 @@ def _a3c() -> list[Cell]:
     ]
 
 
-def _why() -> list[Cell]:
-    def one(name: str, label: str, **more: Any) -> Cell:
-        return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0), **more)
-
-    def alone(name: str, label: str, **more: Any) -> Cell:
-        return one(name, f"A3C, 4 cores: {label}", children=1, seeds=3, base=ALONE, **more)
-
-    both, sixth = "both its faults", "one child with a sixth of the other's CPU time"
-    weights = "the program's weights"
-    return [
-        one("bootstrap", "the program's bootstrap: V of the last stored state"),
-        one("truncation", "the program's truncation: the time limit counts as an end"),
-        one("both", "both of these"),
-        one("v2", "LunarLander-v2: the world is kept between episodes"),
-        one("one-core", "one core a child, four times the updates: nothing is stale in a child",
-            cores=1, updates=8_000),
-        one("momentum", "one momentum for the cores of a child, not one a core"),
-        one("empty", "the first exchange is empty: one update less", updates=1_999),
-        one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch"),
-        one("unequal-both", "one child with a half of the other's CPU time, and both faults",
-            slower=2.0, seeds=3),
-        one("heavy", sixth, slower=SLOWER, seeds=3),
-        one("weights", "all runs begin with the program's own weights", given=True),
-        one("weights-both", f"{weights}, and {both}", given=True),
-        one("program", f"{weights}, {both}, and v2, all together", given=True),
-        one("shelf", f"the same, and {sixth}", slower=SLOWER, seeds=3, given=True),
-        alone("a3c-weights", "the program's own weights", given=True),
-        alone("a3c-both", "both faults"),
-        alone("a3c-program", f"{weights}, and {both}", given=True),
-    ]  # fmt: skip
-
-
-def _again() -> list[Cell]:
-    """What `_why` seemed to tell, asked once more: with seeds that nobody has seen."""
-    known = {cell.name: cell for cell in [*_grid(), *_why()]}
-    return [
-        replace(known[name], name=f"again-{what}", group="again", first_seed=31, base=AGAIN)
-        for name, what in (
-            (BEST, "thesis"),
-            ("why-weights-both", "faults"),
-            ("why-program", "program"),
-        )
-    ]
-
-
 def _sizes() -> list[Cell]:
     return [
         Cell(
@@ -190,17 +137,13 @@ def _ours() -> list[Cell]:
     return [Cell("ours", label, "ours", settings, updates=updates, first_seed=21, file=OURS)]
 
 
-#: "Heavily imbalanced" (thesis, 5.3). At β = 0 its parent is nearly the child that pushed last, and
-#: 3 of 20 checkpoints of its best cell fall far back: one push in seven is the slower child's.
-SLOWER = 6.0
 LEVELS = (0.1, 0.5, 0.9)
 BETAS = (0.0, 0.5, 0.9)
 #: How many children, at an equal total of episodes, and with which α and β.
 SIZES = (1, 2, 4, 8)
 PAIRS = ((0.9, 0.0), (0.9, 0.5), (0.5, 0.5))
 
-#: What `--cells` takes beside the names of cells. Those of `why` and `again`, which asked what may
-#: explain a difference from the thesis, are answered: they have rows, and are not run any more.
+#: What `--cells` takes beside the names of cells.
 GROUPS = {
     "grid": "Tables 5.3 to 5.5",
     "a3c": "Table 5.2",
@@ -208,16 +151,7 @@ GROUPS = {
     "sizes": "1, 4 and 8 children at equal episodes",
 }
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
-CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_again(), *_sizes()]}
-REPEATABLE = [name for name, cell in CELLS.items() if cell.group in GROUPS]
-
-
-#: Runs in virtual time, in which each process has a CPU of its own, by their rows' `cell`.
-VIRTUAL = {
-    "virtual-child": "`thesis.toml`, in virtual time",
-    "virtual-program": "as its program, in virtual time",
-    "virtual-two": "two children as its own, in virtual time",
-}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_sizes()]}
 
 
 @dataclass(frozen=True)
@@ -236,18 +170,18 @@ class Condition:
 
 
 def selected(names: Sequence[str]) -> list[str]:
-    """The repeatable cells that `--cells` means, in their order; all without a name.
+    """The cells that `--cells` means, in their order; all without a name.
 
     Raises:
         KeyError: there is neither a cell nor a group of that name.
     """
     wanted: set[str] = set()
     for name in names:
-        found = {cell for cell in REPEATABLE if name in (cell, CELLS[cell].group)}
+        found = {cell for cell in CELLS if name in (cell, CELLS[cell].group)}
         if not found:
             raise KeyError(name)
         wanted |= found
-    return [name for name in REPEATABLE if not names or name in wanted]
+    return [name for name in CELLS if not names or name in wanted]
 
 
 def plan(cells: Iterable[str], seeds: Sequence[int] | None = None) -> list[Condition]:

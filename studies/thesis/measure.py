@@ -21,26 +21,24 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.numpy
 
 import genkidama
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
+from benchmarks.processes import ROOT
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.run import CHILDREN, Run
 from genkidama.runtime.machine import available_cores, end_with_parent
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Episodes begin alike for all cells of a seed, and otherwise than in training.
 JUDGING = 1_000
 #: A figure shows staleness as means of so many spans of the run.
 _SPANS = 20
 
 Say = Callable[[str], None]
-Weights = npt.NDArray[np.float32]
 
 
 def command(cell: Cell, seed: int, out: Path) -> list[str]:
@@ -85,7 +83,6 @@ def measure(
     trained = store.read(timing)[-1]
     run = Run.open(folder / "run")
     found = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
-    children = _children(run)
     snapshot = run.snapshot
     row = {
         "cell": condition.cell,
@@ -100,8 +97,7 @@ def measure(
         "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in found],
         "returns": found[-1]["returns"],
         "exchanges": _exchanges(run),
-        "disagreement": _disagreement(run, children),
-        "children": _judge_children(run, children, condition.seed, episodes, say),
+        "disagreement": _disagreement(run),
     }
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,32 +181,13 @@ def _exchanges(run: Run) -> dict[str, Any]:
     return result
 
 
-def _children(run: Run) -> dict[str, Weights]:
-    """What each child has at the end: its own weights, float32."""
-    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
-    return {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
-
-
-def _judge_children(
-    run: Run, children: dict[str, Weights], seed: int, episodes: int, say: Say
-) -> dict[str, list[float]]:
-    """Mean and deviation of each child's own weights; nothing of a child that is alone."""
-    if len(children) < 2:
-        return {}
-    found = {}
-    with Judge(run.experiment, seed + JUDGING) as judge:
-        for name, weights in children.items():
-            say(f"judging {name}")
-            snapshot = Snapshot(0.0, run.snapshot.steps, None, weights)
-            found[name] = [round(value, 2) for value in judge(snapshot, episodes)]
-    return found
-
-
-def _disagreement(run: Run, children: dict[str, Weights]) -> dict[str, Any]:
+def _disagreement(run: Run) -> dict[str, Any]:
     """How far the ended run's weights lie apart, by |θ_P|: each child's from θ_P, and from others'.
 
     `between` is the mean over all pairs of children; None with one child.
     """
+    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
+    children = {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
     parent = checkpoints.load(run.final).vector.astype(np.float64)
     scale = float(np.linalg.norm(parent))
 

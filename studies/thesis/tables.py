@@ -17,18 +17,7 @@ from studies.differences import (
     span,
     verdict,
 )
-from studies.thesis.cells import (
-    AGAIN,
-    ALONE,
-    BEST,
-    CELLS,
-    GRID,
-    PAIRS,
-    SIZES,
-    UPDATES,
-    VIRTUAL,
-    Row,
-)
+from studies.thesis.cells import ALONE, BEST, CELLS, GRID, PAIRS, SIZES, UPDATES, Row
 from studies.thesis.published import FINAL, PATHS
 from studies.thesis.statistics import (
     better,
@@ -55,6 +44,18 @@ A3C = "a3c-8-0.999-120"
 GOAL = FINAL[BEST]
 #: Moments of a run, in updates.
 _WAY = (500, 1_000, 1_500)
+#: Runs in virtual time, in which each process has a CPU of its own, by their rows' `cell`.
+VIRTUAL = {
+    "virtual-child": "`thesis.toml`, in virtual time",
+    "virtual-program": "as its program, in virtual time",
+}
+#: The best cell and what may explain its difference from the thesis, once more, with fresh seeds.
+AGAIN = "again-thesis"
+_AGAIN = {
+    AGAIN: "`thesis.toml`",
+    "again-faults": "the program's weights, and both its faults",
+    "again-program": "the program's weights, both its faults, and v2, all together",
+}
 #: Cells that differ in one thing alone, or in two: with it, and without.
 _TWINS = {
     "both faults": (
@@ -105,7 +106,7 @@ def tables(
             "program": "with its weights and its faults",
         }.items()
     }
-    alone |= {name: in_virtual_time.get(name, []) for name in ("virtual-child", "virtual-program")}
+    alone |= {label: in_virtual_time.get(name, []) for name, label in VIRTUAL.items()}
     found: list[Table] = [
         _against_thesis(cells, list(GRID.values()), "cell"),
         _against_thesis(cells, [name for name in CELLS if CELLS[name].group == "a3c"], "run"),
@@ -185,9 +186,9 @@ def _ours(cells: Cells) -> Table:
 def _again(cells: Cells) -> Table:
     lines = []
     base = cells.get(AGAIN, [])
-    for name in (name for name in CELLS if CELLS[name].group == "again"):
+    for name, label in _AGAIN.items():
         rows = cells.get(name, [])
-        line = ["`thesis.toml`" if name == AGAIN else CELLS[name].label, str(len(rows))]
+        line = [label, str(len(rows))]
         if rows:
             ends = [better(row) for row in rows if row.get("children")]
             line += [number(summary(rows).median), number(median(ends)) if ends else NONE]
@@ -225,7 +226,7 @@ def _beside_the_thesis(cell: str, named: Cells) -> Table:
     way = [number(path[moment]) if moment in path else NONE for moment in _WAY]
     lines = [["the thesis", "1", *way, f"{number(mean)} ± {deviation:.1f}"]]
     for name, rows in named.items():
-        line = [VIRTUAL.get(name, name), str(len(rows))]
+        line = [name, str(len(rows))]
         if rows:
             found = summary(rows)
             line += [_mean_after(rows, cell, moment) for moment in _WAY]

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import stalls, store
+from benchmarks import processes, stalls, store
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
@@ -102,6 +102,15 @@ def test_a_lucky_look_is_no_passage() -> None:
         return (240.0 if episodes < 500 else 199.9), 50.0
 
     assert first(snapshots(230.0, 240.0), 200.0, judge) is None
+
+
+def test_without_the_peers_their_rows_stay_to_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PEERS", tmp_path / "python")
+    with pytest.raises(SystemExit, match=r"the peers are not installed: make peers"):
+        store.once(file := tmp_path / "rows.jsonl", [], {}, lambda: processes.peer("sb3_sac.py"))
+    assert store.read(file) == []
 
 
 MAIN = """

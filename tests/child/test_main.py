@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.helpers import (
     Started,
     constant,
     eventually,
+    free_port,
     running,
     small,
     starting,
@@ -174,8 +174,7 @@ async def test_a_service_with_a_token_over_tls(
     for name, content in (("tokens", f"pi {token}\n"), ("token", f"{token}\n")):
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     settings = faulty(fault="slow").with_settings(
         {"parent.tokens_file": str(tmp_path / "tokens"), **prefixed(signed.settings())}
     )

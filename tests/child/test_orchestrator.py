@@ -364,7 +364,7 @@ async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("raise", "ValueError: the cable is loose (tests/tiny.py:61, in _meet)"),
+        ("raise", "ValueError: the cable is loose (studies/faults/faulty.py:61, in _meet)"),
         ("kill", "killed (SIGKILL), perhaps for want of memory"),
     ],
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ from tests.helpers import (
     Serving,
     constant,
     eventually,
+    free_port,
     history,
     running,
     url,
@@ -173,8 +173,7 @@ async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_
         "the parent's certificate is for other names than 127.0.0.1: "
         "use one of those names, or make a certificate for 127.0.0.1",
     ]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     child = Child(f"wss://{listen}", name="pi", ca_file=authority.file)
     serving = Serving(child)
     wrong = authority.sign("IP:127.0.0.1", begins=-2, ends=-1), authority.sign("DNS:elsewhere")

@@ -29,8 +29,7 @@ from genkidama.cli.access import default_folder, fingerprint_of, make_certificat
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens
 from tests.certificates import needs_openssl
-from tests.engines import free_port
-from tests.helpers import constant, history, small, starting, until
+from tests.helpers import constant, free_port, history, small, starting, until
 from tests.terminals import Terminal, in_terminal
 
 

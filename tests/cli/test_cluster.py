@@ -197,13 +197,13 @@ def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) 
     settings = small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "raise"}})
     with pytest.raises(EnvironmentFailure) as raised:
         train(settings, children=1, cores=1, out="run")
-    place = f"{ROOT / 'tests' / 'tiny.py'}:61, in _meet"
+    place = f"{ROOT / 'studies/faults/faulty.py'}:61, in _meet"
     log = Path("run", "logs", "child-1.log")
     assert str(raised.value) == (
         "core 0 died 3 times without ending an episode: "
         f"ValueError: the cable is loose ({place}); the whole traceback is in {log}"
     )
-    assert 'tiny.py", line 61, in _meet' in log.read_text()
+    assert 'faulty.py", line 61, in _meet' in log.read_text()
 
 
 # What becomes of a child that ends early.

@@ -23,7 +23,7 @@ from genkidama.parent.extensions import Companion, Observer
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server.events import Event, Left, as_lines
-from tests.helpers import eventually, history, running
+from tests.helpers import eventually, free_port, history, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment
 
@@ -356,8 +356,7 @@ async def test_an_observer_without_links_leaves_nothing_open(
         "genkidama.parent.parent.every",
         lambda hook, installed: [("mine", lambda parent: parts[hook]())],
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     for _ in range(2):
         with pytest.raises(EnvironmentFailure, match="no links"):
             await start(tmp_path, f"127.0.0.1:{port}")

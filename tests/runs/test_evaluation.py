@@ -249,10 +249,11 @@ def test_an_environment_that_fails_is_an_error_of_one_line(tmp_path: Path) -> No
         evaluate(run, episodes=2, cores=1)
     log = run.path / "logs" / "evaluation.log"
     assert str(raised.value) == (
-        "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:61, in _meet); "
+        "playing episodes fails: ValueError: the cable is loose "
+        "(studies/faults/faulty.py:61, in _meet); "
         f"the whole traceback is in {log}"
     )
-    assert 'tiny.py", line 61, in _meet\n' in log.read_text()
+    assert 'faulty.py", line 61, in _meet\n' in log.read_text()
 
 
 #: Somebody else's settings, each with what a trap in them would run.

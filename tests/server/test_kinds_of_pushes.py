@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from tests.helpers import (
     history,
     running,
     small,
-    starting,
 )
 
 
@@ -133,12 +132,6 @@ async def test_two_children_that_begin_together_share_one_start(tmp_path: Path) 
 
 
 # Real processes.
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 @pytest.mark.parametrize(

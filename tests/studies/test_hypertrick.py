@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.plugins.hypertrick.rule import HyperTrick, geometric_phases
+from studies.hypertrick.contestants import contestants
 from studies.hypertrick.methods import (
     Asha,
     Halving,
@@ -90,7 +91,7 @@ def check(
             problem.duration(interval.trial, configuration, interval.phase) / speeds[interval.node]
         )
         if interval.metric is None:
-            assert interval.end == outcome.wall_time == until < interval.start + whole
+            assert interval.end == until < interval.start + whole
         else:
             assert interval.end == interval.start + whole <= until
             assert np.array_equal(
@@ -107,8 +108,6 @@ def check(
         assert not any(math.isnan(interval.metric or 0.0) for interval in found[:-1])
     assert set(by_trial) == set(outcome.configurations)
     assert set(by_trial) == set(range(len(by_trial)))
-    assert outcome.wall_time == max(interval.end for interval in outcome.intervals)
-    assert 0 < outcome.occupancy <= 1 + 1e-12
 
 
 @given(
@@ -145,3 +144,8 @@ def test_the_rounds_of_hyperband_are_those_of_the_papers() -> None:
     assert round(100 * spent / (46 * 27), 2) == 32.61
     first = [rounds[0] for rounds in hyperband_rounds(81)]  # Li et al. 2016, table 1
     assert first == [(81, 1), (27, 3), (9, 9), (6, 27), (5, 81)]
+
+
+def test_a_search_with_optunas_hyperband_is_the_same_again() -> None:
+    (found,) = (each for each in contestants(0.25) if each.name == "Optuna HyperbandPruner")
+    assert len({tuple(found.run("costly", 1, 0.25)) for _ in range(4)}) == 1

@@ -27,9 +27,6 @@ pytestmark = [
     ),
 ]
 
-#: Burns CPU time for ever.
-BURN = [sys.executable, "-c", "while True: pass"]
-
 #: Sends back what it is sent, byte by byte.
 ECHO = """
 import socket

@@ -1,15 +1,10 @@
-"""An authority, and a certificate of it for a parent on this machine."""
+"""A certificate of a parent on this machine that lasts."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.certificates import Authority, Signed
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority") / "one")
 
 
 @pytest.fixture(scope="module")

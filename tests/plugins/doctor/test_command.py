@@ -22,8 +22,7 @@ from genkidama.plugins.doctor.measurements import examine
 from genkidama.protocol.messages import PROTOCOL
 from genkidama.protocol.tokens import Invitation
 from tests.certificates import Authority, Signed, needs_openssl
-from tests.engines import free_port
-from tests.helpers import ROOT, Ended, history, python, small
+from tests.helpers import ROOT, Ended, free_port, history, python, small
 from tests.plugins.doctor.parents import TOKEN, examined, secured
 
 MISSING = "libmissing.so.0: cannot open shared object file"

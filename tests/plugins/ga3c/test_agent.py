@@ -337,12 +337,12 @@ def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
         ({"id": "tests.plugins.ga3c.numbered:TorchFree"}, "RuntimeError: torch: [] ("),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "reset"}},
-            "ValueError: the cable is loose (tests/tiny.py:",
+            "ValueError: the cable is loose (studies/faults/faulty.py:",
         ),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "construct"}},
             "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: "
-            "ValueError: the cable is loose (tests/tiny.py:",
+            "ValueError: the cable is loose (studies/faults/faulty.py:",
         ),
     ],
     ids=["step", "reset", "construct"],

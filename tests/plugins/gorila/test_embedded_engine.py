@@ -24,8 +24,8 @@ from genkidama.plugins.gorila import embedded_engine as module
 from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine
 from genkidama.plugins.gorila.global_replay import EngineRing, RingRows, RingSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
-from tests.engines import free_port, running
-from tests.helpers import ROOT, eventually, until
+from tests.engines import running
+from tests.helpers import ROOT, eventually, free_port, until
 
 
 class FakeParent:

@@ -16,7 +16,8 @@ from genkidama.plugins.gorila.redis_client import (
     RedisClient,
     without_password,
 )
-from tests.engines import RealEngine, free_port, running, saying
+from tests.engines import RealEngine, running, saying
+from tests.helpers import free_port
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,12 @@ import pytest
 from genkidama.child.child import Child
 from genkidama.plugins.hypertrick.pruner import HyperTrickPruner, decisions
 from genkidama.plugins.hypertrick.rule import Mode, Verdict, workers_before_selection
+from studies.faults.searches import check, study_at
 from tests.helpers import eventually, history, running, url
 from tests.plugins.hypertrick import pruner_process
 from tests.plugins.hypertrick.postgresql import running_postgresql
 from tests.plugins.hypertrick.pruner_process import storage_at, work
-from tests.plugins.hypertrick.test_search_run import check, over, searching, study_at
+from tests.plugins.hypertrick.test_search_run import over, searching
 
 PROCESSES = 2
 

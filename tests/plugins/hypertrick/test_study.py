@@ -23,6 +23,7 @@ from genkidama.plugins.hypertrick.records import PhaseRecord, StudySnapshot
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
 from genkidama.plugins.hypertrick.study import Importances, Study, importances, read
+from studies.faults.searches import trials_of
 from tests.plugins.hypertrick.studies import (
     COMPLETE,
     FAIL,
@@ -35,7 +36,6 @@ from tests.plugins.hypertrick.studies import (
     written,
 )
 from tests.plugins.hypertrick.studies import SPACE as LANDER_SPACE
-from tests.plugins.hypertrick.test_search_run import trials_of
 
 pytestmark = pytest.mark.usefixtures("ready_tables")
 
