@@ -18,7 +18,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import NoSteps, Rollout
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.import_strings import describe_error
+from genkidama.runtime.import_strings import blamed
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -62,14 +62,8 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names."""
     name = algorithm.name
     kind = learner_class(algorithm)
-    try:
+    with blamed(f"algorithm.name = {name!r}: cannot be built"):
         learner: Learner = kind(algorithm, model)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # a learner of the user's own may raise anything
-        raise ConfigurationError(
-            f"algorithm.name = {name!r}: cannot be built: {describe_error(error)}"
-        ) from error
     if reads_replay(learner) and not model.experiment.replay.steps:
         raise ConfigurationError(
             f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps "

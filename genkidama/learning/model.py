@@ -30,7 +30,7 @@ from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron,
 from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
-from genkidama.runtime.import_strings import describe_error
+from genkidama.runtime.import_strings import blamed
 from genkidama.server.rules.outliers import LossStatistics
 
 Array = npt.NDArray[Any]
@@ -361,18 +361,11 @@ def head_of(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     Raises:
         ConfigurationError: there is none, as `actions.supported` says, or it cannot be built.
     """
-    name = experiment.algorithm.name
     own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:
         return head_for(space)
-    try:
+    with blamed(f"algorithm.name = {experiment.algorithm.name!r}: its head cannot be built"):
         head: Head = own(space)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # a head of the user's own may raise anything
-        raise ConfigurationError(
-            f"algorithm.name = {name!r}: its head cannot be built: {describe_error(error)}"
-        ) from error
     return head
 
 
