@@ -42,7 +42,7 @@ class Atari(Line):
 
 def begun(environment: Line, starts: str | None, recorded: Any = None, episode: int = 0) -> Any:
     sequence = np.random.SeedSequence((7, episode))
-    return starts_of(starts, recorded).begin(environment, episode, sequence)
+    return starts_of(starts, recorded)(environment, episode, sequence)
 
 
 def test_null_actions_are_1_to_as_many_as_allowed_and_follow_from_the_seed() -> None:
