@@ -115,6 +115,8 @@ def starts_of(text: str | None, recorded: Any = None) -> Begin:
                 f"{text}: start {number}: expected a list of actions, or an object with "
                 "'actions', 'seed' and 'state'"
             )
+        if (seed := start.get("seed", 0)) < 0:
+            raise ConfigurationError(f"{text}: start {number}: seed = {seed}: at least 0 is needed")
     return partial(_recorded, text, starts)
 
 
@@ -149,13 +151,19 @@ def _null(environment: gymnasium.Env[Any, Any]) -> Any:
 
 def _put(environment: gymnasium.Env[Any, Any], state: list[float], where: str) -> Any:
     """Puts a state into an environment whose state is its attribute, as in classic control."""
+    try:
+        numbers = np.array(state, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if not np.isfinite(numbers).all():
+        raise ConfigurationError(f"{where}: state = {state!r}: expected finite numbers")
     inner: Any = environment.unwrapped
     current = getattr(inner, "state", None)
     shape = None if current is None else np.shape(current)
-    if shape is None or np.shape(state) != shape or environment.observation_space.shape != shape:
+    if shape is None or numbers.shape != shape or environment.observation_space.shape != shape:
         raise ConfigurationError(
             f"{where}: a state of {len(state)} numbers cannot be put into "
             f"{type(inner).__name__}; record a seed and actions instead"
         )
-    inner.state = np.array(state, np.float64)
-    return np.array(state, environment.observation_space.dtype)
+    inner.state = numbers
+    return numbers.astype(environment.observation_space.dtype)

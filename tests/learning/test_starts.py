@@ -145,6 +145,17 @@ def test_what_does_nothing_must_be_an_action() -> None:
             "r.json: start 0: a state of 1 numbers cannot be put into Line; record a seed and "
             "actions instead",
         ),
+        ("r.json", [{"seed": -1}], "r.json: start 0: seed = -1: at least 0 is needed"),
+        (
+            "r.json",
+            [{"state": ["a", 1.0]}],
+            "r.json: start 0: state = ['a', 1.0]: expected finite numbers",
+        ),
+        (
+            "r.json",
+            [{"state": [None, 1.0]}],
+            "r.json: start 0: state = [None, 1.0]: expected finite numbers",
+        ),
     ],
 )
 def test_what_is_no_start_is_refused(starts: str, recorded: Any, sentence: str) -> None:
