@@ -21,7 +21,7 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import MaskedBox, choices, mask_size
+from genkidama.learning.actions import MaskedBox, choices
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
@@ -109,7 +109,7 @@ class Model:
         self.experiment = experiment = seeing(experiment, space)
         self.head = head_of(experiment, environment.action_space)
         #: The number of the last numbers of an observation that are its action mask.
-        self.mask = mask_size(space)
+        self.mask = space.size if isinstance(space, MaskedBox) else 0
         if self.mask not in (0, self.head.outputs):
             raise ConfigurationError(
                 f"algorithm.name = {experiment.algorithm.name!r}: its head has "
