@@ -467,12 +467,6 @@ def make_lanes(settings: Environment, count: int, check: Check | None = None) ->
     return Single([adapted(first, settings), *others])
 
 
-def several(settings: Environment, count: int) -> list[gymnasium.Env[Any, Any]]:
-    """`count` single environments; errors as `make_environment`."""
-    made, others = _built_together(settings, count)
-    return [adapted(bare_environment(settings, lean=True, made=made), settings), *others]
-
-
 def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnasium.Env[Any, Any]]]:
     """The product of `environment.id`, and the environments beside it, unless it is all of them."""
     if is_gymnasiums(settings):  # quickly built, and threads take memory
@@ -487,7 +481,10 @@ def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnas
 
     rest = range(1, count)
     with ThreadPoolExecutor(count) as threads:
-        if rest and not _makes_several(settings):
+        made_at_once = is_import_string(settings.id) and _vector_options(
+            load_object(settings.id, "environment.id"), 1
+        )
+        if rest and not made_at_once:
             threads.submit(build_others)
         try:
             made = _made(settings, count, lean=True)
@@ -502,13 +499,6 @@ def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnas
     while len(built) < count - 1:
         built.append(make_environment(settings, lean=True))
     return made, built
-
-
-def _makes_several(settings: Environment) -> bool:
-    """True if the user's callable makes several environments at once."""
-    if not is_import_string(settings.id):
-        return False
-    return bool(_vector_options(load_object(settings.id, "environment.id"), 1))
 
 
 def _first_seed(seed: int, count: int) -> int:
@@ -569,7 +559,13 @@ class _Vectorized:
 
     def __init__(self, environments: VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count
-        self.observation_space, self._join = _joining(environments)
+        space = environments.single_observation_space
+        #: Makes an observation of a lane one that a network can take; None if it is that.
+        self._join: Callable[[Any], Array] | None = None
+        if not (isinstance(space, gymnasium.spaces.Box) and space.shape):
+            space = FlatBox(space)
+            self._join = space.join
+        self.observation_space = space
         self.action_space = environments.single_action_space
         self._environments = environments
         self._batch = _batching(environments)
@@ -587,7 +583,7 @@ class _Vectorized:
 
     def step(self, actions: list[Any]) -> Step:
         seen, rewards, terminated, truncated, infos = self._environments.step(self._batch(actions))
-        observations = seen if self._join is None else self._joined(seen)
+        observations = self._joined(seen)
         finals = {}
         for lane in np.flatnonzero(terminated | truncated).tolist():
             if "final_obs" in infos:
@@ -601,18 +597,6 @@ class _Vectorized:
 
     def close(self) -> None:
         self._environments.close()
-
-
-def _joining(
-    environments: VectorEnv[Any, Any, Any],
-) -> tuple[gymnasium.Space[Any], Callable[[Any], Array] | None]:
-    """The space of a lane's observations as a network can take them, and the function that makes
-    them so; None if they are."""
-    space = environments.single_observation_space
-    if isinstance(space, gymnasium.spaces.Box) and space.shape:
-        return space, None
-    flat = FlatBox(space)
-    return flat, flat.join
 
 
 def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], Any]:

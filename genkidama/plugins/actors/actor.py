@@ -27,7 +27,7 @@ from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import Single, several
+from genkidama.learning.environments import Single, make_lanes
 from genkidama.learning.forms import learner_class
 from genkidama.learning.learners import reads_replay
 from genkidama.learning.model import Model
@@ -186,7 +186,8 @@ class Actor:
             self._slots = make_slots(experiment)
             return
         if (missing := settings.lanes - len(self._environments)) > 0:
-            self._environments += several(settings, missing)
+            more: Any = make_lanes(settings, missing)
+            self._environments += more.environments
         playing = self._environments[: settings.lanes]
         if is_gymnasiums(settings):  # quickly built again, and memory until then
             for each in self._environments[settings.lanes :]:
