@@ -200,8 +200,7 @@ def adapted(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymn
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
         # forkserver do not survive in its forks.
         cv2.setNumThreads(1)
-    result: gymnasium.Env[Any, Any] = environment
-    return result
+    return environment
 
 
 def import_environment(settings: Environment) -> None:
@@ -244,10 +243,9 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         )
     environments: Any
     if settings.prefix:
-        of_plugin: VectorEnv[Any, Any, Any]
-        of_plugin = find("environments", settings.prefix)(settings, count)
-        assert isinstance(of_plugin, VectorEnv)
-        return of_plugin
+        environments = find("environments", settings.prefix)(settings, count)
+        assert isinstance(environments, VectorEnv)
+        return environments
     if is_import_string(settings.id):
         environments = _made(settings, count)
         if isinstance(environments, VectorEnv):
@@ -565,7 +563,7 @@ class _Vectorized:
         if not (isinstance(space, gymnasium.spaces.Box) and space.shape):
             space = FlatBox(space)
             self._join = space.join
-        self.observation_space = space
+        self.observation_space: gymnasium.Space[Any] = space
         self.action_space = environments.single_action_space
         self._environments = environments
         self._batch = _batching(environments)

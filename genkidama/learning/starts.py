@@ -107,7 +107,9 @@ def starts_of(text: str | None, recorded: Any = None) -> Begin:
         return partial(_null_actions, int(numbers[0]), int(numbers[1]) if numbers[1:] else None)
     if not isinstance(recorded, list) or not recorded:
         raise ConfigurationError(f"{text}: expected a list of at least one start")
-    starts = [{"actions": start} if isinstance(start, list) else start for start in recorded]
+    starts: list[Any] = [
+        {"actions": start} if isinstance(start, list) else start for start in recorded
+    ]
     for number, start in enumerate(starts):
         known = isinstance(start, dict) and start and not start.keys() - _KEYS.keys()
         if not known or any(not isinstance(start[key], _KEYS[key]) for key in start):
