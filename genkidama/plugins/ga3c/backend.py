@@ -103,7 +103,7 @@ class GA3C(PooledBackend):
         self._adjusting: asyncio.Task[None] | None = None
         self._policy = RestartPolicy(3)
         self._updates_at_death = 0
-        self._rates = Rates()
+        self._rates: Rates
         self._diagnosis = DiagnosticsReader(experiment)
         self._on_device = False
         #: As `genkidama.learning.spaces.describe_spaces` gives them; None of Gymnasium's own.
@@ -160,7 +160,7 @@ class GA3C(PooledBackend):
         self._watch.ages.wake(0)
         self._watch.begin()
         await self._pool.begin(self.setting.agents, version, self.slots.semaphore)
-        self._rates.begin()
+        self._rates = Rates()
         if self._settings.dynamic:
             most = Setting(
                 self._settings.max_predictors,
@@ -331,14 +331,10 @@ class GA3C(PooledBackend):
 
 
 class Rates:
-    """Rates of the engine's threads, and the size and lag of their batches."""
+    """Rates of the engine's threads, and the size and lag of their batches, from now on."""
 
     def __init__(self) -> None:
         self._counted = np.zeros(len(Count), np.int64)
-        self._counted_at = 0.0
-
-    def begin(self) -> None:
-        """The first span begins now."""
         self._counted_at = time.monotonic()
 
     def figures(self, counters: npt.NDArray[Any]) -> dict[str, float]:

@@ -574,7 +574,6 @@ def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) ->
     now = 10.0
     monkeypatch.setattr(backend.time, "monotonic", lambda: now)
     found = Rates()
-    found.begin()
     counters = np.zeros(len(Count), np.int64)
     counters[:] = [60, 20, 8, 40, 4, 80]
     now = 12.0
