@@ -126,9 +126,8 @@ class Actor:
                 resting = float(self._memory.resting[0])
                 before = self._lanes if resting == self._resting else 0
                 self._resting = resting
-                lanes, length = lanes_and_steps(
-                    self._experiment, self._cores, share, before, resting
-                )
+                cores = len(self._memory.semaphore)
+                lanes, length = lanes_and_steps(self._experiment, cores, share, before, resting)
                 self.play(lanes)
                 self.collector.collect(length)
                 if guard.leaks():
@@ -137,10 +136,6 @@ class Actor:
             return 0
         finally:
             self.close()
-
-    @property
-    def _cores(self) -> int:
-        return len(self._memory.semaphore)
 
     def renew(self) -> bool:
         """θ_L ← θ_O, if that is newer; whether it was."""
