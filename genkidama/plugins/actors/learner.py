@@ -32,7 +32,7 @@ from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, follow, make_optimizer
-from genkidama.learning.rollout import Replay, Rollout
+from genkidama.learning.rollout import Numbers, Replay, Rollout
 from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
@@ -81,23 +81,21 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     after = steps + np.where(terminated, 0, distance[steps])
     goes_on = (distance[steps] == 1) & (distance[after] > 0) & ~terminated
     cut = ~goes_on & ~terminated
-    observations = _observations(rows[steps], columns, model)
-    cut_observations = _observations(rows[after[cut]], columns, model)
+
+    def seen(numbers: Array) -> Numbers:
+        flat = rows[numbers, : columns.observation]
+        return model.native(model.seen(flat.reshape(len(flat), *model.observation_shape)))
+
     return Rollout(
-        model.native(model.seen(observations)),
+        seen(steps),
         model.native(rows[steps, columns.actions].astype(model.head.dtype)),
         scaled(rows[steps, columns.reward], model.experiment.environment, model.moments("returns")),
         ~goes_on,
         np.flatnonzero(cut),
-        model.native(model.seen(cut_observations)),
+        seen(after[cut]),
         log_mu=rows[steps, columns.log_mu],
         progress=progress,
     )
-
-
-def _observations(rows: Array, columns: Columns, model: Model) -> Array:
-    flat = np.ascontiguousarray(rows[:, : columns.observation])
-    return flat.reshape(len(rows), *model.observation_shape)
 
 
 def _device_weights(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
