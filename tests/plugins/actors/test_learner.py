@@ -27,6 +27,7 @@ from genkidama.config.sections import Optimizer
 from genkidama.errors import ConfigurationError
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.model import Model
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors import accelerator
 from genkidama.plugins.actors import learner as module
 from genkidama.plugins.actors.learner import (
@@ -53,12 +54,8 @@ from tests.learning.blocks import (
 )
 from tests.learning.devices import DEVICES
 
-
-class Spaces:
-    """Two numbers are seen, and one of two actions taken."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+#: Two numbers are seen, and one of two actions taken.
+SPACES = KnownSpaces(gymnasium.spaces.Box(-np.inf, np.inf, (2,)), gymnasium.spaces.Discrete(2))
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
@@ -66,7 +63,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
     return Experiment.from_dict({**given, "parent": {"rule": "experience"}, **sections})
 
 
-MODEL = Model(experiment(environment={"reward_scale": 0.5}), Spaces())
+MODEL = Model(experiment(environment={"reward_scale": 0.5}), SPACES)
 
 
 @settings(deadline=None)
@@ -108,7 +105,7 @@ def learn(learner: RowLearner, rows: np.ndarray, progress: float = 0.0) -> int:
 
 
 def test_it_learns_what_pays() -> None:
-    learner = RowLearner(experiment(optimizer={"learning_rate": 0.01}), Spaces())
+    learner = RowLearner(experiment(optimizer={"learning_rate": 0.01}), SPACES)
     # Action 1 pays 1, action 0 nothing, and each step is an episode.
     rows = block([[(number % 2, TERMINATED)] for number in range(64)])
     rows[:, 0] = rows[:, 1] = 1.0
@@ -128,9 +125,7 @@ def test_it_learns_what_pays() -> None:
 
 
 def test_the_rate_follows_the_schedule() -> None:
-    learner = RowLearner(
-        experiment(optimizer={"learning_rate": 0.5, "schedule": "linear"}), Spaces()
-    )
+    learner = RowLearner(experiment(optimizer={"learning_rate": 0.5, "schedule": "linear"}), SPACES)
     before = learner.model.numbers.copy()
     learn(learner, many(), 1.0)
     np.testing.assert_array_equal(learner.model.numbers, before)
@@ -138,7 +133,7 @@ def test_the_rate_follows_the_schedule() -> None:
 
 
 def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:
-    learner = RowLearner(experiment(), Spaces())
+    learner = RowLearner(experiment(), SPACES)
     rows = many()
     learner.figures.clear()
     steps = rows[rows[:, COLUMNS.following] > 0]
@@ -150,7 +145,7 @@ def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:
 
 
 def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
-    learner = RowLearner(experiment(optimizer={"learning_rate": 1e30}), Spaces())
+    learner = RowLearner(experiment(optimizer={"learning_rate": 1e30}), SPACES)
     before = learner.model.numbers.copy()
     rows = many()
     rows[:, COLUMNS.reward] = 1e30
@@ -164,7 +159,7 @@ def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
 
 def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> None:
     normalized = {"normalize_observations": True, "normalize_rewards": True, "reward_scale": 2.0}
-    learner = RowLearner(experiment(environment=normalized), Spaces())
+    learner = RowLearner(experiment(environment=normalized), SPACES)
     assert columns_of(learner.model) == Columns(2, 1, discounted=True, choices=(2,))
     rows = block([[(3, GOES_ON), (5, GOES_ON)], [(7, TERMINATED)]], learner.columns)
     rows[:, -1] = [10.0, 20.0, 60.0, 1e6]
@@ -183,7 +178,7 @@ def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> Non
 
 
 def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
-    first, second = (RowLearner(experiment(seed=seed), Spaces()) for seed in (1, 2))  # type: ignore[arg-type]
+    first, second = (RowLearner(experiment(seed=seed), SPACES) for seed in (1, 2))
     learn(first, many())
     second.model.numbers[:] = first.model.numbers
     second.state[:] = first.state
@@ -195,11 +190,8 @@ def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
     assert first.clock[0] == second.clock[0]
 
 
-class Images:
-    """A byte for each of 64 pixels is seen, and one of two actions taken."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
+#: A byte for each of 64 pixels is seen, and one of two actions taken.
+IMAGES = KnownSpaces(gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8), SPACES.action_space)
 
 
 def images(columns: Columns, count: int = 64) -> np.ndarray:
@@ -235,9 +227,9 @@ def on(device: str) -> Iterator[None]:
 def test_on_a_device_it_learns_what_it_learns_on_the_cpu(
     algorithm: dict[str, Any], device: str
 ) -> None:
-    here = RowLearner(convolutions(algorithm, learner={"device": "cpu"}), Images())
+    here = RowLearner(convolutions(algorithm, learner={"device": "cpu"}), IMAGES)
     with on(device):
-        there = RowLearner(convolutions(algorithm), Images())
+        there = RowLearner(convolutions(algorithm), IMAGES)
     first = here.model.numbers.copy()
     assert there._weights is not None and here._weights is None
     np.testing.assert_array_equal(there.model.numbers, first)
@@ -255,7 +247,7 @@ def test_on_a_device_it_learns_what_it_learns_on_the_cpu(
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_a_device_a_batch_that_diverges_is_forgotten_there_too(device: str) -> None:
     with on(device):
-        learner = RowLearner(convolutions({"minibatch_size": 16}), Images())
+        learner = RowLearner(convolutions({"minibatch_size": 16}), IMAGES)
     assert learner._weights is not None
     learner.model.numbers[0] = 0.25
     learner.refresh()
@@ -271,10 +263,10 @@ def test_on_a_device_a_batch_that_diverges_is_forgotten_there_too(device: str) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
-    here = RowLearner(convolutions({}, learner={"device": "cpu"}), Images())
+    here = RowLearner(convolutions({}, learner={"device": "cpu"}), IMAGES)
     learn(here, images(here.columns))
     with on(device):
-        there = RowLearner(convolutions({}), Images())
+        there = RowLearner(convolutions({}), IMAGES)
     size, (rows, trainable) = len(here.model.numbers), here.state.shape
     memory = LearnerMemory(LearnerLayout(size, trainable, rows, 100, here.columns.count))
     memory.weights[:], memory.state[:] = here.model.numbers, here.state
@@ -303,10 +295,10 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
 
 def test_auto_leaves_perceptrons_on_the_cpu_and_the_cpu_needs_no_second_model() -> None:
     with on("cpu"):
-        assert RowLearner(convolutions({}), Images())._weights is None
+        assert RowLearner(convolutions({}), IMAGES)._weights is None
     with on("cpu:0"):
-        learner = RowLearner(experiment(), Spaces())
-        asked = RowLearner(experiment(learner={"device": "cuda"}), Spaces())
+        learner = RowLearner(experiment(), SPACES)
+        asked = RowLearner(experiment(learner={"device": "cuda"}), SPACES)
     assert learner._weights is None and asked._weights is not None
 
 
@@ -623,7 +615,7 @@ def test_demonstrations_that_do_not_fit_are_refused_before_anything_is_learned(
 
 def test_sequences_of_a_memory_begin_with_the_states_in_the_rows() -> None:
     network = {"hidden": [4], "memory": 3, "sequence_length": 2, "initialization": "uniform"}
-    learning = RowLearner(experiment(network=network), Spaces())
+    learning = RowLearner(experiment(network=network), SPACES)
     columns = learning.columns
     assert columns.observation == 5
     steps = [(0, GOES_ON), (1, GOES_ON), (2, GOES_ON), (3, TRUNCATED), (4, GOES_ON)]
