@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
 import msgspec
@@ -412,33 +412,6 @@ Step: TypeAlias = tuple[
 ]
 
 
-class Lanes(Protocol):
-    """Environments, numbered from 0. Each begins anew in the very step that ends its episode."""
-
-    #: Their number.
-    count: int
-    #: Whether `step` may be given the actions of the first lanes alone; the others then rest.
-    may_rest: bool
-    #: The spaces of a single lane.
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-
-    def reset(self, seed: int) -> list[Array] | Array:
-        """The first observations. Each lane has a seed of its own, which follows from this one."""
-        ...
-
-    def step(self, actions: list[Any]) -> Step:
-        """Takes one action in each lane. Of those that rest, the result says nothing.
-
-        What it returns is good until the next step, which may overwrite all of it.
-        """
-        ...
-
-    def close(self) -> None:
-        """Gives back what the environments hold."""
-        ...
-
-
 #: If the first of several environments is not built after this time, the others are built
 #: meanwhile, in threads.
 _SLOW_SECONDS = 1.0
@@ -505,12 +478,15 @@ def _first_seed(seed: int, count: int) -> int:
 
 
 class Single:
-    """Lanes of single environments, stepped one after the other."""
+    """Single environments, numbered from 0 and stepped one after the other. Each begins anew in the
+    very step that ends its episode."""
 
+    #: Whether `step` may be given the actions of the first lanes alone; the others then rest.
     may_rest = True
 
     def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
         self.count = count = len(environments)
+        #: The spaces of one of them.
         self.observation_space = environments[0].observation_space
         self.action_space = environments[0].action_space
         self.environments = environments
@@ -525,10 +501,15 @@ class Single:
         )
 
     def reset(self, seed: int) -> list[Array]:
+        """The first observations. Each lane has a seed of its own, which follows from this one."""
         first = _first_seed(seed, self.count)
         return [each.reset(seed=first + i)[0] for i, each in enumerate(self.environments)]
 
     def step(self, actions: list[Any]) -> Step:
+        """Takes one action in each lane. Of those that rest, the result says nothing.
+
+        What it returns is good until the next step, which may overwrite all of it.
+        """
         result = observations, rewards, terminations, truncations, finals = self._result
         finals.clear()
         for (lane, step), action in zip(self._steps, actions, strict=False):
@@ -551,7 +532,7 @@ class Single:
 
 
 class _Vectorized:
-    """Environments in their own vectorized form, which steps them in one call."""
+    """As `Single`, environments in their own vectorized form, which steps them in one call."""
 
     may_rest = False
 
@@ -595,6 +576,9 @@ class _Vectorized:
 
     def close(self) -> None:
         self._environments.close()
+
+
+Lanes: TypeAlias = Single | _Vectorized
 
 
 def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], Any]:
