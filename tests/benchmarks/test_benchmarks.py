@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import stalls, store
+from benchmarks import lanes, stalls, store
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
@@ -34,6 +34,11 @@ def test_a_policy_of_envpools_is_judged_in_gymnasiums_by_the_same_episodes() -> 
     returns = play(model, environment, range(5), 7, greedy=False)
     assert mean == pytest.approx(sum(returns) / 5)
     assert deviation > 0
+
+
+@pytest.mark.parametrize("kind", ["Gymnasium", "ours"])
+def test_lanes_of_both_kinds_have_a_rate(kind: str) -> None:
+    assert lanes.rate(kind, 2, 64) > 0.0
 
 
 # Stalls.
