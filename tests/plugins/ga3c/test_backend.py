@@ -263,13 +263,11 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
         work = await exchange(backend)
         assert work.steps >= 400
         assert not work.returns
-        # A window that begins now.
-        backend._counted_at = 0.0
-        backend._counted = backend.slots.counters.sum(0)
+        before = backend.slots.counters.sum(0)
         predictions = rollouts = 0.0
         while rollouts < 200:
             await backend.due()
-            done = backend.slots.counters.sum(0) - backend._counted
+            done = backend.slots.counters.sum(0) - before
             predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
             backend.release()
         measures = backend.take_work().measures
