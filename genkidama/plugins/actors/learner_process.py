@@ -28,10 +28,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
@@ -50,8 +49,6 @@ from genkidama.runtime.shared_block import Block, size_of
 from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
-
-Array = npt.NDArray[Any]
 
 #: The one that this program was forked from, with torch warm.
 FORKSERVER = ForkServer()
@@ -102,10 +99,6 @@ class LearnerLayout:
 
 class LearnerMemory(Block):
     """The arrays that `LearnerLayout.parts` names."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Array: ...
 
 
 def companion(parent: Parent) -> LearnerProcess | None:
