@@ -26,6 +26,7 @@ from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
 from genkidama.learning.observations import is_image
+from genkidama.learning.optimizers import library
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
@@ -195,7 +196,8 @@ class Model:
         """The observations of its n steps, and of its k cuts if no values are given for them."""
         if rollout.cut_values is not None:
             return rollout.observations
-        return np.concatenate((rollout.observations, rollout.cut_observations))
+        both = rollout.observations, rollout.cut_observations
+        return library(rollout.observations).concatenate(both)
 
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
         """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back.

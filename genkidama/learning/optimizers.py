@@ -48,7 +48,7 @@ def follow(target: npt.NDArray[Any], weights: npt.NDArray[Any], rate: float) -> 
         target[part] += change
 
 
-def _library(numbers: Numbers) -> Any:
+def library(numbers: Numbers) -> Any:
     """The module with functions of these numbers: numpy, or torch."""
     return sys.modules[type(numbers).__module__]
 
@@ -62,7 +62,7 @@ class Optimizer:
         self._settings = settings
         self._weights, self._state = weights, state
         self._clock = clock
-        self._xp = _library(weights)
+        self._xp = library(weights)
         self._buffer = self._xp.empty_like(weights)
 
     def step(self, gradient: Numbers, learning_rate: float) -> None:
@@ -199,7 +199,7 @@ class LeaveGradient(Optimizer):
 
 def clip_gradient(gradient: Numbers, limit: float) -> float:
     """Shortens the gradient to Euclidean norm `limit`, in place; the norm that it had."""
-    norm = float(_library(gradient).linalg.norm(gradient))
+    norm = float(library(gradient).linalg.norm(gradient))
     if norm > limit:
         gradient *= limit / norm
     return norm

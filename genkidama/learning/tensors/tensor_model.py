@@ -158,12 +158,6 @@ class TensorModel(Model):
         generator.permutation = np.random.default_rng(seed).permutation
         return generator
 
-    def joined(self, rollout: Rollout) -> Tensor:
-        if rollout.cut_values is not None:
-            observations: Tensor = rollout.observations
-            return observations
-        return torch.cat((rollout.observations, rollout.cut_observations))
-
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
         with torch.no_grad():
             outputs, values = (network or self.network)(self._tensor(observations))
