@@ -57,7 +57,7 @@ from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
 from genkidama.learning.forms import learner_class, tensor_setting
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target, updates
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, LeaveGradient, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
@@ -417,7 +417,7 @@ class SingleCore:
         rollout = Rollout(
             native(observations),
             native(rows.actions[:steps].astype(self.model.head.dtype)),
-            scaled(rewards, self.experiment.environment, self.model.moments("returns")),
+            self.model.scaled(rewards),
             ends,
             np.array(cuts, np.intp),
             native(cut_observations),

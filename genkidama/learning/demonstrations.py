@@ -32,7 +32,7 @@ from genkidama.config.formatting import plural, recording
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, columns, first
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout, Transitions
 from genkidama.learning.spaces import describe_spaces, space_of
 from genkidama.protocol.vector import are_numbers, checksum
@@ -404,8 +404,7 @@ class DemonstrationReplay:
         last = begin + lengths - 1
         model, terminated = self._model, self._terminated[last]
         ahead = np.arange(steps)
-        rewards = self._rewards[np.minimum(begin[:, None] + ahead, len(self) - 1)]
-        rewards = scaled(rewards, model.experiment.environment, model.moments("returns"))
+        rewards = model.scaled(self._rewards[np.minimum(begin[:, None] + ahead, len(self) - 1)])
         powers = np.where(ahead < lengths[:, None], np.power(self._gamma, ahead), 0.0)
         discounts = np.power(self._gamma, lengths).astype(np.float32)
         discounts[terminated] = 0.0

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices
 from genkidama.learning.exploration import Exploration
@@ -334,6 +333,16 @@ class Model:
 
         return normalize
 
+    def scaled(self, rewards: Array) -> Array:
+        """The environment's rewards (n,) as they are learned from: times `reward_scale`, divided by
+        the returns' deviation with `normalize_rewards`, and then cut to ± `clip_rewards`."""
+        settings, returns = self.experiment.environment, self.moments("returns")
+        scale = np.float32(settings.reward_scale)
+        result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
+        if settings.clip_rewards:
+            np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
+        return result
+
     def seen(self, observations: Array) -> Array:
         """Observations (m, ...) of the environment as the network takes them, in a batch.
 
@@ -425,19 +434,3 @@ class RunningMeanStd:
         variance = self._squares.astype(np.float64) / count - square
         variance = np.maximum(variance, _LEAST_VARIANCE * square)
         return mean.astype(np.float32), np.sqrt(variance + _EPSILON).astype(np.float32)
-
-
-def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
-    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
-
-    Args:
-        rewards: the environment's own, shape (n,).
-        settings: `[environment]`.
-        returns: moments of the discounted return, by whose deviation rewards are divided too; None
-            without `normalize_rewards`.
-    """
-    scale = np.float32(settings.reward_scale)
-    result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
-    if settings.clip_rewards:
-        np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
-    return result

@@ -15,7 +15,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
-from genkidama.learning.model import Model, RunningMeanStd, scaled
+from genkidama.learning.model import Model, RunningMeanStd
 from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors.networks import Network
 from genkidama.learning.tensors.tensor_model import TensorModel
@@ -482,12 +482,6 @@ def test_the_moments_are_a_view_and_leave_their_neighbours_alone() -> None:
 # Rewards as they are learned from.
 
 
-def returns(*numbers: float) -> RunningMeanStd:
-    moments = RunningMeanStd(np.zeros(RunningMeanStd.size(1), np.float32))
-    moments.add(np.array(numbers)[:, None])
-    return moments
-
-
 @pytest.mark.parametrize(
     ("settings", "statistics", "expected"),
     [
@@ -508,9 +502,11 @@ def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
     settings: dict[str, float], statistics: tuple[float, ...] | None, expected: list[float]
 ) -> None:
     rewards = np.array([-4.0, 0.5, 3.0], np.float32)
-    result = scaled(
-        rewards, Environment(**settings), None if statistics is None else returns(*statistics)
-    )
+    environment = Environment(normalize_rewards=statistics is not None, **settings)
+    model = vectors(Model, environment=environment)
+    if statistics is not None:
+        model.moments("returns").add(np.array(statistics)[:, None])
+    result = model.scaled(rewards)
     assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
     assert rewards.tolist() == [-4.0, 0.5, 3.0]
 
@@ -524,10 +520,11 @@ def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(
     numbers: list[float], scale: float, limit: float
 ) -> None:
     rewards = np.array(numbers, np.float32)
-    free, cut = (
-        scaled(rewards, Environment(reward_scale=scale, clip_rewards=clip), None)
+    models = (
+        vectors(Model, environment=Environment(reward_scale=scale, clip_rewards=clip))
         for clip in (0.0, limit)
     )
+    free, cut = (model.scaled(rewards) for model in models)
     assert (np.abs(cut) <= np.float32(limit)).all()
     within = np.abs(free) < np.float32(limit)
     assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()

@@ -30,7 +30,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.demonstrations import DemonstrationReplay, beside
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, follow, make_optimizer
 from genkidama.learning.rollout import Numbers, Replay, Rollout
 from genkidama.learning.spaces import spaces_of
@@ -89,7 +89,7 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     return Rollout(
         seen(steps),
         model.native(rows[steps, columns.actions].astype(model.head.dtype)),
-        scaled(rows[steps, columns.reward], model.experiment.environment, model.moments("returns")),
+        model.scaled(rows[steps, columns.reward]),
         ~goes_on,
         np.flatnonzero(cut),
         seen(after[cut]),
@@ -276,7 +276,7 @@ class ReplayLearner(RowLearner):
         model.numbers[: self._policy] = memory.weights[: self._policy]
         model.numbers[model.trainable :] = memory.weights[self._policy :]
         rng = np.random.default_rng((self.experiment.seed, int(memory.added[0])))
-        self._replay = StepReplay(memory, self.columns, model, self._scaled, rng)
+        self._replay = StepReplay(memory, self.columns, model, rng)
         self._drawn = beside(self._replay, self._demonstrations, self.experiment.algorithm)
 
     def publish(self, memory: LearnerMemory) -> None:
@@ -350,9 +350,6 @@ class ReplayLearner(RowLearner):
             return False
         self._due -= 1.0
         return True
-
-    def _scaled(self, rewards: Array) -> Array:
-        return scaled(rewards, self.experiment.environment, self.model.moments("returns"))
 
 
 def row_learner(experiment: Experiment, spaces: Spaces) -> RowLearner:

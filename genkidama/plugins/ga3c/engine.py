@@ -33,7 +33,7 @@ from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.actions import columns
 from genkidama.learning.learners import make_learner, updates
-from genkidama.learning.model import Model, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.learning.spaces import spaces_of
@@ -211,7 +211,6 @@ class Trainer(_Thread):
         cuts: list[int],
         bootstraps: list[float],
     ) -> Rollout:
-        experiment = self._engine.experiment
         model = self._model
         normalize = model.normalizer()
         if normalize is not None:
@@ -222,7 +221,7 @@ class Trainer(_Thread):
         returns = model.moments("returns")
         if returns is not None:
             returns.add(columns["discounted"][:, None])
-        rewards = scaled(columns["rewards"], experiment.environment, returns)
+        rewards = model.scaled(columns["rewards"])
         last = np.zeros(len(rewards), np.bool_)
         last[ends] = True
         return Rollout(

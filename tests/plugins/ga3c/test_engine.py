@@ -25,7 +25,7 @@ from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import make_learner, updates
-from genkidama.learning.model import Model, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
@@ -295,7 +295,7 @@ class Oracle:
         rollout = Rollout(
             model.native(seen).float(),
             model.native(joined("actions").astype(model.head.dtype)),
-            scaled(joined("rewards"), settings.environment, returns),
+            model.scaled(joined("rewards")),
             np.isin(np.arange(last[-1] + 1), last),
             last[cut],
             model.native(np.empty((0, *seen.shape[1:]), np.float32)),
