@@ -103,15 +103,15 @@ def updates(
     model: Model,
     optimizer: Optimizer,
     rate: float,
-    limit: float,
     diagnostics: Diagnostics | None = None,
 ) -> Iterator[Loss | None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
-    `limit` is the gradient's longest Euclidean norm; 0 means none. A gradient whose loss is an
-    outlier (`algorithm.outlier_sigmas`) is left out. They end where a replay has lost its steps.
+    No gradient is longer than `algorithm.max_gradient_norm`. One whose loss is an outlier
+    (`algorithm.outlier_sigmas`) is left out. They end where a replay has lost its steps.
     """
     gradient, losses = model.gradient, model.losses
+    limit = model.experiment.algorithm.max_gradient_norm
     with suppress(NoSteps):
         for loss in gradients:
             if losses.sigmas and loss is not None and losses.is_outlier(loss()):

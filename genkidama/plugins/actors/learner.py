@@ -153,10 +153,9 @@ class RowLearner:
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
         rate = learning_rate(settings, progress)
-        limit = experiment.algorithm.max_gradient_norm
         found = model.gradients(self._learner, rollout, self._rng)
         count = 0
-        for _ in updates(found, model, self._optimizer, rate, limit, self._diagnostics):
+        for _ in updates(found, model, self._optimizer, rate, self._diagnostics):
             count += 1
             yield
         if self._weights is not None:
@@ -297,8 +296,7 @@ class ReplayLearner(RowLearner):
         target = self._target.copy()
         if len(self._replay) >= max(1, algorithm.start_steps):
             found = self.model.gradients(self._learner, self._asked(progress), self._rng)
-            limit = algorithm.max_gradient_norm
-            for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
+            for _ in updates(found, self.model, self._optimizer, rate, self._diagnostics):
                 self._updates += 1
                 follow(self._target, self._vector, algorithm.target_rate)
                 yield

@@ -137,8 +137,8 @@ class Trainer(_Thread):
     def _work(self) -> None:
         experiment, weights = self._engine.experiment, self._engine.weights
         model = self._model
-        settings, algorithm = experiment.optimizer, experiment.algorithm
-        learner = make_learner(algorithm, model)
+        settings = experiment.optimizer
+        learner = make_learner(experiment.algorithm, model)
         generator = model.generator(self._seed)
         vector, state = weights.vector[: model.trainable], weights.state
         optimizer = make_optimizer(settings, vector, state, self._slots.clock)
@@ -153,14 +153,8 @@ class Trainer(_Thread):
             if rollout is None:
                 return
             rate = learning_rate(settings, rollout.progress)
-            for _ in updates(
-                model.gradients(learner, rollout, generator),
-                model,
-                optimizer,
-                rate,
-                algorithm.max_gradient_norm,
-                self._diagnostics,
-            ):
+            found = model.gradients(learner, rollout, generator)
+            for _ in updates(found, model, optimizer, rate, self._diagnostics):
                 self._counters[Count.UPDATES] += 1
 
     def _collect(self) -> Rollout | None:

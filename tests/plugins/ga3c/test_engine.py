@@ -309,7 +309,7 @@ class Oracle:
         )
         found = model.gradients(make_learner(settings.algorithm, model), rollout, None)
         rate = learning_rate(settings.optimizer, progress)
-        list(updates(found, model, optimizer, rate, settings.algorithm.max_gradient_norm))
+        list(updates(found, model, optimizer, rate))
 
 
 def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
