@@ -361,11 +361,8 @@ class Perceptron:
 
 
 class MaskedPerceptron(Perceptron):
-    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
-
-    Args:
-        entries, activation, vector, gradient, shape: as for `Perceptron`.
-    """
+    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it;
+    arguments as for `Perceptron`."""
 
     def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         k = self.outputs

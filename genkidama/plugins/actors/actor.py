@@ -111,7 +111,6 @@ class Actor:
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
-        """As `Core.arrays`."""
         batch = experiment.algorithm.batch_size
         return SingleCore.arrays(experiment, model) | block_arrays(batch, columns_of(model))
 
@@ -191,7 +190,6 @@ class Actor:
         self._slots = playing[0] if settings.lanes == 1 else Single(playing)
 
     def close(self) -> None:
-        """Closes its environments."""
         for each in self._environments or [self._slots]:
             each.close()
 

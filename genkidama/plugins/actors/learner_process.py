@@ -328,7 +328,6 @@ class LearnerProcess(Companion):
                 return
 
     async def stop(self) -> None:
-        """Ends the process and frees the memory."""
         self._ending = True
         self._watch.end()
         if self._restarting is not None:

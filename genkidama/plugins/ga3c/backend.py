@@ -73,7 +73,7 @@ log = get_logger()
 
 
 class GA3C(PooledBackend):
-    """Owns a child's agents and its engine. See `Backend` for what each method promises."""
+    """Owns a child's agents and its engine. See `Backend` and `WorkerStarter` for its methods."""
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         check_least(cores=cores)
@@ -178,11 +178,9 @@ class GA3C(PooledBackend):
         self._engine.tell("resize", self.setting.predictors, self.setting.trainers)
 
     def trace(self, index: int) -> int | None:
-        """As `WorkerStarter.trace`."""
         return self.slots.mark_of(index)
 
     def start_worker(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkedProcess:
-        """As `WorkerStarter.start_worker`."""
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
         return AGENTS.start(
@@ -405,7 +403,6 @@ class EngineProcess(WorkerProcess):
             self._release()
 
     def lost(self, _: WorkerProcess) -> None:
-        """It is gone."""
         self._release()
         self._backend.engine_lost(f"exit code {self.wait()}", False)
 
