@@ -311,6 +311,8 @@ class Gaussian:
     dtype: type[np.generic] = np.float32
     #: Whether tanh brings samples to the bounds.
     squashes = False
+    #: σ of log σ.
+    _deviation = staticmethod(np.exp)
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)
@@ -337,17 +339,17 @@ class Gaussian:
     ) -> Callable[[Array], Array]:
         """As `Head.sampler`; an exploration's noise takes the place of a step's own."""
         noise = _rows(lambda: rng.standard_normal((_BLOCK, self.columns), np.float32))
-        low, high = self._low, self._high
+        low, high, columns = self._low, self._high, self.columns
+        deviation, squashes = self._deviation, self.squashes
 
         def sample(outputs: Array) -> Array:
             if epsilon and rng.random() < epsilon:
                 return rng.uniform(low, high).astype(np.float32)
             if exploration is not None:
-                explored: Array = outputs[: self.columns] + exploration.noise[0]
-                return explored
-            deviation = np.exp(outputs[self.columns :])
-            action: Array = outputs[: self.columns] + deviation * next(noise)
-            return action
+                action: Array = outputs[:columns] + exploration.noise[0]
+            else:
+                action = outputs[:columns] + deviation(outputs[columns:]) * next(noise)
+            return np.tanh(action) if squashes else action
 
         return sample
 
@@ -355,6 +357,8 @@ class Gaussian:
         mean, log_deviation = outputs.detach().chunk(2, 1)
         noise = mean.new_empty(mean.shape).normal_(generator=generator)
         actions = mean + log_deviation.exp() * noise
+        if self.squashes:
+            actions = actions.tanh()
         if not epsilon:
             return actions
         low, high = (mean.new_tensor(bounds) for bounds in (self._low, self._high))
@@ -375,8 +379,11 @@ class Gaussian:
             if exploration is not None:
                 noise = exploration.noise[:lanes]
             else:
-                noise = np.exp(outputs[:, self.columns :]) * rng.standard_normal(shape, np.float32)
+                noise = rng.standard_normal(shape, np.float32)
+                noise *= self._deviation(outputs[:, self.columns :])
             actions = outputs[:, : self.columns] + noise
+            if self.squashes:
+                np.tanh(actions, out=actions)
             if epsilon:
                 random = np.flatnonzero(rng.random(lanes) < epsilon)
                 actions[random] = rng.uniform(self._low, self._high, (len(random), self.columns))

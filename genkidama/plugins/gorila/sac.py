@@ -4,7 +4,7 @@ samples of the replay."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, supported
-from genkidama.learning.exploration import Exploration
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
 from genkidama.learning.learners import Loss
 from genkidama.learning.model import Model
@@ -38,9 +37,6 @@ _TOGETHER = 1 << 16
 
 #: Minibatches that are drawn together at most beside the parent, where a turn may end after each.
 _IN_A_TURN = 8
-
-#: Steps whose random numbers are drawn at once.
-_BLOCK = 1024
 
 #: Stored actions are taken for no nearer to ±1 than this when u = artanh a is asked for.
 _INSIDE = np.float32(1.0 - 1e-6)
@@ -90,51 +86,14 @@ class SquashedGaussian(Gaussian):
     def entropy(self, outputs: Tensor) -> Tensor:
         return super().entropy(outputs.clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
-    def sampler(
-        self, rng: np.random.Generator, epsilon: float, exploration: Exploration | None = None
-    ) -> Callable[[Array], Array]:
-        draw = self.together(rng, epsilon, 1, exploration)
-        return lambda outputs: draw(outputs[None])[0][0]
+    @staticmethod
+    def _deviation(log_deviation: Array) -> Array:
+        return np.exp(log_deviation.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         bounded = outputs.clone()
         bounded[:, self.columns :].clamp_(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-        mean, log_deviation = bounded.detach().chunk(2, 1)
-        noise = mean.new_empty(mean.shape).normal_(generator=generator)
-        actions = (mean + log_deviation.exp() * noise).tanh()
-        if not epsilon:
-            return actions
-        chosen = mean.new_empty((len(mean), 1)).uniform_(generator=generator) < epsilon
-        random = mean.new_empty(mean.shape).uniform_(-1.0, 1.0, generator=generator)
-        return random.where(chosen, actions)
-
-    def together(
-        self,
-        rng: np.random.Generator,
-        epsilon: float,
-        lanes: int,
-        exploration: Exploration | None = None,
-    ) -> Callable[[Array], tuple[Array, list[Any]]]:
-        """As `samples_of_lanes` says."""
-        rows: list[Array] = []
-        columns = self.columns
-
-        def sample(outputs: Array) -> tuple[Array, list[Any]]:
-            nonlocal rows
-            if exploration is not None:
-                noise = exploration.noise[:lanes]
-            else:
-                if not rows:
-                    rows = list(rng.standard_normal((_BLOCK, lanes, columns), np.float32))
-                log_deviation = outputs[:, columns:].clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-                noise = np.exp(log_deviation) * rows.pop()
-            actions = np.tanh(outputs[:, :columns] + noise)
-            if epsilon:
-                random = np.flatnonzero(rng.random(lanes) < epsilon)
-                actions[random] = rng.uniform(-1.0, 1.0, (len(random), columns))
-            return actions, [self.to_environment(action) for action in actions]
-
-        return sample
+        return super().sample(bounded, epsilon, generator)
 
     def mode(self, outputs: Array) -> Array:
         actions: Array = np.tanh(outputs[: self.columns])
