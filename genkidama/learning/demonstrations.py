@@ -372,17 +372,14 @@ class DemonstrationReplay:
     def __init__(self, paths: Sequence[str], model: Model, rng: np.random.Generator) -> None:
         self._model, self._rng = model, rng
         self._gamma = model.experiment.algorithm.gamma
-        #: The files.
-        self.files = [load(path) for path in paths]
-        for file in self.files:
+        files = [load(path) for path in paths]
+        for file in files:
             check_fits(file, model)
-        blocks = [block for file in self.files for block in file.blocks]
+        blocks = [block for file in files for block in file.blocks]
         lengths = np.array([len(block.rewards) for block in blocks])
-        self._observations = np.concatenate([block.observations for block in blocks])
-        self._actions = np.concatenate([stored(block.actions, model) for block in blocks])
-        self._rewards = np.concatenate([block.rewards for block in blocks])
-        self._terminated = np.concatenate([block.terminated for block in blocks])
-        self._truncated = np.concatenate([block.truncated for block in blocks])
+        joined = map(np.concatenate, zip(*blocks, strict=True))
+        self._observations, actions, self._rewards, self._terminated, self._truncated = joined
+        self._actions = stored(actions, model)
         #: Of each step: the steps to its block's end, itself included, and its observation's row.
         ends = np.repeat(np.cumsum(lengths), lengths)
         self._left = ends - np.arange(len(ends))
