@@ -24,9 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.sections import Optimizer as OptimizerSettings
-
-#: A flat vector, or rows of them: an array, or a tensor.
-Numbers = Any
+from genkidama.learning.rollout import Numbers
 
 #: The number of state vectors of each rule.
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
