@@ -58,6 +58,21 @@ class Learner(Protocol):
         ...
 
 
+class TargetReader:
+    """A learner that reads `rollout.target`."""
+
+    reads_target = True
+    _model: Model
+    _twin: Any = None
+
+    def _behind(self, rollout: Rollout) -> Any:
+        """The network over θ⁻, which others change in place."""
+        if self._twin is None:
+            assert rollout.target is not None
+            self._twin = self._model.twin(rollout.target)
+        return self._twin
+
+
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names."""
     name = algorithm.name

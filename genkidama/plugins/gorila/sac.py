@@ -16,7 +16,7 @@ from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, supported
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
-from genkidama.learning.learners import Loss
+from genkidama.learning.learners import Loss, TargetReader
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions, parts_of
 from genkidama.learning.soft_actor_critic import (
@@ -115,7 +115,7 @@ class SquashedGaussian(Gaussian):
         return Slopes(log_pi - log_slope(u).sum(1), bounded_back, entropy)
 
 
-class SAC:
+class SAC(TargetReader):
     """The learner `algorithm.name = "sac"`: `updates_per_step` updates from samples for each step.
 
     One gradient has three parts, over separate numbers: of the critics, towards the smaller target
@@ -126,7 +126,6 @@ class SAC:
     head = SquashedGaussian
     network = SoftActorCritic
     reads_replay = True
-    reads_target = True
     #: θ⁻ follows θ by `target_rate`, instead of being replaced now and then.
     averages_target = True
 
@@ -139,7 +138,6 @@ class SAC:
         self._per_step = 1.0 if given == "auto" else float(given)
         #: Updates that are due: the fraction left by the batches before.
         self._left = 0.0
-        self._twin: Any = None
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         network, native = self._model.network, self._model.native
@@ -225,13 +223,6 @@ class SAC:
             q_mean=float(known.mean()),
             entropy=-float(log_pi.mean()),
         )
-
-    def _behind(self, rollout: Rollout) -> Any:
-        """The network over θ⁻, which others move in place."""
-        if self._twin is None:
-            assert rollout.target is not None
-            self._twin = self._model.twin(rollout.target)
-        return self._twin
 
 
 def tensor_noise(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
