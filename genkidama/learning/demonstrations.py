@@ -489,17 +489,16 @@ class MixedReplay:
     Args:
         own: the learner's replay.
         demonstrations: the others.
-        share: of each minibatch, rounded to whole steps.
-        minibatch: steps of one.
+        algorithm: `minibatch_size`, and `demonstration_share` of it, rounded to whole steps.
     """
 
     def __init__(
-        self, own: Replay, demonstrations: DemonstrationReplay, share: float, minibatch: int
+        self, own: Replay, demonstrations: DemonstrationReplay, algorithm: Algorithm
     ) -> None:
         self._own, self._demonstrations = own, demonstrations
-        self._minibatch = minibatch
+        self._minibatch = algorithm.minibatch_size
         #: Demonstrations of a minibatch.
-        self._taken = round(share * minibatch)
+        self._taken = round(algorithm.demonstration_share * self._minibatch)
 
     def __len__(self) -> int:
         """The number of the learner's own rows, as `Replay` has it."""
@@ -549,13 +548,3 @@ def _merged(theirs: Array, shown: Array, drawn: Array) -> Array:
     result: Array = np.empty((len(theirs), *drawn.shape[1:]), drawn.dtype)
     result[theirs], result[~theirs] = shown, drawn
     return result
-
-
-def beside(
-    replay: Replay, demonstrations: DemonstrationReplay | None, algorithm: Algorithm
-) -> Replay:
-    """The replay with demonstrations beside it; itself if there are none."""
-    if demonstrations is None:
-        return replay
-    share, minibatch = algorithm.demonstration_share, algorithm.minibatch_size
-    return MixedReplay(replay, demonstrations, share, minibatch)

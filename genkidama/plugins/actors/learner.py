@@ -27,7 +27,7 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
-from genkidama.learning.demonstrations import DemonstrationReplay, beside
+from genkidama.learning.demonstrations import DemonstrationReplay, MixedReplay
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
 from genkidama.learning.model import Model, Spaces
@@ -276,7 +276,10 @@ class ReplayLearner(RowLearner):
         model.numbers[model.trainable :] = memory.weights[self._policy :]
         rng = np.random.default_rng((self.experiment.seed, int(memory.added[0])))
         self._replay = StepReplay(memory, self.columns, model, rng)
-        self._drawn = beside(self._replay, self._demonstrations, self.experiment.algorithm)
+        self._drawn = self._replay
+        if self._demonstrations is not None:
+            algorithm = self.experiment.algorithm
+            self._drawn = MixedReplay(self._replay, self._demonstrations, algorithm)
 
     def publish(self, memory: LearnerMemory) -> None:
         self._kept[:] = self._vector
