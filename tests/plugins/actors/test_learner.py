@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -420,11 +419,8 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TURN_SECONDS", PATIENCE)
 
 
-class Turning:
-    """Two numbers are seen, and a number within bounds taken."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
+#: Two numbers are seen, and a number within bounds taken.
+TURNING = KnownSpaces(SPACES.observation_space, gymnasium.spaces.Box(-2.0, 2.0, (1,)))
 
 
 def sampling(**algorithm: Any) -> Experiment:
@@ -435,21 +431,22 @@ def sampling(**algorithm: Any) -> Experiment:
     )
 
 
-def replay_memory(learner: ReplayLearner) -> LearnerMemory:
+def loaded(experiment: Experiment) -> tuple[ReplayLearner, LearnerMemory]:
+    """A learner that samples, and the memory that it has taken over."""
+    learner = row_learner(experiment, TURNING)
+    assert isinstance(learner, ReplayLearner)
     parts = replay_parts(learner.columns, 100, False)
     layout = LearnerLayout(
         learner.signature.size, learner.state.shape[1], 1, 50, learner.columns.count, parts
     )
     memory = LearnerMemory(layout)
     memory.weights[:] = learner.weights
-    return memory
+    learner.load(memory)
+    return learner, memory
 
 
 def test_updates_follow_the_steps_that_arrive() -> None:
-    learner = row_learner(sampling(updates_per_step=2), Turning())
-    assert isinstance(learner, ReplayLearner)
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(sampling(updates_per_step=2))
     assert learn(learner, many(19)) == 0, "too few steps yet"
     learner.publish(memory)
     before = memory.weights.copy()
@@ -465,16 +462,14 @@ def test_updates_follow_the_steps_that_arrive() -> None:
 
 def test_automatic_updates_are_more_with_layer_norm() -> None:
     for layer_norm, count in ((False, 4), (True, 8)):
-        learner = row_learner(sampling(layer_norm=layer_norm), Turning())
-        learner.load(replay_memory(learner))
+        learner, _ = loaded(sampling(layer_norm=layer_norm))
         assert learn(learner, many(19)) == 0
         learner._replay.add(many(1))
         assert learn(learner, many(1)) == count
 
 
 def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = row_learner(sampling(updates_per_step=3), Turning())
-    learner.load(replay_memory(learner))
+    learner, _ = loaded(sampling(updates_per_step=3))
     monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
     monkeypatch.setattr(module, "_MEASURE_SECONDS", 0.0)
     assert learn(learner, many(20)) == 1
@@ -488,12 +483,10 @@ def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_successor_learns_on_as_if_nothing_had_happened() -> None:
-    first = row_learner(sampling(), Turning())
-    memory = replay_memory(first)
-    first.load(memory)
+    first, memory = loaded(sampling())
     learn(first, many(40))
     first.publish(memory)
-    second = row_learner(sampling(), Turning())
+    second = row_learner(sampling(), TURNING)
     second.load(memory)
     assert np.array_equal(first.model.numbers, second.model.numbers)
     assert np.array_equal(first.state, second.state)
@@ -503,8 +496,7 @@ def test_a_successor_learns_on_as_if_nothing_had_happened() -> None:
 
 def test_other_weights_of_the_policy_are_taken_over() -> None:
     """As from a run's checkpoint, or from another run's."""
-    learner = row_learner(sampling(), Turning())
-    memory = replay_memory(learner)
+    learner, memory = loaded(sampling())
     memory.weights[:] = 0.25
     critics = learner.model.numbers[learner.signature.size :].copy()
     learner.load(memory)
@@ -513,8 +505,7 @@ def test_other_weights_of_the_policy_are_taken_over() -> None:
 
 
 def test_the_target_follows_by_its_rate() -> None:
-    learner = row_learner(sampling(updates_per_step=1, target_rate=0.25), Turning())
-    learner.load(replay_memory(learner))
+    learner, _ = loaded(sampling(updates_per_step=1, target_rate=0.25))
     learn(learner, many(19))
     for _ in range(3):
         target = learner._target.copy()
@@ -524,9 +515,7 @@ def test_the_target_follows_by_its_rate() -> None:
 
 
 def test_a_turn_that_diverges_is_forgotten() -> None:
-    learner = row_learner(sampling(), Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(sampling())
     learn(learner, many(20))
     before, target = learner.model.numbers.copy(), learner._target.copy()
     learner._optimizer._settings = Optimizer(learning_rate=1e30)
@@ -545,12 +534,10 @@ def test_a_turn_that_diverges_is_forgotten() -> None:
 
 def test_statistics_reach_the_children() -> None:
     given_ = sampling().with_settings({"environment.normalize_observations": True})
-    learner = row_learner(given_, Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(given_)
     learn(learner, many(10))
     learner.publish(memory)
-    children = Model(given_, Turning(), vector=memory.weights)
+    children = Model(given_, TURNING, vector=memory.weights)
     moments = children.moments("observations")
     assert moments is not None
     assert moments.mean_and_deviation()[0][0] == pytest.approx(np.mean(np.arange(10) % 5))
@@ -558,7 +545,7 @@ def test_statistics_reach_the_children() -> None:
 
 def demonstrated(path: Path, **algorithm: Any) -> Experiment:
     """`sampling` beside the steps of a file, which all see 1000."""
-    writer = DemonstrationWriter(path, {"id": "Turning"}, Turning(), "a test")
+    writer = DemonstrationWriter(path, {"id": "Turning"}, TURNING, "a test")
     writer.add([[1000.0, 0.0]] * 31, [[2.0]] * 30, [1.0] * 30, False, True)
     writer.close()
     return sampling(demonstrations=[str(path)], **algorithm)
@@ -573,16 +560,14 @@ def drawn_by(learner: RowLearner) -> np.ndarray:
 
 def test_a_share_of_each_minibatch_is_of_the_demonstrations(tmp_path: Path) -> None:
     chosen = demonstrated(tmp_path / "walk.steps", demonstration_share=0.25)
-    learner = row_learner(chosen, Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(chosen)
     assert learn(learner, many(19)) == 0, "start_steps are those of the children"
     assert learn(learner, many(200)) > 0
     seen = drawn_by(learner)
     assert (seen == 1000.0).sum() == 2 and len(learner._replay) == 100
     assert learner._drawn.sample(8).rewards[seen == 1000.0] == pytest.approx([0.01, 0.01])
     learner.publish(memory)
-    again = row_learner(chosen, Turning())
+    again = row_learner(chosen, TURNING)
     again.load(memory)
     assert (drawn_by(again) == 1000.0).sum() == 2, "also of a successor's"
     assert np.array_equal(again.model.numbers, learner.model.numbers)
@@ -592,8 +577,7 @@ def test_demonstrations_change_what_is_learned(tmp_path: Path) -> None:
     plain, shown = sampling(), demonstrated(tmp_path / "walk.steps")
     ends = []
     for chosen in (plain, shown):
-        learner = row_learner(chosen, Turning())
-        learner.load(replay_memory(learner))
+        learner, _ = loaded(chosen)
         learn(learner, many(40))
         ends.append(learner.model.numbers.copy())
     assert not np.array_equal(*ends)
@@ -604,13 +588,7 @@ def test_demonstrations_that_do_not_fit_are_refused_before_anything_is_learned(
 ) -> None:
     chosen = demonstrated(tmp_path / "walk.steps")
     with pytest.raises(ConfigurationError, match=r"walk.steps: was recorded in Turning with act"):
-        row_learner(
-            chosen,
-            SimpleNamespace(
-                observation_space=Turning.observation_space,
-                action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32),
-            ),
-        )
+        row_learner(chosen, TURNING._replace(action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,))))
 
 
 def test_sequences_of_a_memory_begin_with_the_states_in_the_rows() -> None:
