@@ -18,7 +18,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import NoSteps, Rollout
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.import_strings import blamed
+from genkidama.runtime.import_strings import user_errors
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -77,7 +77,7 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names."""
     name = algorithm.name
     kind = learner_class(algorithm)
-    with blamed(f"algorithm.name = {name!r}: cannot be built"):
+    with user_errors(f"algorithm.name = {name!r}: cannot be built"):
         learner: Learner = kind(algorithm, model)
     if reads_replay(learner) and not model.experiment.replay.steps:
         raise ConfigurationError(

@@ -30,7 +30,7 @@ from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron,
 from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
-from genkidama.runtime.import_strings import blamed
+from genkidama.runtime.import_strings import user_errors
 from genkidama.server.rules.outliers import LossStatistics
 
 Array = npt.NDArray[Any]
@@ -375,7 +375,7 @@ def head_of(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:
         return head_for(space)
-    with blamed(f"algorithm.name = {experiment.algorithm.name!r}: its head cannot be built"):
+    with user_errors(f"algorithm.name = {experiment.algorithm.name!r}: its head cannot be built"):
         head: Head = own(space)
     return head
 

@@ -325,7 +325,7 @@ def print_user_traceback(error: BaseException) -> None:
 
 
 @contextmanager
-def blamed(problem: str) -> Iterator[None]:
+def user_errors(problem: str) -> Iterator[None]:
     """Turns what a user's own code raises, which may be anything, into a `ConfigurationError` that
     begins with this problem. One that is raised is left as it is."""
     try:

@@ -33,7 +33,7 @@ from genkidama.learning.model import CUT, Model, Spaces
 from genkidama.learning.perceptron import Entries
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network, masked
-from genkidama.runtime.import_strings import blamed, is_import_string, load_object
+from genkidama.runtime.import_strings import is_import_string, load_object, user_errors
 
 Array = npt.NDArray[Any]
 
@@ -86,7 +86,7 @@ class TensorModel(Model):
             kind = masked(kind, shape, self.mask)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
-            with blamed(f"{setting}: cannot be built"):
+            with user_errors(f"{setting}: cannot be built"):
                 self.network = self._made(kind, observation_space, action_space)
         named = list(self.network.named_parameters())
         for name, parameter in named:
@@ -95,7 +95,7 @@ class TensorModel(Model):
                     f"{setting}: parameter {name!r} is {parameter.dtype}, expected float32"
                 )
         size = list(self.observation_shape)
-        with torch.no_grad(), blamed(f"{setting}: does not take observations of shape {size}"):
+        with torch.no_grad(), user_errors(f"{setting}: does not take observations of shape {size}"):
             outputs, values = self.network(torch.zeros(2, *size))
         self._check_outputs(tuple(outputs.shape), tuple(values.shape))
         return [(name, tuple(parameter.shape)) for name, parameter in named]

@@ -24,7 +24,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.observations import FlatBox
-from genkidama.runtime.import_strings import blamed, describe_error, load_object
+from genkidama.runtime.import_strings import describe_error, load_object, user_errors
 
 Array = npt.NDArray[Any]
 
@@ -245,7 +245,7 @@ def _make(settings: Environment) -> Any:
         maker = _imported(settings)
     else:
         maker = load_object(settings.id, "environment.id")
-    with blamed(f"environment.id = {settings.id!r}: cannot be built"):
+    with user_errors(f"environment.id = {settings.id!r}: cannot be built"):
         return maker(**settings.options)
 
 
