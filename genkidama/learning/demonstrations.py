@@ -360,13 +360,8 @@ class DemonstrationWriter:
 class DemonstrationReplay:
     """The steps of files, to sample.
 
-    Args:
-        paths: of the files.
-        model: the steps must fit its environment.
-        rng: decides what is drawn.
-
     Raises:
-        ConfigurationError: as `load`, or a file does not fit.
+        ConfigurationError: as `load`, or a file does not fit the model's environment.
     """
 
     def __init__(self, paths: Sequence[str], model: Model, rng: np.random.Generator) -> None:
@@ -487,8 +482,6 @@ class MixedReplay:
     of ½.
 
     Args:
-        own: the learner's replay.
-        demonstrations: the others.
         algorithm: `minibatch_size`, and `demonstration_share` of it, rounded to whole steps.
     """
 

@@ -70,7 +70,6 @@ def make_environment(
     """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
     Args:
-        settings: `[environment]`.
         lean: whether Gymnasium's lander may be ours, which gives the same bits in less time.
         check: is shown a single environment.
 
@@ -87,16 +86,8 @@ def make_environment(
 def bare_environment(
     settings: Environment, *, lean: bool = False, made: Any = None
 ) -> gymnasium.Env[Any, Any]:
-    """The same with the user's own wrappers alone.
-
-    Args:
-        settings: `[environment]`.
-        lean: as there.
-        made: what the user's own callable has made already.
-
-    Raises:
-        ConfigurationError: as there.
-    """
+    """The same with the user's own wrappers alone, around what their own callable has `made`, if it
+    was called already."""
     if settings.prefix:
         maker = find("environments", settings.prefix)
         if hasattr(maker, "single"):

@@ -177,7 +177,6 @@ def make_optimizer(
     """The rule that `[optimizer]` names.
 
     Args:
-        settings: the section.
         weights: float32 (n,), stepped in place.
         state: float32 (STATE_ROWS[name], n), zeros at the start.
         clock: float64 (1,), the number of steps so far.

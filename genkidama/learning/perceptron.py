@@ -129,8 +129,6 @@ def initialize(
     Args:
         parts: name and memory of each parameter of `layout`, or of a network whose layers are named
             like that: each weight (outputs, …) is followed by its bias. They are written to.
-        settings: `[network]`.
-        rng: decides the numbers.
     """
     parts = list(parts)
     weights = [name for name, _ in parts if _kind(name) == "weight"]

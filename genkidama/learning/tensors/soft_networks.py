@@ -124,14 +124,8 @@ class _Temperature(nn.Module):
 
 
 class SoftNetwork(BuiltIn):
-    """The network of SAC around a network of the kind that the experiment names.
-
-    Args:
-        kind: the class of that.
-        observation_space, action_space: of the environment.
-        experiment: `[network]`, and `algorithm.layer_norm`.
-        acts_only: leaves critics and α out.
-    """
+    """The network of SAC around a network of the kind that the experiment names; without critics
+    and α if it `acts_only`."""
 
     def __init__(
         self,

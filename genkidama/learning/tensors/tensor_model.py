@@ -217,9 +217,6 @@ def survives_a_fork(work: Callable[[], object]) -> bool:
 def to_onnx(model: TensorModel, spaces: Spaces) -> bytes:
     """The content of the file that `Policy.to_onnx` writes.
 
-    Args:
-        spaces: with those that the model was made for.
-
     Raises:
         EnvironmentFailure: packages for it are missing.
     """

@@ -74,14 +74,8 @@ def replay_parts(
 
 
 class StepReplay:
-    """A ring as its learner sees it: a `genkidama.learning.rollout.Replay`.
-
-    Args:
-        memory: with the arrays of `replay_parts`.
-        columns: of the children's rows.
-        model: normalizes and scales what is drawn.
-        rng: decides what is drawn.
-    """
+    """A ring as its learner sees it: a `genkidama.learning.rollout.Replay` over the arrays of
+    `replay_parts`."""
 
     def __init__(
         self, memory: Any, columns: Columns, model: Model, rng: np.random.Generator
