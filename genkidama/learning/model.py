@@ -104,7 +104,6 @@ class Model:
         #: The class of the learner's own network, or None.
         self.own_network = getattr(learner_class(experiment.algorithm), "network", None)
         space = environment.observation_space
-        #: The space of the environment's actions.
         self.action_space = environment.action_space
         self.experiment = experiment = seeing(experiment, space)
         self.head = head_of(experiment, environment.action_space)

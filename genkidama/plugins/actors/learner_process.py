@@ -69,11 +69,8 @@ log = get_logger()
 class LearnerLayout:
     """The sizes that the shared memory follows from."""
 
-    #: Numbers of the weight vector.
     size: int
-    #: Those of them that are trainable.
     trainable: int
-    #: Vectors of optimizer state.
     state_rows: int
     #: Rows of a batch, at most.
     rows: int

@@ -179,7 +179,6 @@ class Turns(gymnasium.Env[Array, Any]):
         self._part = _Part(environment, observation_space)
         self.metadata = dict(environment.metadata)
         self.render_mode = getattr(environment, "render_mode", None)
-        #: The number of agents.
         self.agents_in_turn = len(self._part.names)
         self._actions: list[Any] = []
 
