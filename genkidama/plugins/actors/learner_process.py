@@ -131,12 +131,6 @@ class LearnerProcess(Companion):
         self._worker: WorkerProcess | None = None
         self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
 
-    @property
-    def pid(self) -> int:
-        """Its process number, once it is started."""
-        assert self._worker is not None
-        return self._worker.pid
-
     async def start(self) -> None:
         """Starts it with θ_P or, in a new run, takes its initial weights for θ_P."""
         self._watch.begin()
