@@ -37,7 +37,7 @@ def rate(kind: str, count: int, steps: int) -> float:
     name = "LunarLander-v3"
     if kind == "Gymnasium":
         own = [environments.make_environment(Environment(id=name)) for _ in range(count)]
-        lanes: environments.Lanes = environments._InTurn(own)
+        lanes: environments.Lanes = environments.Single(own)
     else:
         prefix = "envpool:" if kind == "EnvPool" else ""
         lanes = environments.make_lanes(Environment(id=prefix + name), count)

@@ -185,7 +185,6 @@ def parts() -> None:
         other = TensorModel(experiment, environment, vector=model.numbers)
         names = ("observations", "actions", "cut_observations")
         tensors = {name: torch.from_numpy(getattr(rollout, name)) for name in names}
-        limit = experiment.algorithm.max_gradient_norm
         measured: dict[str, list[float]] = {"learn": [], "learn by torch": []}
         for _ in range(max(5, 10_000 // n)):
             for name, each, data in zip(
@@ -194,7 +193,7 @@ def parts() -> None:
                 learner = make_learner(experiment.algorithm, each)
                 start = clock()
                 found = each.gradients(learner, data, each.generator(0))
-                for _ in updates(found, each, optimizer, 0.0, limit):
+                for _ in updates(found, each, optimizer, 0.0):
                     pass
                 measured[name].append((clock() - start) / n * 1e6)
         result |= {name: median(values) for name, values in measured.items()}

@@ -57,7 +57,7 @@ from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
 from genkidama.learning.forms import learner_class, tensor_setting
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target, updates
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, LeaveGradient, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
@@ -292,8 +292,7 @@ class SingleCore:
         log_mu = np.zeros(n, np.float32) if self._notes_log_mu else None
         rollout = self._rollout(CollectedBatch(rows, n, [n - 1], following, log_mu))
         steps = self.model.gradients(self._learner, rollout, self._rng)
-        limit = self.algorithm.max_gradient_norm
-        next(updates(steps, self.model, self._optimizer, 0.0, limit), None)
+        next(updates(steps, self.model, self._optimizer, 0.0), None)
 
     def learn(self, batch: CollectedBatch) -> int:
         """Applies the learner's updates from the newest batch to θ_O.
@@ -308,9 +307,8 @@ class SingleCore:
             follows = following(self.experiment, float(self.memory.averaging[2]))
             rollout.minibatch_size, rate = follows.minibatch_size, rate * follows.rate
         steps = self.model.gradients(self._learner, rollout, self._rng)
-        limit = self.algorithm.max_gradient_norm
         count, outliers = 0, self.model.losses.outliers
-        for loss in updates(steps, self.model, self._optimizer, rate, limit, self._diagnostics):
+        for loss in updates(steps, self.model, self._optimizer, rate, self._diagnostics):
             count += 1
             if self._notes_losses and loss is not None:
                 self._loss = float(loss())
@@ -417,7 +415,7 @@ class SingleCore:
         rollout = Rollout(
             native(observations),
             native(rows.actions[:steps].astype(self.model.head.dtype)),
-            scaled(rewards, self.experiment.environment, self.model.moments("returns")),
+            self.model.scaled(rewards),
             ends,
             np.array(cuts, np.intp),
             native(cut_observations),

@@ -19,9 +19,8 @@ from contextlib import closing, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
@@ -36,20 +35,13 @@ from genkidama.learning.environments import import_environment, make_environment
 from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Rollout
-from genkidama.learning.spaces import describe_spaces
+from genkidama.learning.spaces import KnownSpaces, describe_spaces
 from genkidama.runtime.import_strings import describe_error, is_gymnasiums, print_user_traceback
 from genkidama.runtime.machine import private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
 
 #: What an environment writes while it is built is kept up to this size.
 _MOST_BYTES = 1 << 20
-
-
-class StandIn(NamedTuple):
-    """Spaces of no environment, to rehearse with."""
-
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
 
 
 def warm_up(experiment: Experiment) -> None:
@@ -74,7 +66,7 @@ def warm_up(experiment: Experiment) -> None:
     seen = pixels if experiment.network.name == "convolutional" else vectors
     for actions in (Discrete(4), Box(-1.0, 1.0, (2,), np.float32)):
         with suppress(ConfigurationError):
-            _rehearse_learning(experiment, StandIn(seen, actions))
+            _rehearse_learning(experiment, KnownSpaces(seen, actions))
             return
 
 

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -169,10 +169,6 @@ class SharedMemory(Block):
     #: parent answered last, by `time.monotonic`: float64 (1,).
     cycles: Array
     answered: Array
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Array: ...
 
 
 def progress_checksum(memory: SharedMemory, index: int) -> int:

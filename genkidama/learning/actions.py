@@ -202,11 +202,6 @@ def _together(space: Tuple[Any] | Dict) -> Callable[[Array], Any]:
 # Masks.
 
 
-def mask_size(space: gymnasium.Space[Any]) -> int:
-    """The number of the last numbers of an observation that are its mask; 0 if it has none."""
-    return space.size if isinstance(space, MaskedBox) else 0
-
-
 class MaskedBox(Box):
     """Observations as vectors that end with a mask.
 

@@ -32,7 +32,7 @@ from genkidama.config.formatting import plural, recording
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, columns, first
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout, Transitions
 from genkidama.learning.spaces import describe_spaces, space_of
 from genkidama.protocol.vector import are_numbers, checksum
@@ -360,29 +360,21 @@ class DemonstrationWriter:
 class DemonstrationReplay:
     """The steps of files, to sample.
 
-    Args:
-        paths: of the files.
-        model: the steps must fit its environment.
-        rng: decides what is drawn.
-
     Raises:
-        ConfigurationError: as `load`, or a file does not fit.
+        ConfigurationError: as `load`, or a file does not fit the model's environment.
     """
 
     def __init__(self, paths: Sequence[str], model: Model, rng: np.random.Generator) -> None:
         self._model, self._rng = model, rng
         self._gamma = model.experiment.algorithm.gamma
-        #: The files.
-        self.files = [load(path) for path in paths]
-        for file in self.files:
+        files = [load(path) for path in paths]
+        for file in files:
             check_fits(file, model)
-        blocks = [block for file in self.files for block in file.blocks]
+        blocks = [block for file in files for block in file.blocks]
         lengths = np.array([len(block.rewards) for block in blocks])
-        self._observations = np.concatenate([block.observations for block in blocks])
-        self._actions = np.concatenate([stored(block.actions, model) for block in blocks])
-        self._rewards = np.concatenate([block.rewards for block in blocks])
-        self._terminated = np.concatenate([block.terminated for block in blocks])
-        self._truncated = np.concatenate([block.truncated for block in blocks])
+        joined = map(np.concatenate, zip(*blocks, strict=True))
+        self._observations, actions, self._rewards, self._terminated, self._truncated = joined
+        self._actions = stored(actions, model)
         #: Of each step: the steps to its block's end, itself included, and its observation's row.
         ends = np.repeat(np.cumsum(lengths), lengths)
         self._left = ends - np.arange(len(ends))
@@ -404,8 +396,7 @@ class DemonstrationReplay:
         last = begin + lengths - 1
         model, terminated = self._model, self._terminated[last]
         ahead = np.arange(steps)
-        rewards = self._rewards[np.minimum(begin[:, None] + ahead, len(self) - 1)]
-        rewards = scaled(rewards, model.experiment.environment, model.moments("returns"))
+        rewards = model.scaled(self._rewards[np.minimum(begin[:, None] + ahead, len(self) - 1)])
         powers = np.where(ahead < lengths[:, None], np.power(self._gamma, ahead), 0.0)
         discounts = np.power(self._gamma, lengths).astype(np.float32)
         discounts[terminated] = 0.0
@@ -491,19 +482,16 @@ class MixedReplay:
     of ½.
 
     Args:
-        own: the learner's replay.
-        demonstrations: the others.
-        share: of each minibatch, rounded to whole steps.
-        minibatch: steps of one.
+        algorithm: `minibatch_size`, and `demonstration_share` of it, rounded to whole steps.
     """
 
     def __init__(
-        self, own: Replay, demonstrations: DemonstrationReplay, share: float, minibatch: int
+        self, own: Replay, demonstrations: DemonstrationReplay, algorithm: Algorithm
     ) -> None:
         self._own, self._demonstrations = own, demonstrations
-        self._minibatch = minibatch
+        self._minibatch = algorithm.minibatch_size
         #: Demonstrations of a minibatch.
-        self._taken = round(share * minibatch)
+        self._taken = round(algorithm.demonstration_share * self._minibatch)
 
     def __len__(self) -> int:
         """The number of the learner's own rows, as `Replay` has it."""
@@ -553,13 +541,3 @@ def _merged(theirs: Array, shown: Array, drawn: Array) -> Array:
     result: Array = np.empty((len(theirs), *drawn.shape[1:]), drawn.dtype)
     result[theirs], result[~theirs] = shown, drawn
     return result
-
-
-def beside(
-    replay: Replay, demonstrations: DemonstrationReplay | None, algorithm: Algorithm
-) -> Replay:
-    """The replay with demonstrations beside it; itself if there are none."""
-    if demonstrations is None:
-        return replay
-    share, minibatch = algorithm.demonstration_share, algorithm.minibatch_size
-    return MixedReplay(replay, demonstrations, share, minibatch)

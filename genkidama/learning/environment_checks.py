@@ -56,12 +56,8 @@ def try_environment(settings: Environment, environment: gymnasium.Env[Any, Any])
 def check_spaces(experiment: Experiment, spaces: Spaces) -> list[str]:
     """Checks that a policy can be learned; returns sentences on what is not as one may think.
 
-    Args:
-        experiment: whose network and head must fit.
-        spaces: an environment, or lanes.
-
     Raises:
-        ConfigurationError: they do not fit, or torch is missing.
+        ConfigurationError: the experiment's network or head does not fit, or torch is missing.
     """
     settings, said = experiment.environment, []
     supported(spaces.action_space)

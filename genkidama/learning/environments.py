@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
 import msgspec
@@ -70,7 +70,6 @@ def make_environment(
     """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
     Args:
-        settings: `[environment]`.
         lean: whether Gymnasium's lander may be ours, which gives the same bits in less time.
         check: is shown a single environment.
 
@@ -87,16 +86,8 @@ def make_environment(
 def bare_environment(
     settings: Environment, *, lean: bool = False, made: Any = None
 ) -> gymnasium.Env[Any, Any]:
-    """The same with the user's own wrappers alone.
-
-    Args:
-        settings: `[environment]`.
-        lean: as there.
-        made: what the user's own callable has made already.
-
-    Raises:
-        ConfigurationError: as there.
-    """
+    """The same with the user's own wrappers alone, around what their own callable has `made`, if it
+    was called already."""
     if settings.prefix:
         maker = find("environments", settings.prefix)
         if hasattr(maker, "single"):
@@ -200,8 +191,7 @@ def adapted(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymn
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
         # forkserver do not survive in its forks.
         cv2.setNumThreads(1)
-    result: gymnasium.Env[Any, Any] = environment
-    return result
+    return environment
 
 
 def import_environment(settings: Environment) -> None:
@@ -244,10 +234,9 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         )
     environments: Any
     if settings.prefix:
-        of_plugin: VectorEnv[Any, Any, Any]
-        of_plugin = find("environments", settings.prefix)(settings, count)
-        assert isinstance(of_plugin, VectorEnv)
-        return of_plugin
+        environments = find("environments", settings.prefix)(settings, count)
+        assert isinstance(environments, VectorEnv)
+        return environments
     if is_import_string(settings.id):
         environments = _made(settings, count)
         if isinstance(environments, VectorEnv):
@@ -414,33 +403,6 @@ Step: TypeAlias = tuple[
 ]
 
 
-class Lanes(Protocol):
-    """Environments, numbered from 0. Each begins anew in the very step that ends its episode."""
-
-    #: Their number.
-    count: int
-    #: Whether `step` may be given the actions of the first lanes alone; the others then rest.
-    may_rest: bool
-    #: The spaces of a single lane.
-    observation_space: gymnasium.Space[Any]
-    action_space: gymnasium.Space[Any]
-
-    def reset(self, seed: int) -> list[Array] | Array:
-        """The first observations. Each lane has a seed of its own, which follows from this one."""
-        ...
-
-    def step(self, actions: list[Any]) -> Step:
-        """Takes one action in each lane. Of those that rest, the result says nothing.
-
-        What it returns is good until the next step, which may overwrite all of it.
-        """
-        ...
-
-    def close(self) -> None:
-        """Gives back what the environments hold."""
-        ...
-
-
 #: If the first of several environments is not built after this time, the others are built
 #: meanwhile, in threads.
 _SLOW_SECONDS = 1.0
@@ -467,12 +429,6 @@ def make_lanes(settings: Environment, count: int, check: Check | None = None) ->
     return Single([adapted(first, settings), *others])
 
 
-def several(settings: Environment, count: int) -> list[gymnasium.Env[Any, Any]]:
-    """`count` single environments; errors as `make_environment`."""
-    made, others = _built_together(settings, count)
-    return [adapted(bare_environment(settings, lean=True, made=made), settings), *others]
-
-
 def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnasium.Env[Any, Any]]]:
     """The product of `environment.id`, and the environments beside it, unless it is all of them."""
     if is_gymnasiums(settings):  # quickly built, and threads take memory
@@ -487,7 +443,10 @@ def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnas
 
     rest = range(1, count)
     with ThreadPoolExecutor(count) as threads:
-        if rest and not _makes_several(settings):
+        made_at_once = is_import_string(settings.id) and _vector_options(
+            load_object(settings.id, "environment.id"), 1
+        )
+        if rest and not made_at_once:
             threads.submit(build_others)
         try:
             made = _made(settings, count, lean=True)
@@ -504,25 +463,21 @@ def _built_together(settings: Environment, count: int) -> tuple[Any, list[gymnas
     return made, built
 
 
-def _makes_several(settings: Environment) -> bool:
-    """True if the user's callable makes several environments at once."""
-    if not is_import_string(settings.id):
-        return False
-    return bool(_vector_options(load_object(settings.id, "environment.id"), 1))
-
-
 def _first_seed(seed: int, count: int) -> int:
     """The first of `count` consecutive seeds below 2³¹, far from those of neighbouring `seed`s."""
     return int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**31 - count)
 
 
 class Single:
-    """Lanes of single environments, stepped one after the other."""
+    """Single environments, numbered from 0 and stepped one after the other. Each begins anew in the
+    very step that ends its episode."""
 
+    #: Whether `step` may be given the actions of the first lanes alone; the others then rest.
     may_rest = True
 
     def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
         self.count = count = len(environments)
+        #: The spaces of one of them.
         self.observation_space = environments[0].observation_space
         self.action_space = environments[0].action_space
         self.environments = environments
@@ -537,10 +492,15 @@ class Single:
         )
 
     def reset(self, seed: int) -> list[Array]:
+        """The first observations. Each lane has a seed of its own, which follows from this one."""
         first = _first_seed(seed, self.count)
         return [each.reset(seed=first + i)[0] for i, each in enumerate(self.environments)]
 
     def step(self, actions: list[Any]) -> Step:
+        """Takes one action in each lane. Of those that rest, the result says nothing.
+
+        What it returns is good until the next step, which may overwrite all of it.
+        """
         result = observations, rewards, terminations, truncations, finals = self._result
         finals.clear()
         for (lane, step), action in zip(self._steps, actions, strict=False):
@@ -563,13 +523,19 @@ class Single:
 
 
 class _Vectorized:
-    """Environments in their own vectorized form, which steps them in one call."""
+    """As `Single`, environments in their own vectorized form, which steps them in one call."""
 
     may_rest = False
 
     def __init__(self, environments: VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count
-        self.observation_space, self._join = _joining(environments)
+        space = environments.single_observation_space
+        #: Makes an observation of a lane one that a network can take; None if it is that.
+        self._join: Callable[[Any], Array] | None = None
+        if not (isinstance(space, gymnasium.spaces.Box) and space.shape):
+            space = FlatBox(space)
+            self._join = space.join
+        self.observation_space: gymnasium.Space[Any] = space
         self.action_space = environments.single_action_space
         self._environments = environments
         self._batch = _batching(environments)
@@ -587,7 +553,7 @@ class _Vectorized:
 
     def step(self, actions: list[Any]) -> Step:
         seen, rewards, terminated, truncated, infos = self._environments.step(self._batch(actions))
-        observations = seen if self._join is None else self._joined(seen)
+        observations = self._joined(seen)
         finals = {}
         for lane in np.flatnonzero(terminated | truncated).tolist():
             if "final_obs" in infos:
@@ -603,16 +569,7 @@ class _Vectorized:
         self._environments.close()
 
 
-def _joining(
-    environments: VectorEnv[Any, Any, Any],
-) -> tuple[gymnasium.Space[Any], Callable[[Any], Array] | None]:
-    """The space of a lane's observations as a network can take them, and the function that makes
-    them so; None if they are."""
-    space = environments.single_observation_space
-    if isinstance(space, gymnasium.spaces.Box) and space.shape:
-        return space, None
-    flat = FlatBox(space)
-    return flat, flat.join
+Lanes: TypeAlias = Single | _Vectorized
 
 
 def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], Any]:

@@ -18,7 +18,7 @@ of its own, or a Gaussian.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium
@@ -105,6 +105,12 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int], epsilon: float) -> 
     return noise
 
 
+def _rows(draw: Callable[[], Array]) -> Iterator[Array]:
+    """The rows of whatever is drawn, again and again."""
+    while True:
+        yield from draw()[::-1]
+
+
 def _tensor_noise(outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
     """As `_noise`: −log E of a standard exponential E is standard Gumbel noise."""
     noise = outputs.new_empty(outputs.shape).exponential_(generator=generator).log_().neg_()
@@ -180,13 +186,10 @@ class Categorical:
         return -(log_pi.exp() * log_pi).sum(1)
 
     def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], np.int64]:
-        rows: list[Array] = []
+        noise = _rows(lambda: _noise(rng, (_BLOCK, self.outputs), epsilon))
 
         def sample(outputs: Array) -> np.int64:
-            nonlocal rows
-            if not rows:
-                rows = list(_noise(rng, (_BLOCK, self.outputs), epsilon))
-            action: np.int64 = (outputs + rows.pop()).argmax()
+            action: np.int64 = (outputs + next(noise)).argmax()
             return action
 
         return sample
@@ -198,15 +201,12 @@ class Categorical:
         self, rng: np.random.Generator, epsilon: float, lanes: int
     ) -> Callable[[Array], tuple[Array, list[Any]]]:
         """As `samples_of_lanes` says."""
-        rows: list[Array] = []
         block = -(-_BLOCK // lanes)
+        shape = block, lanes, self.outputs
+        noise = _rows(lambda: _noise(rng, (block * lanes, self.outputs), epsilon).reshape(shape))
 
         def sample(outputs: Array) -> tuple[Array, list[Any]]:
-            nonlocal rows
-            if not rows:
-                noise = _noise(rng, (block * lanes, self.outputs), epsilon)
-                rows = list(noise.reshape(block, lanes, self.outputs))
-            actions = (outputs + rows.pop()).argmax(1)
+            actions = (outputs + next(noise)).argmax(1)
             return actions[:, None], (actions + self._start).tolist()
 
         return sample
@@ -279,15 +279,8 @@ class MultiCategorical:
         return result
 
     def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], Array]:
-        rows: list[Array] = []
-
-        def sample(outputs: Array) -> Array:
-            nonlocal rows
-            if not rows:
-                rows = list(_noise(rng, (_BLOCK, self.outputs), epsilon))
-            return self.mode(outputs + rows.pop())
-
-        return sample
+        noise = _rows(lambda: _noise(rng, (_BLOCK, self.outputs), epsilon))
+        return lambda outputs: self.mode(outputs + next(noise))
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         noisy = outputs + _tensor_noise(outputs, epsilon, generator)
@@ -318,6 +311,8 @@ class Gaussian:
     dtype: type[np.generic] = np.float32
     #: Whether tanh brings samples to the bounds.
     squashes = False
+    #: σ of log σ.
+    _deviation = staticmethod(np.exp)
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)
@@ -343,20 +338,18 @@ class Gaussian:
         self, rng: np.random.Generator, epsilon: float, exploration: Exploration | None = None
     ) -> Callable[[Array], Array]:
         """As `Head.sampler`; an exploration's noise takes the place of a step's own."""
-        rows: list[Array] = []
-        low, high = self._low, self._high
+        noise = _rows(lambda: rng.standard_normal((_BLOCK, self.columns), np.float32))
+        low, high, columns = self._low, self._high, self.columns
+        deviation, squashes = self._deviation, self.squashes
 
         def sample(outputs: Array) -> Array:
-            nonlocal rows
             if epsilon and rng.random() < epsilon:
                 return rng.uniform(low, high).astype(np.float32)
             if exploration is not None:
-                explored: Array = outputs[: self.columns] + exploration.noise[0]
-                return explored
-            if not rows:
-                rows = list(rng.standard_normal((_BLOCK, self.columns), np.float32))
-            action: Array = outputs[: self.columns] + np.exp(outputs[self.columns :]) * rows.pop()
-            return action
+                action: Array = outputs[:columns] + exploration.noise[0]
+            else:
+                action = outputs[:columns] + deviation(outputs[columns:]) * next(noise)
+            return np.tanh(action) if squashes else action
 
         return sample
 
@@ -364,6 +357,8 @@ class Gaussian:
         mean, log_deviation = outputs.detach().chunk(2, 1)
         noise = mean.new_empty(mean.shape).normal_(generator=generator)
         actions = mean + log_deviation.exp() * noise
+        if self.squashes:
+            actions = actions.tanh()
         if not epsilon:
             return actions
         low, high = (mean.new_tensor(bounds) for bounds in (self._low, self._high))
@@ -384,8 +379,11 @@ class Gaussian:
             if exploration is not None:
                 noise = exploration.noise[:lanes]
             else:
-                noise = np.exp(outputs[:, self.columns :]) * rng.standard_normal(shape, np.float32)
+                noise = rng.standard_normal(shape, np.float32)
+                noise *= self._deviation(outputs[:, self.columns :])
             actions = outputs[:, : self.columns] + noise
+            if self.squashes:
+                np.tanh(actions, out=actions)
             if epsilon:
                 random = np.flatnonzero(rng.random(lanes) < epsilon)
                 actions[random] = rng.uniform(self._low, self._high, (len(random), self.columns))

@@ -18,7 +18,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import NoSteps, Rollout
 from genkidama.protocol.diagnostics import Diagnostics
-from genkidama.runtime.import_strings import describe_error
+from genkidama.runtime.import_strings import user_errors
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -58,18 +58,27 @@ class Learner(Protocol):
         ...
 
 
+class TargetReader:
+    """A learner that reads `rollout.target`."""
+
+    reads_target = True
+    _model: Model
+    _twin: Any = None
+
+    def _behind(self, rollout: Rollout) -> Any:
+        """The network over θ⁻, which others change in place."""
+        if self._twin is None:
+            assert rollout.target is not None
+            self._twin = self._model.twin(rollout.target)
+        return self._twin
+
+
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names."""
     name = algorithm.name
     kind = learner_class(algorithm)
-    try:
+    with user_errors(f"algorithm.name = {name!r}: cannot be built"):
         learner: Learner = kind(algorithm, model)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # a learner of the user's own may raise anything
-        raise ConfigurationError(
-            f"algorithm.name = {name!r}: cannot be built: {describe_error(error)}"
-        ) from error
     if reads_replay(learner) and not model.experiment.replay.steps:
         raise ConfigurationError(
             f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps "
@@ -109,15 +118,15 @@ def updates(
     model: Model,
     optimizer: Optimizer,
     rate: float,
-    limit: float,
     diagnostics: Diagnostics | None = None,
 ) -> Iterator[Loss | None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
-    `limit` is the gradient's longest Euclidean norm; 0 means none. A gradient whose loss is an
-    outlier (`algorithm.outlier_sigmas`) is left out. They end where a replay has lost its steps.
+    No gradient is longer than `algorithm.max_gradient_norm`. One whose loss is an outlier
+    (`algorithm.outlier_sigmas`) is left out. They end where a replay has lost its steps.
     """
     gradient, losses = model.gradient, model.losses
+    limit = model.experiment.algorithm.max_gradient_norm
     with suppress(NoSteps):
         for loss in gradients:
             if losses.sigmas and loss is not None and losses.is_outlier(loss()):

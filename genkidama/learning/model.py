@@ -19,18 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import MaskedBox, choices, mask_size
+from genkidama.learning.actions import MaskedBox, choices
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
 from genkidama.learning.observations import is_image
+from genkidama.learning.optimizers import library
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
 from genkidama.learning.recurrence import sequence_starts
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.protocol.vector import STATISTICS, Signature
-from genkidama.runtime.import_strings import describe_error
+from genkidama.runtime.import_strings import user_errors
 from genkidama.server.rules.outliers import LossStatistics
 
 Array = npt.NDArray[Any]
@@ -104,12 +104,11 @@ class Model:
         #: The class of the learner's own network, or None.
         self.own_network = getattr(learner_class(experiment.algorithm), "network", None)
         space = environment.observation_space
-        #: The space of the environment's actions.
         self.action_space = environment.action_space
         self.experiment = experiment = seeing(experiment, space)
         self.head = head_of(experiment, environment.action_space)
         #: The number of the last numbers of an observation that are its action mask.
-        self.mask = mask_size(space)
+        self.mask = space.size if isinstance(space, MaskedBox) else 0
         if self.mask not in (0, self.head.outputs):
             raise ConfigurationError(
                 f"algorithm.name = {experiment.algorithm.name!r}: its head has "
@@ -195,7 +194,8 @@ class Model:
         """The observations of its n steps, and of its k cuts if no values are given for them."""
         if rollout.cut_values is not None:
             return rollout.observations
-        return np.concatenate((rollout.observations, rollout.cut_observations))
+        both = rollout.observations, rollout.cut_observations
+        return library(rollout.observations).concatenate(both)
 
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
         """Outputs (m, outputs) and values (m,) of observations (m, …), without a way back.
@@ -332,6 +332,16 @@ class Model:
 
         return normalize
 
+    def scaled(self, rewards: Array) -> Array:
+        """The environment's rewards (n,) as they are learned from: times `reward_scale`, divided by
+        the returns' deviation with `normalize_rewards`, and then cut to ± `clip_rewards`."""
+        settings, returns = self.experiment.environment, self.moments("returns")
+        scale = np.float32(settings.reward_scale)
+        result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
+        if settings.clip_rewards:
+            np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
+        return result
+
     def seen(self, observations: Array) -> Array:
         """Observations (m, ...) of the environment as the network takes them, in a batch.
 
@@ -361,18 +371,11 @@ def head_of(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     Raises:
         ConfigurationError: there is none, as `actions.supported` says, or it cannot be built.
     """
-    name = experiment.algorithm.name
     own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:
         return head_for(space)
-    try:
+    with user_errors(f"algorithm.name = {experiment.algorithm.name!r}: its head cannot be built"):
         head: Head = own(space)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # a head of the user's own may raise anything
-        raise ConfigurationError(
-            f"algorithm.name = {name!r}: its head cannot be built: {describe_error(error)}"
-        ) from error
     return head
 
 
@@ -430,19 +433,3 @@ class RunningMeanStd:
         variance = self._squares.astype(np.float64) / count - square
         variance = np.maximum(variance, _LEAST_VARIANCE * square)
         return mean.astype(np.float32), np.sqrt(variance + _EPSILON).astype(np.float32)
-
-
-def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
-    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
-
-    Args:
-        rewards: the environment's own, shape (n,).
-        settings: `[environment]`.
-        returns: moments of the discounted return, by whose deviation rewards are divided too; None
-            without `normalize_rewards`.
-    """
-    scale = np.float32(settings.reward_scale)
-    result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
-    if settings.clip_rewards:
-        np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
-    return result

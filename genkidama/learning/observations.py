@@ -38,11 +38,8 @@ class FlatBox(Box):
     (`Discrete`) is one-hot, as `gymnasium.spaces.utils` has it. A Dict with one part is that part.
     Text and all that has no fixed length is left out of a Dict.
 
-    Args:
-        space: as the environment has it.
-
     Raises:
-        ConfigurationError: no part of it has a fixed length.
+        ConfigurationError: no part of the space has a fixed length.
     """
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:

@@ -24,9 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.sections import Optimizer as OptimizerSettings
-
-#: A flat vector, or rows of them: an array, or a tensor.
-Numbers = Any
+from genkidama.learning.rollout import Numbers
 
 #: The number of state vectors of each rule.
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
@@ -48,7 +46,7 @@ def follow(target: npt.NDArray[Any], weights: npt.NDArray[Any], rate: float) -> 
         target[part] += change
 
 
-def _library(numbers: Numbers) -> Any:
+def library(numbers: Numbers) -> Any:
     """The module with functions of these numbers: numpy, or torch."""
     return sys.modules[type(numbers).__module__]
 
@@ -62,7 +60,7 @@ class Optimizer:
         self._settings = settings
         self._weights, self._state = weights, state
         self._clock = clock
-        self._xp = _library(weights)
+        self._xp = library(weights)
         self._buffer = self._xp.empty_like(weights)
 
     def step(self, gradient: Numbers, learning_rate: float) -> None:
@@ -179,7 +177,6 @@ def make_optimizer(
     """The rule that `[optimizer]` names.
 
     Args:
-        settings: the section.
         weights: float32 (n,), stepped in place.
         state: float32 (STATE_ROWS[name], n), zeros at the start.
         clock: float64 (1,), the number of steps so far.
@@ -199,7 +196,7 @@ class LeaveGradient(Optimizer):
 
 def clip_gradient(gradient: Numbers, limit: float) -> float:
     """Shortens the gradient to Euclidean norm `limit`, in place; the norm that it had."""
-    norm = float(_library(gradient).linalg.norm(gradient))
+    norm = float(library(gradient).linalg.norm(gradient))
     if norm > limit:
         gradient *= limit / norm
     return norm

@@ -44,14 +44,6 @@ class Activation(NamedTuple):
     descend: Callable[[Array, Array], Any]
 
 
-def _tanh(x: Array) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu(x: Array) -> None:
-    np.maximum(x, 0.0, out=x)
-
-
 def _through_tanh(d: Array, y: Array) -> None:
     np.multiply(y, y, out=y)
     np.subtract(1.0, y, out=y)
@@ -63,7 +55,10 @@ def _through_relu(d: Array, y: Array) -> None:
 
 
 #: By their names in `forms.ARRAY_ACTIVATIONS`. The others are torch's alone.
-ACTIVATIONS = {"tanh": Activation(_tanh, _through_tanh), "relu": Activation(_relu, _through_relu)}
+ACTIVATIONS = {
+    "tanh": Activation(lambda x: np.tanh(x, out=x), _through_tanh),
+    "relu": Activation(lambda x: np.maximum(x, 0.0, out=x), _through_relu),
+}
 
 
 class Layer(NamedTuple):
@@ -134,8 +129,6 @@ def initialize(
     Args:
         parts: name and memory of each parameter of `layout`, or of a network whose layers are named
             like that: each weight (outputs, …) is followed by its bias. They are written to.
-        settings: `[network]`.
-        rng: decides the numbers.
     """
     parts = list(parts)
     weights = [name for name, _ in parts if _kind(name) == "weight"]
@@ -366,11 +359,8 @@ class Perceptron:
 
 
 class MaskedPerceptron(Perceptron):
-    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it.
-
-    Args:
-        entries, activation, vector, gradient, shape: as for `Perceptron`.
-    """
+    """Perceptrons whose observations end with the mask of their outputs, as `actions` has it;
+    arguments as for `Perceptron`."""
 
     def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
         k = self.outputs

@@ -120,7 +120,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._raise()
             if self._meanwhile is None and not self._is_unsafe():
                 return self._tick(action, False)
-            if not self._is_over():
+            if self._meanwhile is None or not (self._meanwhile[2] or self._meanwhile[3]):
                 self._tick_safely()
             assert self._meanwhile is not None
             result, self._meanwhile = self._meanwhile, None
@@ -147,10 +147,6 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
             and self._answered is not None
             and now - float(self._answered[0]) > self._offline
         )
-
-    def _is_over(self) -> bool:
-        """True if the episode has ended meanwhile."""
-        return self._meanwhile is not None and bool(self._meanwhile[2] or self._meanwhile[3])
 
     def _tick(self, action: Any, safe: bool) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         now = self._now()

@@ -221,12 +221,7 @@ class GRU:
 
 
 class RecurrentStack:
-    """Layers with a GRU behind them, in the place of a perceptron's layers alone.
-
-    Args:
-        stack: the layers, with `layers`, `forward` and `backward`.
-        memory: the GRU.
-    """
+    """Layers with a GRU behind them, in the place of a perceptron's layers alone."""
 
     def __init__(self, stack: Any, memory: GRU) -> None:
         self.layers = stack.layers

@@ -347,7 +347,6 @@ class SoftActorCritic(Perceptron):
         initialize_soft(self.parts, experiment, rng)
 
     def forward(self, observations: Array, *starts: Array) -> tuple[Array, Array]:
-        """As `Perceptron.forward`."""
         outputs = self._act(observations)
         if self.critics is None:
             return outputs, np.full(len(outputs), np.nan, np.float32)

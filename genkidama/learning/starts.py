@@ -6,7 +6,9 @@ Rewards from before the policy acts do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,85 +18,72 @@ if TYPE_CHECKING:
     import gymnasium
 
 
-class StartStates:
-    """The environment's own beginnings."""
-
-    def begin(
-        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
-    ) -> Any:
-        """Begins an episode.
-
-        Args:
-            episode: its number.
-            sequence: whatever is random follows from it.
-
-        Returns:
-            The first observation that the policy is asked about.
-
-        Raises:
-            ConfigurationError: the environment cannot begin so.
-        """
-        return environment.reset(seed=_seed(sequence))[0]
+#: Begins the episode of this number, and returns the first observation that the policy is asked
+#: about. Whatever is random follows from the sequence. It raises a `ConfigurationError` if the
+#: environment cannot begin so.
+Begin: TypeAlias = "Callable[[gymnasium.Env[Any, Any], int, np.random.SeedSequence], Any]"
 
 
-class NullActions(StartStates):
+def own_start(
+    environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
+) -> Any:
+    """The environment's own beginning: a `Begin`."""
+    return environment.reset(seed=_seed(sequence))[0]
+
+
+def _null_actions(
+    most: int,
+    action: int | None,
+    environment: gymnasium.Env[Any, Any],
+    episode: int,
+    sequence: np.random.SeedSequence,
+) -> Any:
     """1 to `most` null actions, as many as chance will have it."""
-
-    def __init__(self, most: int, action: int | None) -> None:
-        self._most = most
-        self._action = action
-
-    def begin(
-        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
-    ) -> Any:
-        count = int(np.random.default_rng(sequence.spawn(1)[0]).integers(1, self._most + 1))
-        observation, _ = environment.reset(seed=_seed(sequence))
-        given = "" if self._action is None else f":{self._action}"
-        action = self._action if given else _null(environment)
-        if not environment.action_space.contains(action):
-            raise ConfigurationError(
-                f"starts = 'noop:{self._most}{given}': {action} is no action of "
-                f"{environment.action_space}"
-            )
-        for _ in range(count):
-            observation, _, terminated, truncated, _ = environment.step(action)
-            if terminated or truncated:
-                observation, _ = environment.reset()
-        return observation
+    count = int(np.random.default_rng(sequence.spawn(1)[0]).integers(1, most + 1))
+    observation, _ = environment.reset(seed=_seed(sequence))
+    given = "" if action is None else f":{action}"
+    taken = action if given else _null(environment)
+    if not environment.action_space.contains(taken):
+        raise ConfigurationError(
+            f"starts = 'noop:{most}{given}': {taken} is no action of {environment.action_space}"
+        )
+    for _ in range(count):
+        observation, _, terminated, truncated, _ = environment.step(taken)
+        if terminated or truncated:
+            observation, _ = environment.reset()
+    return observation
 
 
-class Recorded(StartStates):
+def _recorded(
+    source: str,
+    starts: list[dict[str, Any]],
+    environment: gymnasium.Env[Any, Any],
+    episode: int,
+    sequence: np.random.SeedSequence,
+) -> Any:
     """The starts of a file, one after the other, and then from the first one again."""
+    number = episode % len(starts)
+    start = starts[number]
+    where = f"{source}: start {number}"
+    observation, _ = environment.reset(seed=start.get("seed", _seed(sequence)))
+    if "state" in start:
+        observation = _put(environment, start["state"], where)
+    # Needs Gymnasium, which a command that only names starts does not.
+    from genkidama.learning.actions import action_of
 
-    def __init__(self, source: str, starts: list[dict[str, Any]]) -> None:
-        self._source = source
-        self._starts = starts
-
-    def begin(
-        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
-    ) -> Any:
-        number = episode % len(self._starts)
-        start = self._starts[number]
-        where = f"{self._source}: start {number}"
-        observation, _ = environment.reset(seed=start.get("seed", _seed(sequence)))
-        if "state" in start:
-            observation = _put(environment, start["state"], where)
-        # Needs Gymnasium, which a command that only names starts does not.
-        from genkidama.learning.actions import action_of
-
-        space = environment.action_space
-        for step, given in enumerate(start.get("actions", [])):
-            if (action := action_of(space, given)) is None:
-                raise ConfigurationError(f"{where}: action {step} = {given!r}: is none of {space}")
-            observation, _, terminated, truncated, _ = environment.step(action)
-            if terminated or truncated:
-                raise ConfigurationError(
-                    f"{where}: the episode ends with action {step}, before the policy has begun"
-                )
-        return observation
+    space = environment.action_space
+    for step, given in enumerate(start.get("actions", [])):
+        if (action := action_of(space, given)) is None:
+            raise ConfigurationError(f"{where}: action {step} = {given!r}: is none of {space}")
+        observation, _, terminated, truncated, _ = environment.step(action)
+        if terminated or truncated:
+            raise ConfigurationError(
+                f"{where}: the episode ends with action {step}, before the policy has begun"
+            )
+    return observation
 
 
-def starts_of(text: str | None, recorded: Any = None) -> StartStates:
+def starts_of(text: str | None, recorded: Any = None) -> Begin:
     """The starts that `--starts` names.
 
     Args:
@@ -108,17 +97,19 @@ def starts_of(text: str | None, recorded: Any = None) -> StartStates:
         ConfigurationError: it is none of these.
     """
     if text is None:
-        return StartStates()
+        return own_start
     if is_null(text):
         _, *numbers = text.split(":")
         if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
             raise ConfigurationError(f"starts = {text!r}: expected 'noop:N' or 'noop:N:ACTION'")
         if int(numbers[0]) < 1:
             raise ConfigurationError(f"starts = {text!r}: at least 1 null action is needed")
-        return NullActions(int(numbers[0]), int(numbers[1]) if numbers[1:] else None)
+        return partial(_null_actions, int(numbers[0]), int(numbers[1]) if numbers[1:] else None)
     if not isinstance(recorded, list) or not recorded:
         raise ConfigurationError(f"{text}: expected a list of at least one start")
-    starts = [{"actions": start} if isinstance(start, list) else start for start in recorded]
+    starts: list[Any] = [
+        {"actions": start} if isinstance(start, list) else start for start in recorded
+    ]
     for number, start in enumerate(starts):
         known = isinstance(start, dict) and start and not start.keys() - _KEYS.keys()
         if not known or any(not isinstance(start[key], _KEYS[key]) for key in start):
@@ -126,7 +117,9 @@ def starts_of(text: str | None, recorded: Any = None) -> StartStates:
                 f"{text}: start {number}: expected a list of actions, or an object with "
                 "'actions', 'seed' and 'state'"
             )
-    return Recorded(text, starts)
+        if (seed := start.get("seed", 0)) < 0:
+            raise ConfigurationError(f"{text}: start {number}: seed = {seed}: at least 0 is needed")
+    return partial(_recorded, text, starts)
 
 
 def check_seed(seed: int) -> None:
@@ -160,13 +153,19 @@ def _null(environment: gymnasium.Env[Any, Any]) -> Any:
 
 def _put(environment: gymnasium.Env[Any, Any], state: list[float], where: str) -> Any:
     """Puts a state into an environment whose state is its attribute, as in classic control."""
+    try:
+        numbers = np.array(state, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if not np.isfinite(numbers).all():
+        raise ConfigurationError(f"{where}: state = {state!r}: expected finite numbers")
     inner: Any = environment.unwrapped
     current = getattr(inner, "state", None)
     shape = None if current is None else np.shape(current)
-    if shape is None or np.shape(state) != shape or environment.observation_space.shape != shape:
+    if shape is None or numbers.shape != shape or environment.observation_space.shape != shape:
         raise ConfigurationError(
             f"{where}: a state of {len(state)} numbers cannot be put into "
             f"{type(inner).__name__}; record a seed and actions instead"
         )
-    inner.state = np.array(state, np.float64)
-    return np.array(state, environment.observation_space.dtype)
+    inner.state = numbers
+    return numbers.astype(environment.observation_space.dtype)

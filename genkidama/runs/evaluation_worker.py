@@ -20,7 +20,7 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import as_number, make_environment, played
 from genkidama.learning.model import Model
-from genkidama.learning.starts import StartStates, starts_of
+from genkidama.learning.starts import Begin, own_start, starts_of
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.policy import model_of
@@ -33,7 +33,7 @@ def play(
     episodes: Iterable[int],
     seed: int,
     greedy: bool,
-    starts: StartStates | None = None,
+    starts: Begin = own_start,
     watch: Callable[[float], None] = lambda _: None,
 ) -> list[float]:
     """The undiscounted return of each numbered episode.
@@ -54,7 +54,7 @@ def steps_of(
     environment: gymnasium.Env[Any, Any],
     seed: tuple[int, ...],
     greedy: bool,
-    starts: StartStates | None = None,
+    starts: Begin = own_start,
 ) -> Iterator[tuple[Any, Any, float]]:
     """One episode, as it is evaluated. The seed's last number is the episode's.
 
@@ -67,7 +67,7 @@ def steps_of(
     normalize = model.normalizer()
     head = model.head
     choose = head.mode if greedy else head.sampler(np.random.default_rng(sequence), 0.0)
-    observation = (starts or StartStates()).begin(environment, seed[-1], sequence)
+    observation = starts(environment, seed[-1], sequence)
     observation = model.recalled(observation)
     total, over = 0.0, False
     while not over:

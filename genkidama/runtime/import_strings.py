@@ -324,6 +324,18 @@ def print_user_traceback(error: BaseException) -> None:
         traceback.print_exception(error)
 
 
+@contextmanager
+def user_errors(problem: str) -> Iterator[None]:
+    """Turns what a user's own code raises, which may be anything, into a `ConfigurationError` that
+    begins with this problem. One that is raised is left as it is."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{problem}: {describe_error(error)}") from error
+
+
 def describe_exit(code: int | None) -> str:
     """The cause of an exit code, in words: `"exit code 3"`, or `"killed (SIGSEGV)"`."""
     if code is None or code >= 0:

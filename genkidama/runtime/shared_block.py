@@ -11,7 +11,7 @@ import mmap
 import os
 import tempfile
 from multiprocessing import reduction
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,10 @@ class Block:
             flat = np.frombuffer(self._map, dtype, math.prod(shape), start)
             setattr(self, name, flat.reshape(shape))
             start += _padded(_bytes(shape, dtype))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Array: ...
 
     def __getstate__(self) -> tuple[BlockLayout, Any]:
         return self.layout, reduction.DupFd(self.descriptor)

@@ -36,6 +36,11 @@ def test_a_policy_of_envpools_is_judged_in_gymnasiums_by_the_same_episodes() -> 
     assert deviation > 0
 
 
+def test_lanes_of_gymnasium_have_a_rate() -> None:
+    command = [sys.executable, "benchmarks/lanes.py", "--one", "Gymnasium", "2", "--steps", "64"]
+    assert float(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout) > 0.0
+
+
 # Stalls.
 
 

@@ -21,7 +21,11 @@ from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 
 experiment = Experiment.from_dict(
-    {"environment": {"id": "LunarLander-v3"}, "network": {"hidden": [16]}}
+    {
+        "environment": {"id": "LunarLander-v3"},
+        "network": {"hidden": [16]},
+        "algorithm": {"max_gradient_norm": 0.5},
+    }
 )
 environment = make_environment(experiment.environment)
 
@@ -56,7 +60,7 @@ state = np.zeros((STATE_ROWS[settings.name], model.trainable), np.float32)
 optimizer = make_optimizer(settings, model.vector[: model.trainable], state, np.zeros(1))
 learner = make_learner(experiment.algorithm, model)
 found = model.gradients(learner, rollout, model.generator(0))
-steps = sum(1 for _ in updates(found, model, optimizer, 1e-3, 0.5))
+steps = sum(1 for _ in updates(found, model, optimizer, 1e-3))
 print(
     json.dumps(
         {

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors.accelerator import DeviceWeights, find_device
 from genkidama.learning.tensors.tensor_model import HOST, TensorModel
 from tests.learning.devices import DEVICES
 
-
-class Spaces:
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+SPACES = KnownSpaces(Box(-1.0, 1.0, (2,), np.float32), Discrete(2))
 
 
 def memory() -> tuple[np.ndarray, np.ndarray]:
@@ -56,10 +54,10 @@ def test_on_the_cpu_they_are_the_same_memory() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_models_numbers_are_the_copy_and_its_network_is_the_device(device: str) -> None:
     experiment = Experiment.from_dict({"environment": {"normalize_observations": True}})
-    here = TensorModel(experiment, Spaces())
+    here = TensorModel(experiment, SPACES)
     numbers, moments = here.numbers, np.zeros((1, here.trainable), np.float32)
     weights = DeviceWeights(torch.device(device), numbers, moments)
-    there = weights.model(experiment, Spaces())
+    there = weights.model(experiment, SPACES)
     assert there.numbers is numbers
     weights.vector[:] = 0.0
     outputs, values = there.evaluate(np.ones((3, 2), np.float32))

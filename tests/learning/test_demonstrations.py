@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning import demonstrations as module
 from genkidama.learning.demonstrations import (
@@ -361,7 +362,7 @@ def test_each_minibatch_has_its_share_of_demonstrations(
     write(path, [(5, True), (9, False)])
     shown = DemonstrationReplay([str(path)], model_of(), np.random.default_rng(0))
     own: Any = Own()
-    replay = MixedReplay(own, shown, share, 8)
+    replay = MixedReplay(own, shown, Algorithm(demonstration_share=share, minibatch_size=8))
     assert len(replay) == 50, "start_steps are the learner's own"
     for count in (8, 24):
         drawn = replay.sample(count, steps=2, correction=0.5 if 0 < taken < 8 else None)

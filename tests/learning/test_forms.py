@@ -188,7 +188,12 @@ def test_both_have_the_same_signature_and_begin_with_the_same_numbers(
 def test_a_whole_run_is_the_same_in_both(name: Any, rule: Any, columns: int) -> None:
     """Each learns from the same batches with its own numbers, from the same seed."""
     algorithm = Algorithm(
-        name=name, entropy_coefficient=0.01, normalize_advantages=True, epochs=2, minibatch_size=16
+        name=name,
+        entropy_coefficient=0.01,
+        normalize_advantages=True,
+        max_gradient_norm=0.5,
+        epochs=2,
+        minibatch_size=16,
     )
     first = model_of(algorithm, Network(hidden=(16,)), columns=columns, seed=3)
     ends = []
@@ -201,7 +206,7 @@ def test_a_whole_run_is_the_same_in_both(name: Any, rule: Any, columns: int) -> 
             data = rollout_of(model, 40, rng, False)
             given = tensors(data) if isinstance(model, TensorModel) else data
             found = model.gradients(learner, given, generator)
-            list(updates(found, model, optimizer, 1e-3, 0.5))
+            list(updates(found, model, optimizer, 1e-3))
         ends.append(model.numbers.copy())
     np.testing.assert_allclose(*ends, rtol=1e-3, atol=2e-5)
     fresh = Model(first.experiment, spaces_of(columns=columns))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -351,7 +352,7 @@ class Squares:
 def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers_turn(
     limit: float,
 ) -> None:
-    ours = model(form=TensorModel)
+    ours = model(form=TensorModel, max_gradient_norm=limit)
     shared, start = ours.vector.copy(), ours.vector.copy()
     optimizer = make_optimizer(
         Optimizer(name="sgd"), shared, np.zeros((1, len(shared)), np.float32), np.zeros(1)
@@ -360,7 +361,7 @@ def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers
     norm = float(np.linalg.norm(start))
     step = 0.5 * min(1.0, limit / norm if limit else 1.0) * start
     found = ours.gradients(Squares(ours), rollout(ours), ours.generator(0))
-    for times, loss in enumerate(updates(found, ours, optimizer, 0.5, limit), 1):
+    for times, loss in enumerate(updates(found, ours, optimizer, 0.5), 1):
         assert loss is not None
         assert loss() == pytest.approx(0.5 * norm**2 if times < 3 else 0.0, rel=1e-4)
         # The model itself stays where it is.
@@ -386,7 +387,7 @@ def test_a_learner_leaves_a_gradient_out_whose_loss_is_far_above_its_own_earlier
             ours.gradient[:] = loss
             yield lambda loss=loss: loss
 
-    found = list(updates(gradients(), ours, Noting(), 1.0, 0.0))
+    found = list(updates(gradients(), ours, Noting(), 1.0))
     assert len(found) == len(losses) - 2 and ours.losses.outliers == 2
     np.testing.assert_allclose(stepped, [*losses[:20], math.nan, 4.0])
 
@@ -401,7 +402,7 @@ def test_updates_end_where_a_shared_replay_has_lost_its_steps() -> None:
     optimizer = make_optimizer(
         Optimizer(name="sgd"), ours.vector, np.zeros((1, ours.trainable), np.float32), np.zeros(1)
     )
-    assert list(updates(gradients(), ours, optimizer, 0.1, 0.0)) == [None]
+    assert list(updates(gradients(), ours, optimizer, 0.1)) == [None]
 
 
 def test_a_name_imports_no_other_learner() -> None:
@@ -429,6 +430,8 @@ def noted(ours: Model, data: Rollout) -> dict[str, float]:
     """What the learner notes of one update, with a gradient's norm limited to 0.01."""
     sums = np.zeros(SHAPE)
     data.diagnostics = Diagnostics(sums)
+    limited = msgspec.structs.replace(ours.experiment.algorithm, max_gradient_norm=0.01)
+    ours.experiment = msgspec.structs.replace(ours.experiment, algorithm=limited)
     learner = make_learner(ours.experiment.algorithm, ours)
     found = ours.gradients(learner, data, ours.generator(0))
 
@@ -436,7 +439,7 @@ def noted(ours: Model, data: Rollout) -> dict[str, float]:
         def step(self, gradient: np.ndarray, rate: float) -> None:
             assert np.linalg.norm(gradient) <= 0.0101
 
-    for _ in updates(found, ours, Nowhere(), 0.0, 0.01, data.diagnostics):
+    for _ in updates(found, ours, Nowhere(), 0.0, data.diagnostics):
         pass
     return Window().read(sums)
 

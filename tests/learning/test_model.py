@@ -15,17 +15,15 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
-from genkidama.learning.model import Model, RunningMeanStd, scaled
+from genkidama.learning.model import Model, RunningMeanStd
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors.networks import Network
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.protocol.vector import blend, unflatten
 
 
-class Stage(gymnasium.Env[Any, Any]):
-    """Two spaces; nothing is played on it."""
-
-    def __init__(self, shape: tuple[int, ...] = (3,), actions: int = 2) -> None:
-        self.observation_space, self.action_space = Box(-np.inf, np.inf, shape), Discrete(actions)
+def stage(shape: tuple[int, ...] = (3,), actions: int = 2) -> KnownSpaces:
+    return KnownSpaces(Box(-np.inf, np.inf, shape), Discrete(actions))
 
 
 class Modules(Network):
@@ -86,7 +84,7 @@ class Buffered(Network):
 
 def vectors(form: type[Model] = TensorModel, **settings: Any) -> Any:
     network = Settings(hidden=(5,), initialization="normal")
-    return form(Experiment(network=network, **settings), Stage())
+    return form(Experiment(network=network, **settings), stage())
 
 
 FORMS = pytest.mark.parametrize("form", [Model, TensorModel])
@@ -108,8 +106,8 @@ def test_writing_to_the_vector_changes_the_network(form: type[Model]) -> None:
 
 
 def test_every_parameter_and_gradient_is_a_view_into_one_vector() -> None:
-    given = np.full(Model(Experiment(), Stage()).trainable, 9.0, np.float32)
-    model = TensorModel(Experiment(), Stage(), given)
+    given = np.full(Model(Experiment(), stage()).trainable, 9.0, np.float32)
+    model = TensorModel(Experiment(), stage(), given)
     assert model.gradient is given
     for vector, tensors in (
         (model.vector, [parameter.data for parameter in model.network.parameters()]),
@@ -167,7 +165,7 @@ def test_over_a_vector_that_is_given_a_network_is_what_stands_there(
     given = np.linspace(0.0, 1.0, plain.signature.size, dtype=np.float32)
     given = given if whole else given[: plain.trainable].copy()
     before, gradient = given.copy(), np.full(plain.trainable, 9.0, np.float32)
-    model = form(plain.experiment, Stage(), gradient, given)
+    model = form(plain.experiment, stage(), gradient, given)
     assert model.vector is given and model.gradient is gradient
     assert np.array_equal(given, before)
     plain.numbers[: len(before)] = before
@@ -182,7 +180,7 @@ def test_over_a_vector_that_is_given_a_network_is_what_stands_there(
 @FORMS
 def test_networks_over_one_vector_are_one_with_gradients_of_their_own(form: type[Model]) -> None:
     first = vectors(form)
-    second = form(first.experiment, Stage(), vector=first.vector)
+    second = form(first.experiment, stage(), vector=first.vector)
     twin = first.twin(first.vector)
     seen = first.native(np.ones((1, 3), np.float32))
     for _ in range(2):
@@ -200,7 +198,7 @@ def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> N
         network=Settings(name=f"{__name__}:Buffered"),
         environment=Environment(normalize_observations=True),
     )
-    model = TensorModel(experiment, Stage(), device="meta")
+    model = TensorModel(experiment, stage(), device="meta")
     assert model.device == torch.device("meta")
     tensors = [
         *model.network.parameters(),
@@ -271,7 +269,7 @@ def test_any_module_survives_the_way_into_the_vector_and_back(
     hidden: tuple[int, ...], actions: int, seed: int
 ) -> None:
     experiment = Experiment(seed=seed, network=Settings(name=f"{__name__}:Modules", hidden=hidden))
-    environment = Stage(actions=actions)
+    environment = stage(actions=actions)
     model = Model(experiment, environment)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -313,7 +311,7 @@ def test_equal_seeds_give_equal_vectors_whatever_the_global_generators_did(
 @pytest.mark.parametrize("name", ["actor-critic", f"{__name__}:Modules"])
 def test_the_global_generator_stays_as_it_was(name: str) -> None:
     before = torch.get_rng_state()
-    Model(Experiment(seed=3, network=Settings(name=name)), Stage())
+    Model(Experiment(seed=3, network=Settings(name=name)), stage())
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -326,7 +324,7 @@ def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None
             environment=Environment(normalize_observations=True),
             network=Settings(name=f"{__name__}:Modules", hidden=(2,)),
         ),
-        Stage((2, 2)),
+        stage((2, 2)),
     )
     data = (
         np.random.default_rng(0)
@@ -484,12 +482,6 @@ def test_the_moments_are_a_view_and_leave_their_neighbours_alone() -> None:
 # Rewards as they are learned from.
 
 
-def returns(*numbers: float) -> RunningMeanStd:
-    moments = RunningMeanStd(np.zeros(RunningMeanStd.size(1), np.float32))
-    moments.add(np.array(numbers)[:, None])
-    return moments
-
-
 @pytest.mark.parametrize(
     ("settings", "statistics", "expected"),
     [
@@ -510,9 +502,11 @@ def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
     settings: dict[str, float], statistics: tuple[float, ...] | None, expected: list[float]
 ) -> None:
     rewards = np.array([-4.0, 0.5, 3.0], np.float32)
-    result = scaled(
-        rewards, Environment(**settings), None if statistics is None else returns(*statistics)
-    )
+    environment = Environment(normalize_rewards=statistics is not None, **settings)
+    model = vectors(Model, environment=environment)
+    if statistics is not None:
+        model.moments("returns").add(np.array(statistics)[:, None])
+    result = model.scaled(rewards)
     assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
     assert rewards.tolist() == [-4.0, 0.5, 3.0]
 
@@ -526,10 +520,11 @@ def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(
     numbers: list[float], scale: float, limit: float
 ) -> None:
     rewards = np.array(numbers, np.float32)
-    free, cut = (
-        scaled(rewards, Environment(reward_scale=scale, clip_rewards=clip), None)
+    models = (
+        vectors(Model, environment=Environment(reward_scale=scale, clip_rewards=clip))
         for clip in (0.0, limit)
     )
+    free, cut = (model.scaled(rewards) for model in models)
     assert (np.abs(cut) <= np.float32(limit)).all()
     within = np.abs(free) < np.float32(limit)
     assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()

@@ -265,12 +265,18 @@ class Waits:
         return len(self.waited) == 8
 
 
-def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
+def begun(machine: Machine) -> tuple[RealTime, Clock]:
+    """A machine with a clock, in whose thread's place is the test, and its first episode begins."""
     clock = Clock()
     settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
-    made = RealTime(machine := Machine(), settings, clock.now, clock.sleep)
+    made = RealTime(machine, settings, clock.now, clock.sleep)
     made._guard = threading.current_thread()
     made.reset()
+    return made, clock
+
+
+def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
+    made, clock = begun(machine := Machine())
     results: list[Any] = []
     happens = {
         2: (0.5, lambda: None),  # it wakes early, and takes no action before the tick
@@ -290,12 +296,7 @@ def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
 
 @pytest.mark.parametrize("truncates", [False, True])
 def test_between_two_episodes_no_action_is_taken(truncates: bool) -> None:
-    clock = Clock()
-    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
-    machine = Machine(length=1, truncates=truncates)
-    made = RealTime(machine, settings, clock.now, clock.sleep)
-    made._guard = threading.current_thread()
-    made.reset()
+    made, clock = begun(machine := Machine(length=1, truncates=truncates))
     made.step(1)  # the last one
     made._closed = waits = Waits(clock, {})  # type: ignore[assignment]
     made._watch()
@@ -303,11 +304,7 @@ def test_between_two_episodes_no_action_is_taken(truncates: bool) -> None:
 
 
 def test_a_reset_forgets_the_safe_actions_before_it() -> None:
-    clock = Clock()
-    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
-    made = RealTime(machine := Machine(), settings, clock.now, clock.sleep)
-    made._guard = threading.current_thread()
-    made.reset()
+    made, clock = begun(machine := Machine())
     made._closed = Waits(clock, {7: (1.0, lambda: None)})  # type: ignore[assignment]
     made._watch()
     assert machine.taken == [2] * 7

@@ -26,6 +26,7 @@ from genkidama.learning.recurrence import (
     shuffled,
 )
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.protocol.vector import unflatten
 from tests.learning.both import gradients, in_tensors
 
@@ -129,21 +130,10 @@ def test_the_gradient_goes_back_through_all_steps() -> None:
     assert abs(below[0, 0]) > 1e-3
 
 
-class Spaces:
-    """Three numbers are seen, and a mask if that is wanted."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-
-    def __init__(self, actions: gymnasium.Space[Any]) -> None:
-        self.action_space = actions
-
-
-class Pictures(Spaces):
-    observation_space = gymnasium.spaces.Box(0, 255, (6, 7, 2), np.uint8)  # type: ignore[assignment]
-
-
 CHOICES = gymnasium.spaces.Discrete(3)
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+NUMBERS = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+PICTURES = gymnasium.spaces.Box(0, 255, (6, 7, 2), np.uint8)
 
 
 def remembering(spaces: Any, name: str = "ppo", **network: Any) -> Model:
@@ -186,7 +176,7 @@ def test_learning_by_hand_is_that_of_autograd(
 ) -> None:
     if sde_steps and actions is CHOICES:
         pytest.skip("gSDE is for Box actions")
-    spaces = Spaces(actions)
+    spaces = KnownSpaces(NUMBERS, actions)
     model = remembering(spaces, name, sde_steps=sde_steps)
     data = rollout(model)
     ours, theirs = gradients(model, data), gradients(in_tensors(model, spaces), data)
@@ -200,7 +190,7 @@ def test_learning_by_hand_is_that_of_autograd(
 @pytest.mark.parametrize("sde_steps", [0, 2])
 @pytest.mark.parametrize("hidden", [[6], [4, 6]])
 def test_one_row_alone_is_as_among_others(sde_steps: int, hidden: list[int]) -> None:
-    model = remembering(Spaces(BOX), hidden=hidden, sde_steps=sde_steps)
+    model = remembering(KnownSpaces(NUMBERS, BOX), hidden=hidden, sde_steps=sde_steps)
     rows = np.random.default_rng(0).uniform(-1.0, 1.0, (4, 8)).astype(np.float32)
     given = [model.exploration(np.random.default_rng(5), lanes) for lanes in (1, 4)]
     alone, together = (
@@ -219,7 +209,7 @@ def test_one_row_alone_is_as_among_others(sde_steps: int, hidden: list[int]) -> 
         np.testing.assert_allclose(given[0].noise[0], given[1].noise[0], rtol=1e-4)
 
 
-@pytest.mark.parametrize("spaces", [Spaces(CHOICES), Pictures(CHOICES)])
+@pytest.mark.parametrize("spaces", [KnownSpaces(NUMBERS, CHOICES), KnownSpaces(PICTURES, CHOICES)])
 def test_what_was_acted_is_what_is_unrolled(spaces: Any) -> None:
     """From the stored state of each row, from that of each sequence, and from the first alone."""
     model = remembering(spaces)
@@ -239,7 +229,7 @@ def test_what_was_acted_is_what_is_unrolled(spaces: Any) -> None:
 
 
 def test_initial_numbers_do_not_depend_on_what_computes() -> None:
-    spaces = Spaces(CHOICES)
+    spaces = KnownSpaces(NUMBERS, CHOICES)
     model = remembering(spaces, initialization="orthogonal")
     tensors = type(in_tensors(model, spaces))(model.experiment, spaces)
     assert tensors.signature == model.signature
@@ -265,7 +255,7 @@ def test_a_mask_is_behind_what_is_seen() -> None:
 
 
 def test_statistics_leave_the_state_alone() -> None:
-    spaces = Spaces(CHOICES)
+    spaces = KnownSpaces(NUMBERS, CHOICES)
     experiment = remembering(spaces).experiment.with_settings(
         {"environment.normalize_observations": True}
     )

@@ -42,7 +42,7 @@ class Atari(Line):
 
 def begun(environment: Line, starts: str | None, recorded: Any = None, episode: int = 0) -> Any:
     sequence = np.random.SeedSequence((7, episode))
-    return starts_of(starts, recorded).begin(environment, episode, sequence)
+    return starts_of(starts, recorded)(environment, episode, sequence)
 
 
 def test_null_actions_are_1_to_as_many_as_allowed_and_follow_from_the_seed() -> None:
@@ -144,6 +144,17 @@ def test_what_does_nothing_must_be_an_action() -> None:
             [{"state": [1.0]}],
             "r.json: start 0: a state of 1 numbers cannot be put into Line; record a seed and "
             "actions instead",
+        ),
+        ("r.json", [{"seed": -1}], "r.json: start 0: seed = -1: at least 0 is needed"),
+        (
+            "r.json",
+            [{"state": ["a", 1.0]}],
+            "r.json: start 0: state = ['a', 1.0]: expected finite numbers",
+        ),
+        (
+            "r.json",
+            [{"state": [None, 1.0]}],
+            "r.json: start 0: state = [None, 1.0]: expected finite numbers",
         ),
     ],
 )

@@ -346,12 +346,8 @@ NETWORKS: dict[str, type[Network]] = {"actor-critic": ActorCritic, "convolutiona
 
 
 def masked(kind: type[Network], shape: tuple[int, ...], size: int) -> type[Network]:
-    """The class of the same network for observations that end with a mask of its outputs.
-
-    Args:
-        kind: takes observations of this shape.
-        size: of the mask.
-    """
+    """The class of the same network, which takes observations of this shape, for those that end
+    with a mask of its outputs, of this size."""
 
     class Masked(kind):  # type: ignore[misc,valid-type]
         def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:

@@ -115,23 +115,9 @@ class _Plain(nn.Sequential):
         return _through(self, torch.cat((observations.flatten(1), actions), 1), factors)
 
 
-class _Temperature(nn.Module):
-    """log α, behind all else in the vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_alpha = nn.Parameter(torch.zeros(()))
-
-
 class SoftNetwork(BuiltIn):
-    """The network of SAC around a network of the kind that the experiment names.
-
-    Args:
-        kind: the class of that.
-        observation_space, action_space: of the environment.
-        experiment: `[network]`, and `algorithm.layer_norm`.
-        acts_only: leaves critics and α out.
-    """
+    """The network of SAC around a network of the kind that the experiment names; without critics
+    and α if it `acts_only`."""
 
     def __init__(
         self,
@@ -170,7 +156,7 @@ class SoftNetwork(BuiltIn):
                 features = _Features(kind(observation_space, _box(width), settings), width)
                 twins = _twins((width + self._columns, width), settings.activation, normalize)
                 self.critics = _Critics(features, twins)
-            self.temperature = _Temperature()
+            self.temperature = nn.ParameterDict({"log_alpha": nn.Parameter(torch.zeros(()))})
         parts = {name: part.detach().numpy() for name, part in self.named_parameters()}
         if plain:
             initialize_soft(parts, experiment, np.random.default_rng(torch.initial_seed()))
@@ -180,7 +166,7 @@ class SoftNetwork(BuiltIn):
     @property
     def log_alpha(self) -> Tensor:
         """log α, a scalar."""
-        log_alpha: Tensor = self.temperature.log_alpha
+        log_alpha: Tensor = self.temperature["log_alpha"]
         return log_alpha
 
     def act(self, observations: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from genkidama.learning.model import CUT, Model, Spaces
 from genkidama.learning.perceptron import Entries
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.learning.tensors.networks import NETWORKS, ActorCritic, Network, masked
-from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
+from genkidama.runtime.import_strings import is_import_string, load_object, user_errors
 
 Array = npt.NDArray[Any]
 
@@ -86,28 +86,17 @@ class TensorModel(Model):
             kind = masked(kind, shape, self.mask)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
-            try:
+            with user_errors(f"{setting}: cannot be built"):
                 self.network = self._made(kind, observation_space, action_space)
-            except ConfigurationError:
-                raise
-            except Exception as error:  # a network of the user's own may raise anything
-                raise ConfigurationError(
-                    f"{setting}: cannot be built: {describe_error(error)}"
-                ) from error
         named = list(self.network.named_parameters())
         for name, parameter in named:
             if parameter.dtype != torch.float32:
                 raise ConfigurationError(
                     f"{setting}: parameter {name!r} is {parameter.dtype}, expected float32"
                 )
-        try:
-            with torch.no_grad():
-                outputs, values = self.network(torch.zeros(2, *self.observation_shape))
-        except Exception as error:  # a network of the user's own may raise anything
-            raise ConfigurationError(
-                f"{setting}: does not take observations of shape {list(self.observation_shape)}: "
-                f"{describe_error(error)}"
-            ) from error
+        size = list(self.observation_shape)
+        with torch.no_grad(), user_errors(f"{setting}: does not take observations of shape {size}"):
+            outputs, values = self.network(torch.zeros(2, *size))
         self._check_outputs(tuple(outputs.shape), tuple(values.shape))
         return [(name, tuple(parameter.shape)) for name, parameter in named]
 
@@ -169,12 +158,6 @@ class TensorModel(Model):
         generator.permutation = np.random.default_rng(seed).permutation
         return generator
 
-    def joined(self, rollout: Rollout) -> Tensor:
-        if rollout.cut_values is not None:
-            observations: Tensor = rollout.observations
-            return observations
-        return torch.cat((rollout.observations, rollout.cut_observations))
-
     def evaluate(self, observations: Numbers, network: Any = None) -> tuple[Array, Array]:
         with torch.no_grad():
             outputs, values = (network or self.network)(self._tensor(observations))
@@ -233,9 +216,6 @@ def survives_a_fork(work: Callable[[], object]) -> bool:
 
 def to_onnx(model: TensorModel, spaces: Spaces) -> bytes:
     """The content of the file that `Policy.to_onnx` writes.
-
-    Args:
-        spaces: with those that the model was made for.
 
     Raises:
         EnvironmentFailure: packages for it are missing.

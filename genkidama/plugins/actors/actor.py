@@ -27,7 +27,7 @@ from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
 from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import Single, several
+from genkidama.learning.environments import Single, make_lanes
 from genkidama.learning.forms import learner_class
 from genkidama.learning.learners import reads_replay
 from genkidama.learning.model import Model
@@ -111,7 +111,6 @@ class Actor:
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
-        """As `Core.arrays`."""
         batch = experiment.algorithm.batch_size
         return SingleCore.arrays(experiment, model) | block_arrays(batch, columns_of(model))
 
@@ -126,9 +125,8 @@ class Actor:
                 resting = float(self._memory.resting[0])
                 before = self._lanes if resting == self._resting else 0
                 self._resting = resting
-                lanes, length = lanes_and_steps(
-                    self._experiment, self._cores, share, before, resting
-                )
+                cores = len(self._memory.semaphore)
+                lanes, length = lanes_and_steps(self._experiment, cores, share, before, resting)
                 self.play(lanes)
                 self.collector.collect(length)
                 if guard.leaks():
@@ -137,10 +135,6 @@ class Actor:
             return 0
         finally:
             self.close()
-
-    @property
-    def _cores(self) -> int:
-        return len(self._memory.semaphore)
 
     def renew(self) -> bool:
         """θ_L ← θ_O, if that is newer; whether it was."""
@@ -186,7 +180,8 @@ class Actor:
             self._slots = make_slots(experiment)
             return
         if (missing := settings.lanes - len(self._environments)) > 0:
-            self._environments += several(settings, missing)
+            more: Any = make_lanes(settings, missing)
+            self._environments += more.environments
         playing = self._environments[: settings.lanes]
         if is_gymnasiums(settings):  # quickly built again, and memory until then
             for each in self._environments[settings.lanes :]:
@@ -195,7 +190,6 @@ class Actor:
         self._slots = playing[0] if settings.lanes == 1 else Single(playing)
 
     def close(self) -> None:
-        """Closes its environments."""
         for each in self._environments or [self._slots]:
             each.close()
 

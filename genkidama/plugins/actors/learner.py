@@ -27,12 +27,12 @@ import numpy.typing as npt
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError
-from genkidama.learning.demonstrations import DemonstrationReplay, beside
+from genkidama.learning.demonstrations import DemonstrationReplay, MixedReplay
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
 from genkidama.learning.learners import make_learner, reads_replay, updates
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, follow, make_optimizer
-from genkidama.learning.rollout import Replay, Rollout
+from genkidama.learning.rollout import Numbers, Replay, Rollout
 from genkidama.learning.spaces import spaces_of
 from genkidama.plugins.actors.learner_process import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, columns_of
@@ -81,23 +81,21 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     after = steps + np.where(terminated, 0, distance[steps])
     goes_on = (distance[steps] == 1) & (distance[after] > 0) & ~terminated
     cut = ~goes_on & ~terminated
-    observations = _observations(rows[steps], columns, model)
-    cut_observations = _observations(rows[after[cut]], columns, model)
+
+    def seen(numbers: Array) -> Numbers:
+        flat = rows[numbers, : columns.observation]
+        return model.native(model.seen(flat.reshape(len(flat), *model.observation_shape)))
+
     return Rollout(
-        model.native(model.seen(observations)),
+        seen(steps),
         model.native(rows[steps, columns.actions].astype(model.head.dtype)),
-        scaled(rows[steps, columns.reward], model.experiment.environment, model.moments("returns")),
+        model.scaled(rows[steps, columns.reward]),
         ~goes_on,
         np.flatnonzero(cut),
-        model.native(model.seen(cut_observations)),
+        seen(after[cut]),
         log_mu=rows[steps, columns.log_mu],
         progress=progress,
     )
-
-
-def _observations(rows: Array, columns: Columns, model: Model) -> Array:
-    flat = np.ascontiguousarray(rows[:, : columns.observation])
-    return flat.reshape(len(rows), *model.observation_shape)
 
 
 def _device_weights(experiment: Experiment, model: Model, state: Array) -> DeviceWeights | None:
@@ -155,10 +153,9 @@ class RowLearner:
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
         rate = learning_rate(settings, progress)
-        limit = experiment.algorithm.max_gradient_norm
         found = model.gradients(self._learner, rollout, self._rng)
         count = 0
-        for _ in updates(found, model, self._optimizer, rate, limit, self._diagnostics):
+        for _ in updates(found, model, self._optimizer, rate, self._diagnostics):
             count += 1
             yield
         if self._weights is not None:
@@ -278,8 +275,11 @@ class ReplayLearner(RowLearner):
         model.numbers[: self._policy] = memory.weights[: self._policy]
         model.numbers[model.trainable :] = memory.weights[self._policy :]
         rng = np.random.default_rng((self.experiment.seed, int(memory.added[0])))
-        self._replay = StepReplay(memory, self.columns, model, self._scaled, rng)
-        self._drawn = beside(self._replay, self._demonstrations, self.experiment.algorithm)
+        self._replay = StepReplay(memory, self.columns, model, rng)
+        self._drawn = self._replay
+        if self._demonstrations is not None:
+            algorithm = self.experiment.algorithm
+            self._drawn = MixedReplay(self._replay, self._demonstrations, algorithm)
 
     def publish(self, memory: LearnerMemory) -> None:
         self._kept[:] = self._vector
@@ -299,8 +299,7 @@ class ReplayLearner(RowLearner):
         target = self._target.copy()
         if len(self._replay) >= max(1, algorithm.start_steps):
             found = self.model.gradients(self._learner, self._asked(progress), self._rng)
-            limit = algorithm.max_gradient_norm
-            for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
+            for _ in updates(found, self.model, self._optimizer, rate, self._diagnostics):
                 self._updates += 1
                 follow(self._target, self._vector, algorithm.target_rate)
                 yield
@@ -352,9 +351,6 @@ class ReplayLearner(RowLearner):
             return False
         self._due -= 1.0
         return True
-
-    def _scaled(self, rewards: Array) -> Array:
-        return scaled(rewards, self.experiment.environment, self.model.moments("returns"))
 
 
 def row_learner(experiment: Experiment, spaces: Spaces) -> RowLearner:

@@ -28,10 +28,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
@@ -50,8 +49,6 @@ from genkidama.runtime.shared_block import Block, size_of
 from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.server.events import Measures
-
-Array = npt.NDArray[Any]
 
 #: The one that this program was forked from, with torch warm.
 FORKSERVER = ForkServer()
@@ -72,11 +69,8 @@ log = get_logger()
 class LearnerLayout:
     """The sizes that the shared memory follows from."""
 
-    #: Numbers of the weight vector.
     size: int
-    #: Those of them that are trainable.
     trainable: int
-    #: Vectors of optimizer state.
     state_rows: int
     #: Rows of a batch, at most.
     rows: int
@@ -102,10 +96,6 @@ class LearnerLayout:
 
 class LearnerMemory(Block):
     """The arrays that `LearnerLayout.parts` names."""
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Array: ...
 
 
 def companion(parent: Parent) -> LearnerProcess | None:
@@ -140,12 +130,6 @@ class LearnerProcess(Companion):
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
         self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
-
-    @property
-    def pid(self) -> int:
-        """Its process number, once it is started."""
-        assert self._worker is not None
-        return self._worker.pid
 
     async def start(self) -> None:
         """Starts it with θ_P or, in a new run, takes its initial weights for θ_P."""
@@ -335,7 +319,6 @@ class LearnerProcess(Companion):
                 return
 
     async def stop(self) -> None:
-        """Ends the process and frees the memory."""
         self._ending = True
         self._watch.end()
         if self._restarting is not None:

@@ -132,7 +132,6 @@ class Outbox:
         self._pipe.report(BLOCK, 0.0, int(self._written[0]))
 
     def rehearse(self) -> None:
-        """As `RolloutSink.rehearse`."""
         self._blocks[:] = 0.0
 
     @property

@@ -12,7 +12,6 @@ Laws of this file:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,28 +74,15 @@ def replay_parts(
 
 
 class StepReplay:
-    """A ring as its learner sees it: a `genkidama.learning.rollout.Replay`.
-
-    Args:
-        memory: with the arrays of `replay_parts`.
-        columns: of the children's rows.
-        model: normalizes what is drawn.
-        scale: of rewards, as the experiment and the statistics of now have it.
-        rng: decides what is drawn.
-    """
+    """A ring as its learner sees it: a `genkidama.learning.rollout.Replay` over the arrays of
+    `replay_parts`."""
 
     def __init__(
-        self,
-        memory: Any,
-        columns: Columns,
-        model: Model,
-        scale: Callable[[Array], Array],
-        rng: np.random.Generator,
+        self, memory: Any, columns: Columns, model: Model, rng: np.random.Generator
     ) -> None:
         self._table, self._added = memory.replay, memory.added
         self._pixels = getattr(memory, "pixels", None)
-        self._columns, self._model = columns, model
-        self._scale, self._rng = scale, rng
+        self._columns, self._model, self._rng = columns, model, rng
         self._gamma = np.float32(model.experiment.algorithm.gamma)
 
     def __len__(self) -> int:
@@ -156,7 +142,7 @@ class StepReplay:
         return Transitions(
             observations=model.seen(seen.reshape(count, *model.observation_shape)),
             actions=drawn[:, 2 * width : at_reward].astype(model.head.dtype, copy=False),
-            rewards=self._scale(drawn[:, at_reward]),
+            rewards=model.scaled(drawn[:, at_reward]),
             following=model.seen(following.reshape(count, *model.observation_shape)),
             terminated=terminated,
             truncated=np.zeros(count, np.bool_),

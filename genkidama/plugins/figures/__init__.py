@@ -36,7 +36,6 @@ PLOT = Verb(
 
 
 def run_plot(options: Any) -> int:
-    """Draws runs, or one search."""
     from genkidama.plugins.figures.plots import draw_runs
     from genkidama.runs.run import Run
 

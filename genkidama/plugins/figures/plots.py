@@ -99,22 +99,20 @@ def _learning(series: Sequence[Series], over: str) -> Figure | None:
     """The mean training returns; of several seeds the median, and the quartiles as a band."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    drawn = False
     for number, one in enumerate(series):
-        curves = [curve for run in one.runs if len((curve := _curve(run, over))[0])]
-        if not curves:
-            continue
-        drawn = True
-        draw_curves(axes, curves, COLOURS[number % len(COLOURS)], one.label)
-    if not drawn:
+        if curves := [curve for run in one.runs if len((curve := _curve(run, over))[0])]:
+            draw_curves(axes, curves, COLOURS[number % len(COLOURS)], one.label)
+    if not axes.lines:
         return None
-    threshold = _threshold(series[0].runs[0])
-    if threshold is not None:
+    run = series[0].runs[0]
+    threshold = run.experiment.solved
+    if threshold is None and run.evaluation is not None:
+        threshold = run.evaluation.get("threshold")
+    if threshold is not None:  # the mean from which on the task counts as solved
         axes.axhline(threshold, color=GREY, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.annotate("solved", (0.995, threshold), xycoords=("axes fraction", "data"),
                       ha="right", va="bottom", fontsize=8, color=GREY)  # fmt: skip
-    window = series[0].runs[0].experiment.stop.window
-    axes.set_title(f"Mean return of the last {window} training episodes")
+    axes.set_title(f"Mean return of the last {run.experiment.stop.window} training episodes")
     axes.set_xlabel(AXES[over])
     axes.set_ylabel("return")
     if len(series) > 1 or len(series[0].runs) > 1:
@@ -135,14 +133,6 @@ def draw_curves(
     middle = band(curves)
     axes.fill_between(middle.x, middle.low, middle.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(middle.x, middle.median, color=colour, linewidth=2.0, label=plain(label))
-
-
-def _threshold(run: Run) -> float | None:
-    """The mean from which on the task counts as solved, if the run knows it."""
-    solved = run.experiment.solved
-    if solved is None and run.evaluation is not None:
-        solved = run.evaluation.get("threshold")
-    return solved
 
 
 def _children(run: Run, over: str) -> Figure | None:
@@ -204,7 +194,7 @@ def draw_diagnostics(series: Sequence[Series], over: str) -> Figure | None:
     for axes, name in zip(charts, names, strict=False):
         axes.set_title(name.replace("_", " "))
         axes.set_xlabel(AXES[over])
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        _thousands(axes)
         for number, label, found in lines:
             for order, (child, (x, y)) in enumerate(sorted(found.get(name, {}).items())):
                 colour = COLOURS[(order if alone else number) % len(COLOURS)]

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import genkidama.plugins.ga3c.agent  # noqa: F401  # every module that an agent needs
 from genkidama.child.worker import (
     EPISODE,
     GONE,

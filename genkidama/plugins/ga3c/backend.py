@@ -73,7 +73,7 @@ log = get_logger()
 
 
 class GA3C(PooledBackend):
-    """Owns a child's agents and its engine. See `Backend` for what each method promises."""
+    """Owns a child's agents and its engine. See `Backend` and `WorkerStarter` for its methods."""
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         check_least(cores=cores)
@@ -103,7 +103,7 @@ class GA3C(PooledBackend):
         self._adjusting: asyncio.Task[None] | None = None
         self._policy = RestartPolicy(3)
         self._updates_at_death = 0
-        self._rates = Rates()
+        self._rates: Rates
         self._diagnosis = DiagnosticsReader(experiment)
         self._on_device = False
         #: As `genkidama.learning.spaces.describe_spaces` gives them; None of Gymnasium's own.
@@ -160,7 +160,7 @@ class GA3C(PooledBackend):
         self._watch.ages.wake(0)
         self._watch.begin()
         await self._pool.begin(self.setting.agents, version, self.slots.semaphore)
-        self._rates.begin()
+        self._rates = Rates()
         if self._settings.dynamic:
             most = Setting(
                 self._settings.max_predictors,
@@ -178,11 +178,9 @@ class GA3C(PooledBackend):
         self._engine.tell("resize", self.setting.predictors, self.setting.trainers)
 
     def trace(self, index: int) -> int | None:
-        """As `WorkerStarter.trace`."""
         return self.slots.mark_of(index)
 
     def start_worker(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkedProcess:
-        """As `WorkerStarter.start_worker`."""
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
         return AGENTS.start(
@@ -331,14 +329,10 @@ class GA3C(PooledBackend):
 
 
 class Rates:
-    """Rates of the engine's threads, and the size and lag of their batches."""
+    """Rates of the engine's threads, and the size and lag of their batches, from now on."""
 
     def __init__(self) -> None:
         self._counted = np.zeros(len(Count), np.int64)
-        self._counted_at = 0.0
-
-    def begin(self) -> None:
-        """The first span begins now."""
         self._counted_at = time.monotonic()
 
     def figures(self, counters: npt.NDArray[Any]) -> dict[str, float]:
@@ -409,7 +403,6 @@ class EngineProcess(WorkerProcess):
             self._release()
 
     def lost(self, _: WorkerProcess) -> None:
-        """It is gone."""
         self._release()
         self._backend.engine_lost(f"exit code {self.wait()}", False)
 

@@ -20,7 +20,6 @@ import os
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,7 +33,7 @@ from genkidama.config.schedules import learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.actions import columns
 from genkidama.learning.learners import make_learner, updates
-from genkidama.learning.model import Model, Spaces, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Numbers, Rollout
 from genkidama.learning.spaces import spaces_of
@@ -56,50 +55,16 @@ _NICENESS = 10
 _STATISTICS_BATCHES = 64
 
 
-@dataclass
-class Shared:
-    """The memory, vector and queues of all threads of an engine."""
-
-    experiment: Experiment
-    spaces: Spaces
-    slots: Slots
-    #: θ and the optimizer's state: the slots', or on the device with the slots' as their copy.
-    weights: DeviceWeights
-    #: Descriptors: each queue's end to take from and its end to put into, and the agents' bells.
-    predictions: int
-    predictions_in: int
-    training: int
-    training_in: int
-    bells: list[int]
-
-    @property
-    def needs_mu(self) -> bool:
-        """True if learners may read the probability of an action when it was taken."""
-        return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
-
-    def model(self, trains: bool) -> Model:
-        """A model over the shared vector, with a gradient of its own. On a CPU, one that trains
-        takes gradients by hand where there are some."""
-        if trains and self.weights.device == HOST:
-            return Model(self.experiment, self.spaces, vector=self.weights.vector)
-        return self.weights.model(self.experiment, self.spaces)
-
-    def ring(self, lanes: Array) -> None:
-        """Wakes the agents that these lanes belong to."""
-        for agent in set((lanes // self.slots.layout.environments).tolist()):
-            ring(self.bells[agent])
-
-
 class _Thread(threading.Thread):
     """A thread that works until its queue gives it `LEAVE`, and counts in its own row."""
 
-    def __init__(self, shared: Shared, row: int, seed: tuple[int, ...], engine: Engine) -> None:
+    def __init__(self, engine: Engine, row: int, seed: tuple[int, ...]) -> None:
         super().__init__(daemon=True)
-        self._shared, self._engine = shared, engine
-        self._slots, self._device = shared.slots, shared.weights.device
+        self._engine = engine
+        self._slots, self._device = engine.slots, engine.device
         self.row = row
-        self._counters = shared.slots.counters[row]
-        self._model = shared.model(isinstance(self, Trainer))
+        self._counters = engine.slots.counters[row]
+        self._model = engine.model(isinstance(self, Trainer))
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
 
     def run(self) -> None:
@@ -125,10 +90,10 @@ class Predictor(_Thread):
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
             os.setpriority(os.PRIO_PROCESS, thread, min(niceness, 19))
         # Local names: this loop costs every step.
-        shared = self._shared
+        engine = self._engine
         slots = self._slots
         model = self._model
-        experiment = shared.experiment
+        experiment = engine.experiment
         network = model.network
         head = model.head
         epsilon = experiment.algorithm.epsilon
@@ -137,9 +102,9 @@ class Predictor(_Thread):
         normalize, batches = model.normalizer(), 0
         leaving = False
         while not leaving:
-            lanes = take(shared.predictions, most)
+            lanes = take(engine.predictions, most)
             if LEAVE in lanes:
-                leaving, lanes = True, _without_leave(lanes, shared.predictions_in)
+                leaving, lanes = True, _without_leave(lanes, engine.predictions_in)
             # The question of an agent that has died may have been its successor's, too.
             lanes = lanes[slots.asked[lanes] != slots.answered[lanes]]
             if not len(lanes):
@@ -157,11 +122,11 @@ class Predictor(_Thread):
                 actions = head.sample(outputs, epsilon, generator)
                 slots.actions[rows] = actions.cpu().numpy()
                 slots.values[rows] = values.cpu().numpy()
-                if shared.needs_mu:
+                if engine.needs_mu:
                     slots.log_mu[rows] = head.log_probability(outputs, actions).cpu().numpy()
             slots.born[rows] = version
             slots.answered[lanes] = asked
-            shared.ring(lanes)
+            engine.ring(lanes)
             self._counters[Count.PREDICTIONS] += len(lanes)
             self._counters[Count.PREDICTION_BATCHES] += 1
 
@@ -170,13 +135,12 @@ class Trainer(_Thread):
     """Takes rollouts, several together if so asked, and applies the learner's updates from them."""
 
     def _work(self) -> None:
-        shared = self._shared
-        experiment = shared.experiment
+        experiment, weights = self._engine.experiment, self._engine.weights
         model = self._model
-        settings, algorithm = experiment.optimizer, experiment.algorithm
-        learner = make_learner(algorithm, model)
+        settings = experiment.optimizer
+        learner = make_learner(experiment.algorithm, model)
         generator = model.generator(self._seed)
-        vector, state = shared.weights.vector[: model.trainable], shared.weights.state
+        vector, state = weights.vector[: model.trainable], weights.state
         optimizer = make_optimizer(settings, vector, state, self._slots.clock)
         self._diagnostics = Diagnostics(self._slots.diagnostics[self.row])
         layout = self._slots.layout
@@ -189,14 +153,8 @@ class Trainer(_Thread):
             if rollout is None:
                 return
             rate = learning_rate(settings, rollout.progress)
-            for _ in updates(
-                model.gradients(learner, rollout, generator),
-                model,
-                optimizer,
-                rate,
-                algorithm.max_gradient_norm,
-                self._diagnostics,
-            ):
+            found = model.gradients(learner, rollout, generator)
+            for _ in updates(found, model, optimizer, rate, self._diagnostics):
                 self._counters[Count.UPDATES] += 1
 
     def _collect(self) -> Rollout | None:
@@ -213,9 +171,9 @@ class Trainer(_Thread):
             name: [] for name in ("actions", "rewards", "discounted", "log_mu", "born")
         }
         while steps < self._least and not self._leaving:
-            taken = take(self._shared.training, -(-(self._least - steps) // length))
+            taken = take(self._engine.training, -(-(self._least - steps) // length))
             if LEAVE in taken:
-                self._leaving, taken = True, _without_leave(taken, self._shared.training_in)
+                self._leaving, taken = True, _without_leave(taken, self._engine.training_in)
             # After the engine was replaced, a slot may be in the queue twice.
             taken = taken[slots.busy[taken]]
             for slot in taken.tolist():
@@ -230,7 +188,7 @@ class Trainer(_Thread):
                     cuts.append(steps - 1)
                     bootstraps.append(slots.bootstraps[slot])
             slots.busy[taken] = False
-            self._shared.ring(taken // lanes_slots)
+            self._engine.ring(taken // lanes_slots)
             self._counters[Count.ROLLOUTS] += len(taken)
         if not steps:
             return None
@@ -247,7 +205,6 @@ class Trainer(_Thread):
         cuts: list[int],
         bootstraps: list[float],
     ) -> Rollout:
-        experiment = self._shared.experiment
         model = self._model
         normalize = model.normalizer()
         if normalize is not None:
@@ -258,7 +215,7 @@ class Trainer(_Thread):
         returns = model.moments("returns")
         if returns is not None:
             returns.add(columns["discounted"][:, None])
-        rewards = scaled(columns["rewards"], experiment.environment, returns)
+        rewards = model.scaled(columns["rewards"])
         last = np.zeros(len(rewards), np.bool_)
         last[ends] = True
         return Rollout(
@@ -269,7 +226,7 @@ class Trainer(_Thread):
             np.array(cuts, np.intp),
             model.native(np.empty((0, *self._slots.layout.observation_shape), np.float32)),
             cut_values=np.array(bootstraps, np.float32),
-            log_mu=columns["log_mu"] if self._shared.needs_mu else None,
+            log_mu=columns["log_mu"] if self._engine.needs_mu else None,
             progress=float(self._slots.progress[0]),
             diagnostics=self._diagnostics,
         )
@@ -326,18 +283,42 @@ class Engine:
             self.device.type,
         )
 
-    def attach(self, slots: Slots, pipes: tuple[int, int, int, int], bells: list[int]) -> None:
-        """Takes over the memory, and the weights in it."""
+    def attach(self, slots: Slots, descriptors: list[int]) -> None:
+        """Takes over the memory, and the weights in it.
+
+        Args:
+            descriptors: each queue's end to take from and its end to put into, that of predictions
+                first, and then the agents' bells.
+        """
         self.slots = slots
+        self.predictions, self.predictions_in, *rest = descriptors
+        self.training, self.training_in, *self.bells = rest
         del self._first
-        weights = DeviceWeights(self.device, slots.weights, slots.state)
-        self.shared = Shared(self.experiment, self.spaces, slots, weights, *pipes, bells=bells)
+        #: θ and the optimizer's state: the slots', or on the device with the slots' as their copy.
+        self.weights = DeviceWeights(self.device, slots.weights, slots.state)
+
+    @property
+    def needs_mu(self) -> bool:
+        """True if learners may read the probability of an action when it was taken."""
+        return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
+
+    def model(self, trains: bool) -> Model:
+        """A model over the shared vector, with a gradient of its own. On a CPU, one that trains
+        takes gradients by hand where there are some."""
+        if trains and self.device == HOST:
+            return Model(self.experiment, self.spaces, vector=self.weights.vector)
+        return self.weights.model(self.experiment, self.spaces)
+
+    def ring(self, lanes: Array) -> None:
+        """Wakes the agents that these lanes belong to."""
+        for agent in set((lanes // self.slots.layout.environments).tolist()):
+            ring(self.bells[agent])
 
     def resize(self, predictors: int, trainers: int) -> None:
         """Starts threads, or has some leave after what they are doing."""
         for kind, count, queue in (
-            (Predictor, predictors, self.shared.predictions_in),
-            (Trainer, trainers, self.shared.training_in),
+            (Predictor, predictors, self.predictions_in),
+            (Trainer, trainers, self.training_in),
         ):
             put(queue, [LEAVE] * (self._counts[kind] - count))
             for _ in range(count - self._counts[kind]):
@@ -350,7 +331,7 @@ class Engine:
         row = next(row for row in range(self.slots.layout.threads) if row not in used)
         self._started += 1
         seed = (self.experiment.seed, os.getpid(), self._started)
-        thread = kind(self.shared, row, seed, self)
+        thread = kind(self, row, seed)
         self._threads.append(thread)
         thread.start()
 
@@ -366,7 +347,7 @@ class Engine:
 
     def serve(self) -> None:
         """Follows orders until the socket ends."""
-        weights, change = self.shared.weights, self.slots.change
+        weights, change = self.weights, self.slots.change
         while True:
             match self._control.recv():
                 case "resize", predictors, trainers:
@@ -397,8 +378,7 @@ def main() -> int:
         control.send(engine.description())
         layout: SlotLayout = control.recv()
         slots = Slots(layout, reduction.recv_handle(control))
-        predictions, predictions_in, training, training_in, *bells = descriptors
-        engine.attach(slots, (predictions, predictions_in, training, training_in), bells)
+        engine.attach(slots, descriptors)
         engine.serve()
     except (EOFError, ConnectionResetError, BrokenPipeError):
         # The child is gone, or needs no engine any more. Threads that sleep in a read of a queue

@@ -27,15 +27,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from genkidama.protocol.diagnostics import SHAPE
 from genkidama.runtime.shared_block import Block
-
-Array = npt.NDArray[Any]
 
 
 class Count(IntEnum):
@@ -126,10 +124,6 @@ class Slots(Block):
     """The arrays that `SlotLayout.parts` names."""
 
     layout: SlotLayout
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Array: ...
 
     @property
     def updates(self) -> int:

@@ -24,7 +24,7 @@ from genkidama.child.core import CorePart, SingleCore
 from genkidama.child.shared_memory import BatchSink, RolloutSink, SharedArray, SharedMemory
 from genkidama.child.worker import PROGRESS
 from genkidama.config.experiment import Experiment
-from genkidama.learning.demonstrations import DemonstrationReplay, beside, check_fits, load
+from genkidama.learning.demonstrations import DemonstrationReplay, MixedReplay, check_fits, load
 from genkidama.learning.forms import learner_class
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import follow
@@ -55,10 +55,10 @@ class ReplayPart(CorePart):
             core.memory, core.model, core.draws, core.index, writer, core.pipe.check
         )
         algorithm = core.model.experiment.algorithm
-        shown = None
+        self._drawn = self._replay
         if algorithm.demonstrations and core.model.experiment.role != "act":
             shown = DemonstrationReplay(algorithm.demonstrations, core.model, core.draws)
-        self._drawn = beside(self._replay, shown, algorithm)
+            self._drawn = MixedReplay(self._replay, shown, algorithm)
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:

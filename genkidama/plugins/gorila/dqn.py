@@ -15,7 +15,7 @@ from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import INVALID, supported
 from genkidama.learning.heads import Categorical
-from genkidama.learning.learners import Loss, share_of_step
+from genkidama.learning.learners import Loss, TargetReader, share_of_step
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Numbers, Replay, Rollout, Transitions, parts_of
 from genkidama.protocol.diagnostics import Diagnostics
@@ -106,7 +106,7 @@ def dqn_slope(error: Array, weights: Array, algorithm: Algorithm) -> Array:
     return slope.astype(np.float32, copy=False)
 
 
-class DQN:
+class DQN(TargetReader):
     """The learner `algorithm.name = "dqn"`: `batch_updates` minibatches after each batch of steps.
 
     δ = Q(s, a) − R − γ^m·Q⁻(s′, a*), with the rewards R of m steps and Q⁻ of older weights θ⁻. a*
@@ -117,14 +117,12 @@ class DQN:
 
     head = Greedy
     reads_replay = True
-    reads_target = True
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         self._algorithm = algorithm
         self._model = model
         settings = model.experiment.replay
         self._correction = settings.correction if settings.priority_exponent else None
-        self._twin: Any = None
         if model.mask and algorithm.dueling:
             raise ConfigurationError(
                 "algorithm.dueling = True: its mean over all actions has no form with an action "
@@ -190,13 +188,6 @@ class DQN:
         correction = linear(self._correction, 1.0, rollout.progress)
         for _ in range(left):
             yield replay, replay.sample(count, steps=algorithm.n_steps, correction=correction)
-
-    def _behind(self, rollout: Rollout) -> Any:
-        """The network over θ⁻, which others refresh in place."""
-        if self._twin is None:
-            assert rollout.target is not None
-            self._twin = self._model.twin(rollout.target)
-        return self._twin
 
     def _targets(self, behind: Any, steps: Transitions) -> Array:
         """y = R + γ^m·Q⁻(s′, a*): float32 (m,)."""

@@ -47,7 +47,7 @@ import numpy.typing as npt
 from genkidama.child.shared_memory import BatchSink, ReplayRows
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
-from genkidama.learning.model import Model, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.rollout import NoSteps, Rollout, Transitions
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.vector import are_actions, are_numbers
@@ -583,7 +583,7 @@ class GlobalReplay:
         return Rollout(
             self._model.native(self._model.seen(observations)),
             self._model.native(actions.astype(self._model.head.dtype)),
-            self._scaled(rewards.copy()),
+            self._model.scaled(rewards.copy()),
             ends,
             last[cut],
             self._model.native(self._model.seen(behind)),
@@ -594,7 +594,7 @@ class GlobalReplay:
         """As `EngineRing.sample`. What makes no sense is left out, and others stand in for it."""
         for _ in range(_DRAWS):
             drawn, places = self._ring.sample(
-                self._seed(), count, steps, mode, self._gamma, self._scaled
+                self._seed(), count, steps, mode, self._gamma, self._model.scaled
             )
             good = are_numbers(drawn.rewards[:, None])
             if self.needs_log_mu:
@@ -654,10 +654,6 @@ class GlobalReplay:
 
     def _seed(self) -> int:
         return int(self._rng.integers(2**31))
-
-    def _scaled(self, rewards: Array) -> Array:
-        model = self._model
-        return scaled(rewards, model.experiment.environment, model.moments("returns"))
 
 
 def _check_own(own: bool) -> None:

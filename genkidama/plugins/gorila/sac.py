@@ -4,7 +4,7 @@ samples of the replay."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,8 @@ import numpy.typing as npt
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, supported
-from genkidama.learning.exploration import Exploration
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
-from genkidama.learning.learners import Loss
+from genkidama.learning.learners import Loss, TargetReader
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions, parts_of
 from genkidama.learning.soft_actor_critic import (
@@ -38,9 +37,6 @@ _TOGETHER = 1 << 16
 
 #: Minibatches that are drawn together at most beside the parent, where a turn may end after each.
 _IN_A_TURN = 8
-
-#: Steps whose random numbers are drawn at once.
-_BLOCK = 1024
 
 #: Stored actions are taken for no nearer to ±1 than this when u = artanh a is asked for.
 _INSIDE = np.float32(1.0 - 1e-6)
@@ -90,51 +86,14 @@ class SquashedGaussian(Gaussian):
     def entropy(self, outputs: Tensor) -> Tensor:
         return super().entropy(outputs.clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
-    def sampler(
-        self, rng: np.random.Generator, epsilon: float, exploration: Exploration | None = None
-    ) -> Callable[[Array], Array]:
-        draw = self.together(rng, epsilon, 1, exploration)
-        return lambda outputs: draw(outputs[None])[0][0]
+    @staticmethod
+    def _deviation(log_deviation: Array) -> Array:
+        return np.exp(log_deviation.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
         bounded = outputs.clone()
         bounded[:, self.columns :].clamp_(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-        mean, log_deviation = bounded.detach().chunk(2, 1)
-        noise = mean.new_empty(mean.shape).normal_(generator=generator)
-        actions = (mean + log_deviation.exp() * noise).tanh()
-        if not epsilon:
-            return actions
-        chosen = mean.new_empty((len(mean), 1)).uniform_(generator=generator) < epsilon
-        random = mean.new_empty(mean.shape).uniform_(-1.0, 1.0, generator=generator)
-        return random.where(chosen, actions)
-
-    def together(
-        self,
-        rng: np.random.Generator,
-        epsilon: float,
-        lanes: int,
-        exploration: Exploration | None = None,
-    ) -> Callable[[Array], tuple[Array, list[Any]]]:
-        """As `samples_of_lanes` says."""
-        rows: list[Array] = []
-        columns = self.columns
-
-        def sample(outputs: Array) -> tuple[Array, list[Any]]:
-            nonlocal rows
-            if exploration is not None:
-                noise = exploration.noise[:lanes]
-            else:
-                if not rows:
-                    rows = list(rng.standard_normal((_BLOCK, lanes, columns), np.float32))
-                log_deviation = outputs[:, columns:].clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-                noise = np.exp(log_deviation) * rows.pop()
-            actions = np.tanh(outputs[:, :columns] + noise)
-            if epsilon:
-                random = np.flatnonzero(rng.random(lanes) < epsilon)
-                actions[random] = rng.uniform(-1.0, 1.0, (len(random), columns))
-            return actions, [self.to_environment(action) for action in actions]
-
-        return sample
+        return super().sample(bounded, epsilon, generator)
 
     def mode(self, outputs: Array) -> Array:
         actions: Array = np.tanh(outputs[: self.columns])
@@ -156,7 +115,7 @@ class SquashedGaussian(Gaussian):
         return Slopes(log_pi - log_slope(u).sum(1), bounded_back, entropy)
 
 
-class SAC:
+class SAC(TargetReader):
     """The learner `algorithm.name = "sac"`: `updates_per_step` updates from samples for each step.
 
     One gradient has three parts, over separate numbers: of the critics, towards the smaller target
@@ -167,7 +126,6 @@ class SAC:
     head = SquashedGaussian
     network = SoftActorCritic
     reads_replay = True
-    reads_target = True
     #: θ⁻ follows θ by `target_rate`, instead of being replaced now and then.
     averages_target = True
 
@@ -180,7 +138,6 @@ class SAC:
         self._per_step = 1.0 if given == "auto" else float(given)
         #: Updates that are due: the fraction left by the batches before.
         self._left = 0.0
-        self._twin: Any = None
 
     def losses(self, rollout: Rollout, rng: Generator) -> Iterator[Tensor]:
         network, native = self._model.network, self._model.native
@@ -266,13 +223,6 @@ class SAC:
             q_mean=float(known.mean()),
             entropy=-float(log_pi.mean()),
         )
-
-    def _behind(self, rollout: Rollout) -> Any:
-        """The network over θ⁻, which others move in place."""
-        if self._twin is None:
-            assert rollout.target is not None
-            self._twin = self._model.twin(rollout.target)
-        return self._twin
 
 
 def tensor_noise(like: Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.shared_memory import SharedMemory
-from genkidama.learning.model import Model, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.replay_tensor import ReadView, ReplayTensor
 
@@ -392,7 +392,7 @@ class LocalReplay:
         self._rng = rng
         self._index = index
         self._trees = trees
-        self._sampler = Sampler(replay, model.experiment.algorithm.gamma, self._scaled, trees)
+        self._sampler = Sampler(replay, model.experiment.algorithm.gamma, model.scaled, trees)
 
     def __len__(self) -> int:
         view = self._replay.view()
@@ -435,13 +435,9 @@ class LocalReplay:
         return Rollout(
             model.native(model.seen(observations)),
             model.native(table[:, width : width + columns].astype(model.head.dtype)),
-            self._scaled(table[:, width + columns]),
+            model.scaled(table[:, width + columns]),
             ends,
             np.flatnonzero(cuts),
             model.native(model.seen(following)),
             log_mu=table[:, width + columns + 3].copy(),
         )
-
-    def _scaled(self, rewards: Array) -> Array:
-        model = self._model
-        return scaled(rewards, model.experiment.environment, model.moments("returns"))

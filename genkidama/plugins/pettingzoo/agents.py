@@ -24,7 +24,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.observations import FlatBox
-from genkidama.runtime.import_strings import describe_error, load_object
+from genkidama.runtime.import_strings import describe_error, load_object, user_errors
 
 Array = npt.NDArray[Any]
 
@@ -179,7 +179,6 @@ class Turns(gymnasium.Env[Array, Any]):
         self._part = _Part(environment, observation_space)
         self.metadata = dict(environment.metadata)
         self.render_mode = getattr(environment, "render_mode", None)
-        #: The number of agents.
         self.agents_in_turn = len(self._part.names)
         self._actions: list[Any] = []
 
@@ -241,27 +240,23 @@ def _module(settings: Environment) -> str:
 
 def _make(settings: Environment) -> Any:
     """A new environment; errors as `Agents`."""
-    if not settings.prefix:
+    if settings.prefix:
+        maker = _imported(settings)
+    else:
         maker = load_object(settings.id, "environment.id")
-        return _built(settings, maker)
+    with user_errors(f"environment.id = {settings.id!r}: cannot be built"):
+        return maker(**settings.options)
+
+
+def _imported(settings: Environment) -> Any:
     module = _module(settings)
     try:
-        maker = importlib.import_module(module).parallel_env
+        return importlib.import_module(module).parallel_env
     except Exception as error:  # a family lacks what it is drawn or moved with
         said = describe_error(error)
         way = "" if "pip install" in said else f"; pip install 'pettingzoo[{module.split('.')[1]}]'"
         raise ConfigurationError(
             f"environment.id = {settings.id!r}: cannot be imported: {said}{way}"
-        ) from error
-    return _built(settings, maker)
-
-
-def _built(settings: Environment, maker: Any) -> Any:
-    try:
-        return maker(**settings.options)
-    except Exception as error:  # it may raise anything
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: cannot be built: {describe_error(error)}"
         ) from error
 
 

@@ -21,7 +21,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import action_of, first
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import as_number
-from genkidama.learning.starts import StartStates, starts_of
+from genkidama.learning.starts import own_start, starts_of
 from genkidama.runs.evaluation import recorded_starts
 from genkidama.runtime.files import disk_errors, write_atomically
 from genkidama.runtime.import_strings import describe_error, is_import_string, load_object
@@ -416,7 +416,7 @@ def controlled(
 ) -> Iterator[Step]:
     """One episode of a player, as `steps_of` gives that of a policy. The player is asked when the
     step has been shown."""
-    observation = StartStates().begin(environment, seed[-1], np.random.SeedSequence(seed))
+    observation = own_start(environment, seed[-1], np.random.SeedSequence(seed))
     player.begin()
     total, over = 0.0, False
     while not over:

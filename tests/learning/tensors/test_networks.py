@@ -23,16 +23,10 @@ from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors.networks import Network
 from genkidama.learning.tensors.tensor_model import TensorModel, survives_a_fork
 from genkidama.protocol.vector import unflatten
-
-
-class Stage(gymnasium.Env[Any, Any]):
-    """Two spaces; nothing is played on it."""
-
-    def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
-        self.observation_space, self.action_space = observations, actions
 
 
 def vectors(size: int) -> Box:
@@ -47,7 +41,7 @@ def model(
 ) -> Model:
     return TensorModel(
         Experiment(network=settings, **experiment),
-        Stage(vectors(observations), actions or Discrete(4)),
+        KnownSpaces(vectors(observations), actions or Discrete(4)),
     )
 
 
@@ -144,7 +138,7 @@ def test_the_built_in_network_takes_numbers_only(
     kind: type[Model], observations: gymnasium.Space[Any]
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        kind(Experiment(), Stage(observations, Discrete(2)))
+        kind(Experiment(), KnownSpaces(observations, Discrete(2)))
     assert str(caught.value).startswith(
         "network.name = 'actor-critic': takes numbers, but the environment's observation space is "
         f"{observations}; "
@@ -170,7 +164,9 @@ def convolutional(
         convolutions=convolutions,
         **{"hidden": (5,), "activation": "relu"} | settings,
     )
-    return Model(Experiment(network=network), Stage(pictures(shape, dtype), actions or Discrete(3)))
+    return Model(
+        Experiment(network=network), KnownSpaces(pictures(shape, dtype), actions or Discrete(3))
+    )
 
 
 def relu(x: np.ndarray) -> np.ndarray:
@@ -304,7 +300,7 @@ def test_images_of_floats_and_normalized_ones_are_taken_as_they_are() -> None:
         Experiment(
             network=floats.experiment.network, environment=Environment(normalize_observations=True)
         ),
-        Stage(pictures(shape), Discrete(3)),
+        KnownSpaces(pictures(shape), Discrete(3)),
     )
     batch = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     assert torch.equal(normalized.network(batch)[1], floats.network(batch)[1])
@@ -417,7 +413,10 @@ def test_orthogonal_weights_have_their_gains(kind: str) -> None:
 )
 def test_the_convolutional_network_takes_images_only(observations: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Model(Experiment(network=Settings(name="convolutional")), Stage(observations, Discrete(2)))
+        Model(
+            Experiment(network=Settings(name="convolutional")),
+            KnownSpaces(observations, Discrete(2)),
+        )
     assert str(caught.value) == (
         "network.name = 'convolutional': takes images of uint8, bool or floats, but the "
         f"environment's observation space is {observations}"
@@ -533,7 +532,7 @@ def own(network: str, algorithm: str = "a3c") -> Model:
         network=Settings(name=f"{__name__}:{network}", options={"width": 6}),
         algorithm=Algorithm(name=algorithm, value_coefficient=1.0),
     )
-    return Model(experiment, Stage(Box(0.0, 1.0, (2, 3)), Discrete(3)))
+    return Model(experiment, KnownSpaces(Box(0.0, 1.0, (2, 3)), Discrete(3)))
 
 
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
@@ -633,7 +632,9 @@ def test_a_work_that_fails_at_once_survives_nothing() -> None:
 def test_images_of_any_size_get_convolutions_without_a_setting(
     shape: tuple[int, ...], as_taken: tuple[int, int, int]
 ) -> None:
-    ours = Model(Experiment(network=Settings(hidden=(5,))), Stage(pictures(shape), Discrete(2)))
+    ours = Model(
+        Experiment(network=Settings(hidden=(5,))), KnownSpaces(pictures(shape), Discrete(2))
+    )
     assert ours.experiment.network.name == "convolutional"
     layers = [part for part in ours.network.modules() if isinstance(part, torch.nn.Conv2d)]
     small = min(as_taken[1:]) < 36
@@ -644,7 +645,7 @@ def test_images_of_any_size_get_convolutions_without_a_setting(
     moved = np.moveaxis(images, -1, -3) if shape[-1] in (1, 3) else images
     plain = Model(
         Experiment(network=Settings(name="convolutional", hidden=(5,), channels="first")),
-        Stage(pictures(as_taken), Discrete(2)),
+        KnownSpaces(pictures(as_taken), Discrete(2)),
         vector=ours.vector.copy(),
     )
     expected = plain.evaluate(moved.reshape(2, *as_taken))

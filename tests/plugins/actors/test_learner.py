@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -27,6 +26,7 @@ from genkidama.config.sections import Optimizer
 from genkidama.errors import ConfigurationError
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.model import Model
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors import accelerator
 from genkidama.plugins.actors import learner as module
 from genkidama.plugins.actors.learner import (
@@ -53,12 +53,8 @@ from tests.learning.blocks import (
 )
 from tests.learning.devices import DEVICES
 
-
-class Spaces:
-    """Two numbers are seen, and one of two actions taken."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+#: Two numbers are seen, and one of two actions taken.
+SPACES = KnownSpaces(gymnasium.spaces.Box(-np.inf, np.inf, (2,)), gymnasium.spaces.Discrete(2))
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
@@ -66,7 +62,7 @@ def experiment(**sections: dict[str, Any]) -> Experiment:
     return Experiment.from_dict({**given, "parent": {"rule": "experience"}, **sections})
 
 
-MODEL = Model(experiment(environment={"reward_scale": 0.5}), Spaces())
+MODEL = Model(experiment(environment={"reward_scale": 0.5}), SPACES)
 
 
 @settings(deadline=None)
@@ -108,7 +104,7 @@ def learn(learner: RowLearner, rows: np.ndarray, progress: float = 0.0) -> int:
 
 
 def test_it_learns_what_pays() -> None:
-    learner = RowLearner(experiment(optimizer={"learning_rate": 0.01}), Spaces())
+    learner = RowLearner(experiment(optimizer={"learning_rate": 0.01}), SPACES)
     # Action 1 pays 1, action 0 nothing, and each step is an episode.
     rows = block([[(number % 2, TERMINATED)] for number in range(64)])
     rows[:, 0] = rows[:, 1] = 1.0
@@ -128,9 +124,7 @@ def test_it_learns_what_pays() -> None:
 
 
 def test_the_rate_follows_the_schedule() -> None:
-    learner = RowLearner(
-        experiment(optimizer={"learning_rate": 0.5, "schedule": "linear"}), Spaces()
-    )
+    learner = RowLearner(experiment(optimizer={"learning_rate": 0.5, "schedule": "linear"}), SPACES)
     before = learner.model.numbers.copy()
     learn(learner, many(), 1.0)
     np.testing.assert_array_equal(learner.model.numbers, before)
@@ -138,7 +132,7 @@ def test_the_rate_follows_the_schedule() -> None:
 
 
 def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:
-    learner = RowLearner(experiment(), Spaces())
+    learner = RowLearner(experiment(), SPACES)
     rows = many()
     learner.figures.clear()
     steps = rows[rows[:, COLUMNS.following] > 0]
@@ -150,7 +144,7 @@ def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:
 
 
 def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
-    learner = RowLearner(experiment(optimizer={"learning_rate": 1e30}), Spaces())
+    learner = RowLearner(experiment(optimizer={"learning_rate": 1e30}), SPACES)
     before = learner.model.numbers.copy()
     rows = many()
     rows[:, COLUMNS.reward] = 1e30
@@ -164,7 +158,7 @@ def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
 
 def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> None:
     normalized = {"normalize_observations": True, "normalize_rewards": True, "reward_scale": 2.0}
-    learner = RowLearner(experiment(environment=normalized), Spaces())
+    learner = RowLearner(experiment(environment=normalized), SPACES)
     assert columns_of(learner.model) == Columns(2, 1, discounted=True, choices=(2,))
     rows = block([[(3, GOES_ON), (5, GOES_ON)], [(7, TERMINATED)]], learner.columns)
     rows[:, -1] = [10.0, 20.0, 60.0, 1e6]
@@ -183,7 +177,7 @@ def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> Non
 
 
 def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
-    first, second = (RowLearner(experiment(seed=seed), Spaces()) for seed in (1, 2))  # type: ignore[arg-type]
+    first, second = (RowLearner(experiment(seed=seed), SPACES) for seed in (1, 2))
     learn(first, many())
     second.model.numbers[:] = first.model.numbers
     second.state[:] = first.state
@@ -195,11 +189,8 @@ def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
     assert first.clock[0] == second.clock[0]
 
 
-class Images:
-    """A byte for each of 64 pixels is seen, and one of two actions taken."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
+#: A byte for each of 64 pixels is seen, and one of two actions taken.
+IMAGES = KnownSpaces(gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8), SPACES.action_space)
 
 
 def images(columns: Columns, count: int = 64) -> np.ndarray:
@@ -235,9 +226,9 @@ def on(device: str) -> Iterator[None]:
 def test_on_a_device_it_learns_what_it_learns_on_the_cpu(
     algorithm: dict[str, Any], device: str
 ) -> None:
-    here = RowLearner(convolutions(algorithm, learner={"device": "cpu"}), Images())
+    here = RowLearner(convolutions(algorithm, learner={"device": "cpu"}), IMAGES)
     with on(device):
-        there = RowLearner(convolutions(algorithm), Images())
+        there = RowLearner(convolutions(algorithm), IMAGES)
     first = here.model.numbers.copy()
     assert there._weights is not None and here._weights is None
     np.testing.assert_array_equal(there.model.numbers, first)
@@ -255,7 +246,7 @@ def test_on_a_device_it_learns_what_it_learns_on_the_cpu(
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_a_device_a_batch_that_diverges_is_forgotten_there_too(device: str) -> None:
     with on(device):
-        learner = RowLearner(convolutions({"minibatch_size": 16}), Images())
+        learner = RowLearner(convolutions({"minibatch_size": 16}), IMAGES)
     assert learner._weights is not None
     learner.model.numbers[0] = 0.25
     learner.refresh()
@@ -271,10 +262,10 @@ def test_on_a_device_a_batch_that_diverges_is_forgotten_there_too(device: str) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
-    here = RowLearner(convolutions({}, learner={"device": "cpu"}), Images())
+    here = RowLearner(convolutions({}, learner={"device": "cpu"}), IMAGES)
     learn(here, images(here.columns))
     with on(device):
-        there = RowLearner(convolutions({}), Images())
+        there = RowLearner(convolutions({}), IMAGES)
     size, (rows, trainable) = len(here.model.numbers), here.state.shape
     memory = LearnerMemory(LearnerLayout(size, trainable, rows, 100, here.columns.count))
     memory.weights[:], memory.state[:] = here.model.numbers, here.state
@@ -303,10 +294,10 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
 
 def test_auto_leaves_perceptrons_on_the_cpu_and_the_cpu_needs_no_second_model() -> None:
     with on("cpu"):
-        assert RowLearner(convolutions({}), Images())._weights is None
+        assert RowLearner(convolutions({}), IMAGES)._weights is None
     with on("cpu:0"):
-        learner = RowLearner(experiment(), Spaces())
-        asked = RowLearner(experiment(learner={"device": "cuda"}), Spaces())
+        learner = RowLearner(experiment(), SPACES)
+        asked = RowLearner(experiment(learner={"device": "cuda"}), SPACES)
     assert learner._weights is None and asked._weights is not None
 
 
@@ -428,11 +419,8 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TURN_SECONDS", PATIENCE)
 
 
-class Turning:
-    """Two numbers are seen, and a number within bounds taken."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
+#: Two numbers are seen, and a number within bounds taken.
+TURNING = KnownSpaces(SPACES.observation_space, gymnasium.spaces.Box(-2.0, 2.0, (1,)))
 
 
 def sampling(**algorithm: Any) -> Experiment:
@@ -443,21 +431,22 @@ def sampling(**algorithm: Any) -> Experiment:
     )
 
 
-def replay_memory(learner: ReplayLearner) -> LearnerMemory:
+def loaded(experiment: Experiment) -> tuple[ReplayLearner, LearnerMemory]:
+    """A learner that samples, and the memory that it has taken over."""
+    learner = row_learner(experiment, TURNING)
+    assert isinstance(learner, ReplayLearner)
     parts = replay_parts(learner.columns, 100, False)
     layout = LearnerLayout(
         learner.signature.size, learner.state.shape[1], 1, 50, learner.columns.count, parts
     )
     memory = LearnerMemory(layout)
     memory.weights[:] = learner.weights
-    return memory
+    learner.load(memory)
+    return learner, memory
 
 
 def test_updates_follow_the_steps_that_arrive() -> None:
-    learner = row_learner(sampling(updates_per_step=2), Turning())
-    assert isinstance(learner, ReplayLearner)
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(sampling(updates_per_step=2))
     assert learn(learner, many(19)) == 0, "too few steps yet"
     learner.publish(memory)
     before = memory.weights.copy()
@@ -473,16 +462,14 @@ def test_updates_follow_the_steps_that_arrive() -> None:
 
 def test_automatic_updates_are_more_with_layer_norm() -> None:
     for layer_norm, count in ((False, 4), (True, 8)):
-        learner = row_learner(sampling(layer_norm=layer_norm), Turning())
-        learner.load(replay_memory(learner))
+        learner, _ = loaded(sampling(layer_norm=layer_norm))
         assert learn(learner, many(19)) == 0
         learner._replay.add(many(1))
         assert learn(learner, many(1)) == count
 
 
 def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = row_learner(sampling(updates_per_step=3), Turning())
-    learner.load(replay_memory(learner))
+    learner, _ = loaded(sampling(updates_per_step=3))
     monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
     monkeypatch.setattr(module, "_MEASURE_SECONDS", 0.0)
     assert learn(learner, many(20)) == 1
@@ -496,12 +483,10 @@ def test_a_turn_ends_in_time_and_the_rest_stays_due(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_successor_learns_on_as_if_nothing_had_happened() -> None:
-    first = row_learner(sampling(), Turning())
-    memory = replay_memory(first)
-    first.load(memory)
+    first, memory = loaded(sampling())
     learn(first, many(40))
     first.publish(memory)
-    second = row_learner(sampling(), Turning())
+    second = row_learner(sampling(), TURNING)
     second.load(memory)
     assert np.array_equal(first.model.numbers, second.model.numbers)
     assert np.array_equal(first.state, second.state)
@@ -511,8 +496,7 @@ def test_a_successor_learns_on_as_if_nothing_had_happened() -> None:
 
 def test_other_weights_of_the_policy_are_taken_over() -> None:
     """As from a run's checkpoint, or from another run's."""
-    learner = row_learner(sampling(), Turning())
-    memory = replay_memory(learner)
+    learner, memory = loaded(sampling())
     memory.weights[:] = 0.25
     critics = learner.model.numbers[learner.signature.size :].copy()
     learner.load(memory)
@@ -521,8 +505,7 @@ def test_other_weights_of_the_policy_are_taken_over() -> None:
 
 
 def test_the_target_follows_by_its_rate() -> None:
-    learner = row_learner(sampling(updates_per_step=1, target_rate=0.25), Turning())
-    learner.load(replay_memory(learner))
+    learner, _ = loaded(sampling(updates_per_step=1, target_rate=0.25))
     learn(learner, many(19))
     for _ in range(3):
         target = learner._target.copy()
@@ -532,9 +515,7 @@ def test_the_target_follows_by_its_rate() -> None:
 
 
 def test_a_turn_that_diverges_is_forgotten() -> None:
-    learner = row_learner(sampling(), Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(sampling())
     learn(learner, many(20))
     before, target = learner.model.numbers.copy(), learner._target.copy()
     learner._optimizer._settings = Optimizer(learning_rate=1e30)
@@ -553,12 +534,10 @@ def test_a_turn_that_diverges_is_forgotten() -> None:
 
 def test_statistics_reach_the_children() -> None:
     given_ = sampling().with_settings({"environment.normalize_observations": True})
-    learner = row_learner(given_, Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(given_)
     learn(learner, many(10))
     learner.publish(memory)
-    children = Model(given_, Turning(), vector=memory.weights)
+    children = Model(given_, TURNING, vector=memory.weights)
     moments = children.moments("observations")
     assert moments is not None
     assert moments.mean_and_deviation()[0][0] == pytest.approx(np.mean(np.arange(10) % 5))
@@ -566,7 +545,7 @@ def test_statistics_reach_the_children() -> None:
 
 def demonstrated(path: Path, **algorithm: Any) -> Experiment:
     """`sampling` beside the steps of a file, which all see 1000."""
-    writer = DemonstrationWriter(path, {"id": "Turning"}, Turning(), "a test")
+    writer = DemonstrationWriter(path, {"id": "Turning"}, TURNING, "a test")
     writer.add([[1000.0, 0.0]] * 31, [[2.0]] * 30, [1.0] * 30, False, True)
     writer.close()
     return sampling(demonstrations=[str(path)], **algorithm)
@@ -581,16 +560,14 @@ def drawn_by(learner: RowLearner) -> np.ndarray:
 
 def test_a_share_of_each_minibatch_is_of_the_demonstrations(tmp_path: Path) -> None:
     chosen = demonstrated(tmp_path / "walk.steps", demonstration_share=0.25)
-    learner = row_learner(chosen, Turning())
-    memory = replay_memory(learner)
-    learner.load(memory)
+    learner, memory = loaded(chosen)
     assert learn(learner, many(19)) == 0, "start_steps are those of the children"
     assert learn(learner, many(200)) > 0
     seen = drawn_by(learner)
     assert (seen == 1000.0).sum() == 2 and len(learner._replay) == 100
     assert learner._drawn.sample(8).rewards[seen == 1000.0] == pytest.approx([0.01, 0.01])
     learner.publish(memory)
-    again = row_learner(chosen, Turning())
+    again = row_learner(chosen, TURNING)
     again.load(memory)
     assert (drawn_by(again) == 1000.0).sum() == 2, "also of a successor's"
     assert np.array_equal(again.model.numbers, learner.model.numbers)
@@ -600,8 +577,7 @@ def test_demonstrations_change_what_is_learned(tmp_path: Path) -> None:
     plain, shown = sampling(), demonstrated(tmp_path / "walk.steps")
     ends = []
     for chosen in (plain, shown):
-        learner = row_learner(chosen, Turning())
-        learner.load(replay_memory(learner))
+        learner, _ = loaded(chosen)
         learn(learner, many(40))
         ends.append(learner.model.numbers.copy())
     assert not np.array_equal(*ends)
@@ -612,18 +588,12 @@ def test_demonstrations_that_do_not_fit_are_refused_before_anything_is_learned(
 ) -> None:
     chosen = demonstrated(tmp_path / "walk.steps")
     with pytest.raises(ConfigurationError, match=r"walk.steps: was recorded in Turning with act"):
-        row_learner(
-            chosen,
-            SimpleNamespace(
-                observation_space=Turning.observation_space,
-                action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float32),
-            ),
-        )
+        row_learner(chosen, TURNING._replace(action_space=gymnasium.spaces.Box(-2.0, 2.0, (2,))))
 
 
 def test_sequences_of_a_memory_begin_with_the_states_in_the_rows() -> None:
     network = {"hidden": [4], "memory": 3, "sequence_length": 2, "initialization": "uniform"}
-    learning = RowLearner(experiment(network=network), Spaces())
+    learning = RowLearner(experiment(network=network), SPACES)
     columns = learning.columns
     assert columns.observation == 5
     steps = [(0, GOES_ON), (1, GOES_ON), (2, GOES_ON), (3, TRUNCATED), (4, GOES_ON)]

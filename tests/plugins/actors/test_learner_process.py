@@ -74,7 +74,9 @@ def learner_process_of(parent: Parent) -> module.LearnerProcess:
 
 
 def pid_of(parent: Parent) -> int:
-    return learner_process_of(parent).pid
+    worker = learner_process_of(parent)._worker
+    assert worker is not None
+    return worker.pid
 
 
 def learner_of(parent: Parent) -> psutil.Process:

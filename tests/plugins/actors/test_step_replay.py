@@ -37,17 +37,17 @@ def memory_of(steps: int, columns: Columns = COLUMNS, images: bool = False) -> A
     return SimpleNamespace(**{name: np.zeros(shape, kind) for name, (shape, kind) in parts.items()})
 
 
-def replay_of(memory: Any, **environment: Any) -> StepReplay:
+def replay_of(memory: Any) -> StepReplay:
     experiment = Experiment.from_dict(
         {
-            "environment": environment,
+            "environment": {"reward_scale": 2.0},
             "algorithm": {"name": "sac", "gamma": 0.5, "start_steps": 1},
             "replay": {"steps": 200},
             "parent": {"rule": "experience"},
         }
     )
     model = Model(experiment, SPACES)
-    return StepReplay(memory, COLUMNS, model, lambda r: 2.0 * r, np.random.default_rng(1))
+    return StepReplay(memory, COLUMNS, model, np.random.default_rng(1))
 
 
 @settings(deadline=None)
@@ -103,10 +103,11 @@ def test_images_stay_bytes() -> None:
     model: Any = SimpleNamespace(
         experiment=Experiment(),
         seen=lambda images: images,
+        scaled=lambda rewards: rewards,
         observation_shape=(1, 2, 2),
         head=SimpleNamespace(dtype=np.float32),
     )
-    replay = StepReplay(memory, columns, model, lambda r: r, np.random.default_rng(1))
+    replay = StepReplay(memory, columns, model, np.random.default_rng(1))
     rows = np.zeros((3, columns.count), np.float32)
     rows[:, :4] = [[1, 2, 3, 255], [5, 6, 7, 8], [9, 9, 9, 9]]
     rows[:2, columns.following] = 1.0

@@ -177,8 +177,14 @@ class TestBandit:
         self, begun: Begun, capsys: pytest.CaptureFixture[str]
     ) -> None:
         backend = begun.backend
-        learned, agents, first = backend.snapshot(), backend.pids, backend._engine
-        assert begun.solved(learned)
+        seen: list[Vector] = []
+
+        def solved(weights: Vector) -> bool:  # since the test before, the agents have gone on
+            seen[:] = [weights]
+            return begun.solved(weights)
+
+        await train(backend, solved)
+        (learned,), agents, first = seen, backend.pids, backend._engine
         assert first is not None
         first.kill()
         await train(backend, lambda _: backend._engine is not first)
@@ -263,13 +269,11 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
         work = await exchange(backend)
         assert work.steps >= 400
         assert not work.returns
-        # A window that begins now.
-        backend._counted_at = 0.0
-        backend._counted = backend.slots.counters.sum(0)
+        before = backend.slots.counters.sum(0)
         predictions = rollouts = 0.0
         while rollouts < 200:
             await backend.due()
-            done = backend.slots.counters.sum(0) - backend._counted
+            done = backend.slots.counters.sum(0) - before
             predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
             backend.release()
         measures = backend.take_work().measures
@@ -574,7 +578,6 @@ def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) ->
     now = 10.0
     monkeypatch.setattr(backend.time, "monotonic", lambda: now)
     found = Rates()
-    found.begin()
     counters = np.zeros(len(Count), np.int64)
     counters[:] = [60, 20, 8, 40, 4, 80]
     now = 12.0

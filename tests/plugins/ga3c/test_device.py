@@ -40,14 +40,14 @@ def test_it_predicts_as_the_cpu_does_and_learns_on_the_device(
 
 def _predicts_and_learns(here: Bench, device: str) -> None:
     with at_work(experiment()) as there:
-        weights, slots = there.shared.weights, there.slots
+        weights, slots = there.engine.weights, there.slots
         assert weights.vector.device.type == torch.device(device).type
         weights.vector.copy_(torch.from_numpy(here.slots.weights))
         for each in (here, there):
             each.slots.observations[:] = [0.5, -1.0, 2.0]
             each.engine.resize(1, 0)
             each.slots.asked[1] += 1
-            put(each.shared.predictions_in, (1,))
+            put(each.engine.predictions_in, (1,))
             until(partial(answered, each.slots))
         row = slots.position[1]
         assert slots.values[row] == pytest.approx(here.slots.values[row], rel=1e-3)

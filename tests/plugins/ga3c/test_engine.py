@@ -25,7 +25,7 @@ from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import make_learner, updates
-from genkidama.learning.model import Model, scaled
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
@@ -82,36 +82,27 @@ class Bench:
         slots.weights[: self.model.trainable] = rng.normal(0.0, 0.5, self.model.trainable)
         self.predictions, self.training = pipe(), pipe()
         self.bells = [pipe() for _ in range(agents)]
-        queues: Any = tuple(end.fileno() for end in (*self.predictions, *self.training))
-        self.engine.attach(slots, queues, [bell.fileno() for _, bell in self.bells])
-        self.shared = self.engine.shared
+        ends = (*self.predictions, *self.training, *(bell for _, bell in self.bells))
+        self.engine.attach(slots, [end.fileno() for end in ends])
         self.failures: list[Exception] = []
         self.threads: list[Predictor | Trainer] = []
 
     def start(self, *kinds: type[Predictor] | type[Trainer]) -> None:
-        """Starts threads, the n-th with row n of the counters."""
+        """Starts threads, the n-th with row n of the counters; none of their errors is sent."""
+        self.engine.thread_failed = self.failures.append  # type: ignore[method-assign]
         for kind in kinds:
-            self.threads.append(
-                kind(
-                    self.shared,
-                    len(self.threads),
-                    (1, 2, 3, len(self.threads)),
-                    self,
-                )
-            )
+            row = len(self.threads)
+            self.threads.append(kind(self.engine, row, (1, 2, 3, row)))
             self.threads[-1].start()
-
-    def thread_failed(self, error: Exception) -> None:
-        self.failures.append(error)
 
     def end(self) -> None:
         """Has all threads leave after what is in their queues."""
         at_work = [thread for thread in self.threads if thread.is_alive()]
         for thread in at_work:
             put(
-                self.shared.predictions_in
+                self.engine.predictions_in
                 if isinstance(thread, Predictor)
-                else self.shared.training_in,
+                else self.engine.training_in,
                 (LEAVE,),
             )
         for thread in at_work:
@@ -123,16 +114,16 @@ class Bench:
         return [
             thread.row
             for thread in threading.enumerate()
-            if isinstance(thread, kind) and thread._shared is self.shared
+            if isinstance(thread, kind) and thread._engine is self.engine
         ]
 
     def use(self) -> None:
         """A prediction and an update."""
         before = self.slots.counters.sum(0)
         self.slots.asked[1] += 1
-        put(self.shared.predictions_in, (1,))
+        put(self.engine.predictions_in, (1,))
         self.slots.lengths[4], self.slots.busy[4] = 2, True
-        put(self.shared.training_in, (4,))
+        put(self.engine.training_in, (4,))
 
         def done() -> bool:
             counts = (self.slots.counters.sum(0) - before)[[Count.PREDICTIONS, Count.UPDATES]]
@@ -178,7 +169,7 @@ class Bench:
         slots.observations[rows] = seen
         slots.position[lanes] = rows
         slots.asked[lanes] += 1
-        put(self.shared.predictions_in, lanes)
+        put(self.engine.predictions_in, lanes)
 
     # Rollouts.
 
@@ -214,7 +205,7 @@ class Bench:
         """Puts rollouts into the first slots and the slots into the training queue."""
         for slot, steps in enumerate(rollouts):
             self.fill(slot, steps)
-        put(self.shared.training_in, range(len(rollouts)))
+        put(self.engine.training_in, range(len(rollouts)))
 
 
 @contextmanager
@@ -304,7 +295,7 @@ class Oracle:
         rollout = Rollout(
             model.native(seen).float(),
             model.native(joined("actions").astype(model.head.dtype)),
-            scaled(joined("rewards"), settings.environment, returns),
+            model.scaled(joined("rewards")),
             np.isin(np.arange(last[-1] + 1), last),
             last[cut],
             model.native(np.empty((0, *seen.shape[1:]), np.float32)),
@@ -318,7 +309,7 @@ class Oracle:
         )
         found = model.gradients(make_learner(settings.algorithm, model), rollout, None)
         rate = learning_rate(settings.optimizer, progress)
-        list(updates(found, model, optimizer, rate, settings.algorithm.max_gradient_norm))
+        list(updates(found, model, optimizer, rate))
 
 
 def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
@@ -486,7 +477,7 @@ def test_a_question_that_is_there_twice_gets_one_answer() -> None:
         log_pi = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0]), 0)
         for _ in range(20):
             bench.question([1], observations(1), [16])
-            put(bench.shared.predictions_in, (1, 1))
+            put(bench.engine.predictions_in, (1, 1))
             bench.start(Predictor)
             bench.end()
             bench.threads.clear()
@@ -504,7 +495,7 @@ def test_an_answer_that_was_given_stays_when_the_question_is_read_again() -> Non
         answer = (bench.slots.actions[16, 0], bench.slots.log_mu[16], bench.slots.born[16])
         bench.slots.counters[5, Count.UPDATES] = 3
         for _ in range(20):
-            put(bench.shared.predictions_in, (1,))
+            put(bench.engine.predictions_in, (1,))
             bench.ask([2], observations(1))  # which is answered after that
             assert (
                 bench.slots.actions[16, 0],
@@ -519,7 +510,7 @@ def test_a_question_of_an_agent_that_is_gone_harms_nobody() -> None:
         bench.bells[1][0].close()
         bench.start(Predictor)
         # Read again: it has been answered, or its place is another's by now.
-        put(bench.shared.predictions_in, (1,))
+        put(bench.engine.predictions_in, (1,))
         bench.ask([2], observations(1))
         bench.question([1], observations(1), [16])
         bench.ask([2], observations(1))
@@ -687,7 +678,7 @@ def test_rollouts_are_awaited_until_there_are_enough_steps_and_meanwhile_their_s
         oracle, rollouts = Oracle(bench), [steps(4), steps(1), steps(1, cut=False)]
         for slot, rollout in ((0, rollouts[0]), (5, rollouts[1])):
             bench.fill(slot, rollout)
-        put(bench.shared.training_in, (0, 5))
+        put(bench.engine.training_in, (0, 5))
         bench.start(Trainer)
         until(lambda: bench.count(Count.ROLLOUTS) == 2)
         assert not bench.slots.busy.any() and [bench.rung(agent) for agent in range(3)] == [1, 1, 0]
@@ -695,7 +686,7 @@ def test_rollouts_are_awaited_until_there_are_enough_steps_and_meanwhile_their_s
         for slot in (0, 5):  # their agents go on in them
             bench.fill(slot, steps(4, seed=7))
         bench.fill(9, rollouts[2])
-        put(bench.shared.training_in, (9,))
+        put(bench.engine.training_in, (9,))
         bench.end()
         assert (bench.count(Count.UPDATES), bench.count(Count.STEPS), bench.rung(2)) == (1, 6, 1)
         oracle.update(rollouts)
@@ -740,7 +731,7 @@ def test_two_trainers_on_one_vector_lose_no_count() -> None:
         totals = [bench.count(what) for what in (Count.ROLLOUTS, Count.STEPS, Count.UPDATES)]
         assert totals == [400, sum(lengths), 400] and bench.slots.updates == 400
         assert bench.slots.counters[:2].sum(0).tolist() == bench.slots.counters.sum(0).tolist()
-        assert not bench.slots.busy.any() and not waiting(bench.shared.training)
+        assert not bench.slots.busy.any() and not waiting(bench.engine.training)
         assert np.isfinite(bench.slots.weights).all()
 
 
@@ -754,7 +745,7 @@ def alive(bench: Bench) -> int:
 @pytest.mark.parametrize("kind", [Predictor, Trainer])
 def test_a_word_to_leave_is_for_one_thread(kind: type[Predictor] | type[Trainer]) -> None:
     with at_work(experiment()) as bench:
-        queue = bench.shared.predictions_in if kind is Predictor else bench.shared.training_in
+        queue = bench.engine.predictions_in if kind is Predictor else bench.engine.training_in
         bench.start(kind, kind, kind)
         put(queue, (LEAVE,))
         until(lambda: alive(bench) == 2)
@@ -773,14 +764,14 @@ def test_a_word_to_leave_is_for_one_thread(kind: type[Predictor] | type[Trainer]
 def test_a_predictor_answers_what_else_it_took_and_passes_on_words_that_are_for_others() -> None:
     with at_work(experiment()) as bench:
         bench.slots.asked[:3] = 1
-        put(bench.shared.predictions_in, (0, LEAVE, 1, LEAVE, 2, LEAVE))
+        put(bench.engine.predictions_in, (0, LEAVE, 1, LEAVE, 2, LEAVE))
         bench.start(Predictor)
         bench.threads[0].join(PATIENCE)
         assert not alive(bench) and bench.slots.answered.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
-        assert waiting(bench.shared.predictions) == 2
+        assert waiting(bench.engine.predictions) == 2
         bench.start(Predictor, Predictor)
         until(lambda: not alive(bench))
-        assert waiting(bench.shared.predictions) == 0 and bench.count(Count.PREDICTIONS) == 3
+        assert waiting(bench.engine.predictions) == 0 and bench.count(Count.PREDICTIONS) == 3
 
 
 def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_for_others() -> None:
@@ -789,7 +780,7 @@ def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_fo
         oracle = Oracle(bench)
         for slot, rollout in enumerate(rollouts):
             bench.fill(slot, rollout)
-        put(bench.shared.training_in, (0, LEAVE, 1, LEAVE))
+        put(bench.engine.training_in, (0, LEAVE, 1, LEAVE))
         bench.start(Trainer)
         bench.threads[0].join(PATIENCE)
         oracle.update(rollouts)
@@ -797,11 +788,11 @@ def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_fo
         assert (
             bench.count(Count.UPDATES),
             bench.count(Count.STEPS),
-            waiting(bench.shared.training),
+            waiting(bench.engine.training),
         ) == (1, 6, 1)
         bench.start(Trainer)
         until(lambda: not alive(bench))
-        assert waiting(bench.shared.training) == 0 and bench.count(Count.UPDATES) == 1
+        assert waiting(bench.engine.training) == 0 and bench.count(Count.UPDATES) == 1
 
 
 # What cannot be built.
@@ -859,7 +850,7 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
 ) -> None:
     monkeypatch.setattr(engine, "find_device", lambda *_: torch.device("cpu:0"))
     with at_work(experiment(environment={"normalize_observations": True})) as bench:
-        slots, weights = bench.slots, bench.shared.weights
+        slots, weights = bench.slots, bench.engine.weights
         trainable = len(slots.change)
         weights.vector[:], weights.state[:] = 1.0, 2.0
         slots.weights[trainable:] = 9.0

@@ -152,13 +152,9 @@ def test_what_is_taken_is_what_was_put_whole_and_in_order_and_no_more_than_asked
             assert waiting(reader) == len(expected)
 
 
-def _write(writer: int, number: int) -> None:
+def _write(writer: Connection, number: int) -> None:
     for group in range(GROUPS):
-        put(writer, (number, group, LEAVE - group))
-
-
-def _write_as_a_process(connection: Connection, number: int) -> None:
-    _write(connection.fileno(), number)
+        put(writer.fileno(), (number, group, LEAVE - group))
 
 
 def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole_and_in_order() -> (
@@ -166,10 +162,8 @@ def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole
 ):
     reader, writer = pipe()
     with reader, writer:
-        process = CONTEXT.Process(target=_write_as_a_process, args=(writer, 3), daemon=True)
-        threads = [
-            threading.Thread(target=_write, args=(writer.fileno(), number)) for number in range(3)
-        ]
+        process = CONTEXT.Process(target=_write, args=(writer, 3), daemon=True)
+        threads = [threading.Thread(target=_write, args=(writer, number)) for number in range(3)]
         for started in (process, *threads):
             started.start()
         sizes = [1, 2, 7, 64, 128]

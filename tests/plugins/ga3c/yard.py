@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import random
 import select
-import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.worker import RECORD, WorkerPipe
@@ -160,7 +156,7 @@ class Yard:
         """
         for _ in range(2):
             self.ring()
-            until(lambda: not _unread(self.bell[0]), "the agent hears its bell")
+            until(lambda: not self.bell[0].poll(), "the agent hears its bell")
 
     def wait(self) -> bool:
         """Waits until the agent says something, and takes in its rollouts and records.
@@ -270,13 +266,6 @@ class Yard:
             self.slots.answered[lane] = self.slots.asked[lane] - 1
         for _ in range(mischief.choice([0, 0, 1, 3])):
             self.ring()
-
-
-def _unread(end: Connection) -> int:
-    """How many bytes nobody has read."""
-    count = np.zeros(1, np.int32)
-    fcntl.ioctl(end.fileno(), termios.FIONREAD, count)
-    return int(count[0])
 
 
 class Acting:

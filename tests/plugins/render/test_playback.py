@@ -244,7 +244,7 @@ def test_a_persons_episodes_become_starts_of_an_evaluation(
     assert any(start["actions"] for start in starts)
     cart = gymnasium.make("CartPole-v1")
     for number, start in enumerate(starts):
-        begun = starts_of(str(file), starts).begin(cart, number, np.random.SeedSequence(9))
+        begun = starts_of(str(file), starts)(cart, number, np.random.SeedSequence(9))
         expected, _ = cart.reset(seed=start["seed"])
         for action in start["actions"]:
             expected = cart.step(action)[0]

@@ -199,9 +199,7 @@ def test_starts_of_an_evaluation_are_recorded_one_session_after_another(
         taken = len(start["actions"])
         assert taken < (4 if number == 2 else 5), "a policy has something left to do"
         assert np.float32(start["actions"]).ravel() == pytest.approx(np.arange(1, taken + 1) / 10)
-        begun = starts_of("human.json", starts).begin(
-            environment, number, np.random.SeedSequence(1)
-        )
+        begun = starts_of("human.json", starts)(environment, number, np.random.SeedSequence(1))
         assert begun == pytest.approx([taken, taken / 10])
 
 
