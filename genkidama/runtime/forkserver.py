@@ -28,6 +28,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -258,6 +259,7 @@ class Server:
         self, control: socket.socket, alive: Connection | None = None, pid: int = 0
     ) -> None:
         self._control = control
+        weakref.finalize(self, control.close)  # most live until their program ends
         self._alive = alive
         self.pid = pid
         #: The modules that it was asked to warm up with by this program.
@@ -390,9 +392,10 @@ def _serving(started: Callable[..., int]) -> Server:
     """A forkserver, whose process is started with the descriptors for `_serve`."""
     ours, theirs = socket.socketpair()
     ending, alive = Pipe(duplex=False)
+    server = Server(ours, alive)
     with theirs, ending:
-        pid = started(theirs.fileno(), ours.fileno(), ending.fileno())
-    return Server(ours, alive, pid)
+        server.pid = started(theirs.fileno(), ours.fileno(), ending.fileno())
+    return server
 
 
 #: The forkserver that this process was forked from, or has forked for itself.
@@ -504,9 +507,9 @@ class ForkServer:
                     return self._warm(_shared, experiment)
                 _shared.close()  # it was killed
                 _shared = None
-            if self._own is not None:
+            if (own := self._own) is not None:
                 with suppress(OSError):
-                    return self._warm(self._own, experiment)
+                    return self._warm(own, experiment)
                 self.close()
             if self.module is None:
                 raise ProcessLookupError("the forkserver is gone")
@@ -534,9 +537,9 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends its own, which may hang, as in the user's code."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        own, self._own = self._own, None  # meanwhile another thread may start the next
+        if own is not None:
+            own.close()
 
 
 # The forkserver.

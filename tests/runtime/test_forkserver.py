@@ -112,6 +112,35 @@ def test_a_module_that_cannot_be_warmed_up_is_no_end() -> None:
     starter.close()
 
 
+def test_one_that_is_started_while_the_one_before_ends_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starter = ForkServer("tests.child.workers")
+    before = starter.warm_up(small())
+    end = before.close
+
+    def end_slowly() -> None:
+        monkeypatch.setattr(before, "close", end)
+        end()
+        starter.warm_up(small())  # as another thread does meanwhile
+
+    monkeypatch.setattr(before, "close", end_slowly)
+    starter.close()
+    assert starter.pid is not None and psutil.pid_exists(starter.pid)
+    starter.close()
+
+
+def test_a_program_that_ends_leaves_no_socket_open() -> None:
+    code = (
+        "from genkidama.config.experiment import Experiment\n"
+        "from genkidama.runtime.forkserver import ForkServer\n"
+        "starter = ForkServer('time')\n"
+        "starter.warm_up(Experiment())\n"
+    )
+    found = python("-W", "error", "-c", code)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 # Several programs.
 
 
