@@ -17,6 +17,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -185,9 +186,9 @@ class Transport:
             reader, writer = await asyncio.open_connection(
                 self.host, url.port, ssl=self._context, server_hostname=name
             )
-            writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())
-            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
+            with closing(writer):
+                writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())
+                answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
         status = answer.split(b" ", 2)[1:2]
         if not status:
             raise ConnectionError("the parent closes the connection; it may be an older one")
