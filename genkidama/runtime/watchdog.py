@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 #: The most seconds that a tick adds to an age.
 _LONGEST_TICK = 2.0
@@ -102,23 +102,19 @@ LOOK_SECONDS = 1.0
 Trace: TypeAlias = Callable[[int], int | None]
 
 
-class WatchdogOwner(Protocol):
-    """Ends and replaces processes that hang."""
-
-    def hung(self, index: int, seconds: float) -> None:
-        """The process of this index has done nothing for these seconds."""
-
-
 class Watchdog:
-    """Looks after some processes, and has their owner end those that hang. One loop calls it.
+    """Looks after some processes, and reports those that hang. One loop calls it.
 
-    A trace shows whether a silent process works; without it, only what it says counts.
+    A trace shows whether a silent process works; without it, only what it says counts. `hung` ends
+    the process of an index, which has done nothing for so many seconds.
     """
 
-    def __init__(self, patience: float, trace: Trace | None, owner: WatchdogOwner) -> None:
+    def __init__(
+        self, patience: float, trace: Trace | None, hung: Callable[[int, float], None]
+    ) -> None:
         self.ages = HangDetector(patience)
         self._trace = trace
-        self._owner = owner
+        self._hung = hung
         self._traces: dict[int, int | None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -156,4 +152,4 @@ class Watchdog:
         self._traces = traces
         for index, age in self.ages.hung:
             self.ages.forget(index)
-            self._owner.hung(index, age)
+            self._hung(index, age)

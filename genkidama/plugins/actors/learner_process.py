@@ -139,7 +139,8 @@ class LearnerProcess(Companion):
         self._policy = RestartPolicy(3, rest=1.0)
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
-        self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
+        patience = _PATIENCE * self._experiment.child.hang_seconds
+        self._watch = Watchdog(patience, self._beat, self._hung)
 
     @property
     def pid(self) -> int:
@@ -282,7 +283,7 @@ class LearnerProcess(Companion):
     def _beat(self, _: int) -> int:
         return 0 if self._memory is None else int(self._memory.beat[0])
 
-    def hung(self, index: int, seconds: float) -> None:
+    def _hung(self, index: int, seconds: float) -> None:
         if self._worker is not None:
             self._worker.hung(seconds)
 

@@ -90,7 +90,7 @@ class GA3C(PooledBackend):
         self._watch = Watchdog(
             _ENGINE_PATIENCE * experiment.child.hang_seconds,
             lambda _: self.slots.mark_of_engine(),
-            self,
+            self._engine_hung,
         )
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
@@ -193,7 +193,7 @@ class GA3C(PooledBackend):
 
     # The engine.
 
-    def hung(self, index: int, seconds: float) -> None:
+    def _engine_hung(self, index: int, seconds: float) -> None:
         log.warning("engine hung", reason=f"it did nothing for {seconds:.0f} s, and is killed")
         if self._engine is not None:
             self._engine.kill()
