@@ -89,6 +89,7 @@ class ConnectionManager:
         self._settings = settings = host.server.experiment.parent
         self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
+        #: The connections that hold a reply until `flush`, which is due if there are any.
         self.holding: list[Connection] = []
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Connection] = {}
@@ -112,11 +113,11 @@ class ConnectionManager:
         )
 
     def add(self, connection: Connection) -> None:
-        """See `ConnectionOwner`."""
+        """Notes an accepted connection, whose HTTP request has not come yet."""
         self._open.add(connection)
 
     def remove(self, connection: Connection, seconds: float) -> None:
-        """See `ConnectionOwner`."""
+        """Forgets a connection that is gone, after this time."""
         self._open.discard(connection)
         if connection.slot is not None:
             self.limits.leave(connection.slot)
@@ -128,7 +129,7 @@ class ConnectionManager:
             self.refuse(connection.peer, ProtocolError("silent", reason))
 
     def flush(self) -> None:
-        """See `ConnectionOwner`."""
+        """Sends the replies that are held."""
         holding, self.holding = self.holding, []
         for connection in holding:
             connection.release()
