@@ -85,7 +85,7 @@ class Parent:
         #: Whether only the launcher's own children come. The launcher answers for the network
         #: between them, and starts those again that are cut off: nobody waits for them in the end.
         self.own_children = False
-        #: See `Host`.
+        #: What it takes to start this parent again, but for the run's directory at its end.
         self.command = "python -m genkidama.parent EXPERIMENT.toml --out"
         #: Receives lines of a history that cannot be written.
         self.fallback: Callable[[bytes], None] = lambda _: None
@@ -316,8 +316,8 @@ class Parent:
         clock."""
         return time.monotonic() + self._offset
 
-    def after_message(self, now: float) -> None:
-        """See `Host`."""
+    def after_message(self) -> None:
+        """Reacts to a message that may have changed something, before the next is handled."""
         if self._writer is None:
             return  # shutting down: the final checkpoint will have it
         for companion in self.companions:
@@ -326,7 +326,7 @@ class Parent:
             self._wake.set()
 
     def after_disconnect(self) -> None:
-        """See `Host`."""
+        """Reacts to the end of a child's connection."""
         if self.server.stop:
             self._wake.set()
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.event_log import EventLog, ProgressLog
-from genkidama.parent.extensions import Host, RunStore
+from genkidama.parent.extensions import RunStore
 from genkidama.runs.history import History
 from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.runtime.files import hint, write_atomically
@@ -28,12 +29,15 @@ from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
 
+if TYPE_CHECKING:
+    from genkidama.parent.parent import Parent
+
 
 class RunWriter:
     """Writes down what a parent does, and restores its server if the directory holds a run.
 
     Args:
-        host: the parent. Its status and observers get the events.
+        parent: its status and observers get the events.
         store: keeps the weights.
         out: the run's directory, which exists.
         log: for people.
@@ -44,10 +48,10 @@ class RunWriter:
     """
 
     def __init__(
-        self, host: Host, store: type[RunStore], out: Path, log: FilteringBoundLogger
+        self, parent: Parent, store: type[RunStore], out: Path, log: FilteringBoundLogger
     ) -> None:
-        self._host = host
-        self._server = server = host.server
+        self._parent = parent
+        self._server = server = parent.server
         self._out = out
         self._log = log
         self._events = EventLog(log)
@@ -69,13 +73,13 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(server, host.status, out, host.command, log, self.now())
+        self._progress = ProgressLog(server, parent.status, out, parent.command, log, self.now())
         name = server.run or out.name
         self.note(begun or Started(time=self.now(), run=name, software=__version__))
 
     def now(self) -> float:
         """See `Journal`."""
-        return self._host.now()
+        return self._parent.now()
 
     def note(self, event: Event) -> None:
         """See `Journal`. Pushes that came while a checkpoint was being written are before it."""
@@ -86,7 +90,7 @@ class RunWriter:
 
     def recall(self, events: Sequence[Event]) -> None:
         """See `Journal`."""
-        self._host.status.take(events)
+        self._parent.status.take(events)
 
     def complain(self, problem: str) -> None:
         """See `Journal`. The history has it, too, if it is unlike the last one."""
@@ -163,8 +167,8 @@ class RunWriter:
 
     def _share(self, events: list[Event]) -> None:
         self._history.add(events)
-        self._host.status.take(events)
-        for observer in self._host.observers:
+        self._parent.status.take(events)
+        for observer in self._parent.observers:
             observer.take(events)
 
     def _flush(self) -> None:
@@ -180,7 +184,7 @@ class RunWriter:
         self._written = experiment
 
     def _write_fallback(self, problem: str) -> None:
-        self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
+        self._parent.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
     def _look(self) -> None:
         """Makes the directory again if it has gone."""

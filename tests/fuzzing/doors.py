@@ -97,7 +97,7 @@ class _Host:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def after_message(self, now: float) -> None:
+    def after_message(self) -> None:
         self.messages += 1
 
     def after_disconnect(self) -> None:
