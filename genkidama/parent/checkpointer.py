@@ -26,7 +26,8 @@ from typing import TypeAlias
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.parent.extensions import Journal, RunStore
+from genkidama.parent.extensions import RunStore
+from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
@@ -64,7 +65,7 @@ _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 class Checkpointer(RunStore):
     """Decides when the trial of `server` is saved under `out`, and saves it."""
 
-    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None:
+    def __init__(self, server: ParameterServer, out: Path, journal: RunWriter) -> None:
         self._server = server
         self._settings = server.experiment.parent
         self._out = out

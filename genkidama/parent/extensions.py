@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from websockets.http11 import Request, Response
 
@@ -18,6 +18,9 @@ from genkidama.protocol.shard import Shard
 from genkidama.server.events import Event, Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.trial import Trials
+
+if TYPE_CHECKING:
+    from genkidama.parent.run_writer import RunWriter
 
 
 class Companion:
@@ -69,25 +72,6 @@ class Observer:
         """Ends, within seconds: everything is written, and `take` is called no more."""
 
 
-class Journal(Protocol):
-    """The history of a run, as its store writes to it."""
-
-    def now(self) -> float:
-        """The parent's clock, in seconds."""
-
-    def note(self, event: Event) -> None:
-        """Adds an event, at the present time."""
-
-    def recall(self, events: Sequence[Event]) -> None:
-        """Adds events of a run that is resumed to its status. The history has them."""
-
-    async def secure(self) -> None:
-        """Returns when all events so far would survive a power cut, or cannot be written."""
-
-    def complain(self, problem: str) -> None:
-        """Reports a file or a database that cannot be read or written, in one line."""
-
-
 class RunStore(Protocol):
     """Keeps on disk the weights that a run trains.
 
@@ -100,7 +84,7 @@ class RunStore(Protocol):
         journal: its history.
     """
 
-    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None: ...
+    def __init__(self, server: ParameterServer, out: Path, journal: RunWriter) -> None: ...
 
     @staticmethod
     def make_trials(experiment: Experiment, shard: Shard) -> Trials:

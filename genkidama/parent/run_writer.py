@@ -77,23 +77,27 @@ class RunWriter:
         name = server.run or out.name
         self.note(begun or Started(time=self.now(), run=name, software=__version__))
 
+    # A store calls these.
+
     def now(self) -> float:
-        """See `Journal`."""
+        """The parent's clock, in seconds."""
         return self._parent.now()
 
     def note(self, event: Event) -> None:
-        """See `Journal`. Pushes that came while a checkpoint was being written are before it."""
+        """Adds an event, at the present time. Pushes that came while a checkpoint was being written
+        are before it."""
         event.time = self.now()
         if isinstance(event, CheckpointWritten):
             self._problem.message = ""  # if it returns, it is news
         self._take_events(event)
 
     def recall(self, events: Sequence[Event]) -> None:
-        """See `Journal`."""
+        """Adds events of a run that is resumed to its status. The history has them."""
         self._parent.status.take(events)
 
     def complain(self, problem: str) -> None:
-        """See `Journal`. The history has it, too, if it is unlike the last one."""
+        """Reports a file or a database that cannot be read or written, in one line. The history has
+        it, too, if it is unlike the last one."""
         self._log.error("problem", reason=problem)
         if self._problem.is_new(problem):
             self._take_events()
@@ -102,7 +106,7 @@ class RunWriter:
                 self._write_fallback(problem)
 
     async def secure(self) -> None:
-        """See `Journal`."""
+        """Returns when all events so far would survive a power cut, or cannot be written."""
         self._take_events()
         try:
             self._history.flush()
@@ -111,6 +115,8 @@ class RunWriter:
         except EnvironmentFailure as error:
             if self._sync_error.is_new(str(error)) and str(error) != self._history_error.message:
                 self.complain(str(error))
+
+    # The parent calls these.
 
     def after_push(self) -> bool:
         """To be called after each push, before the next. Whether `keep` has something to write."""
