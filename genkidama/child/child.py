@@ -44,7 +44,7 @@ from genkidama.child.backend import (
 )
 from genkidama.child.health import EVERY_SECONDS, Cooling, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
-from genkidama.child.parent_connection import connect
+from genkidama.child.parent_connection import connection_class
 from genkidama.child.transport import FAILURES, backoff, read_token
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.experiment import Experiment
@@ -135,7 +135,7 @@ class Child:
     ) -> None:
         begin("Child")
         self._stopping = asyncio.Event()
-        self._connection = connect(
+        self._connection = connection_class(parent).to(
             parent,
             self._stopping.set,
             name=name,
