@@ -236,23 +236,19 @@ def read_token(role: Role) -> str:
         ConfigurationError: the file cannot be read, or what is found is no token.
     """
     token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
-    if not token and role.token_file:
-        where = f"token_file = {role.token_file!r}"
-        token = _read(role.token_file, where)
+    if not token and (path := role.token_file):
+        where = f"token_file = {path!r}"
+        way = "; put this child's token there, or take the setting out"
+        text, readable = read_secret(path, where, way)
+        token = text.strip()
+        if readable:
+            event = "everybody on this machine may read the token"
+            log.warning(event, file=path, way_out=f"chmod o-r {path}")
     elif not token:
         return ""
     if not is_token(token):
         raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
     return token
-
-
-def _read(path: str, where: str) -> str:
-    way = "; put this child's token there, or take the setting out"
-    token, readable = read_secret(path, where, way)
-    if readable:
-        way_out = f"chmod o-r {path}"
-        log.warning("everybody on this machine may read the token", file=path, way_out=way_out)
-    return token.strip()
 
 
 def make_context(ca_file: str) -> ssl.SSLContext:
