@@ -31,13 +31,14 @@ from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.connections import ConnectionManager
 from genkidama.parent.event_log import describe, log_address
 from genkidama.parent.extensions import Companion, Observer, RunStore
-from genkidama.parent.run_writer import RunWriter, make_directory
+from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.runs.history import last_time
-from genkidama.runs.run import HISTORY
+from genkidama.runs.run import HISTORY, new_directory
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain
+from genkidama.runtime.files import disk_errors, make_folder
 from genkidama.runtime.log import FilteringBoundLogger, get_logger, log_with
 from genkidama.runtime.machine import loop_factory, on_signals
 from genkidama.runtime.script import begin
@@ -128,12 +129,14 @@ class Parent:
             make_room(connections.limits, self._log)
             exposed = None if self.own_children else settings
             self._websockets = await make_server(connections, self.listen, context, exposed)
-            self.out = make_directory(self.out, self.experiment.name)
+            if self.out is None:
+                with disk_errors(Path("runs"), "made"):
+                    self.out = new_directory(self.experiment.name)
+            make_folder(own := directory_of(self.out, self.part))
             self.server.run = self.out.name
             log_with(run=self.server.run)
             made = (make(self) for _, make in every("observers", installed=True))
             self.observers += filter(None, made)
-            own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             # A machine whose clock does not run while it is off may come up in the past.
             self._offset += max(0.0, last_time(own / HISTORY) - self.now())
             self._writer = RunWriter(self, self._store, own, self._log)

@@ -23,8 +23,8 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.event_log import EventLog, ProgressLog
 from genkidama.parent.extensions import RunStore
 from genkidama.runs.history import History
-from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
-from genkidama.runtime.files import hint, write_atomically
+from genkidama.runs.run import EXPERIMENT, HISTORY
+from genkidama.runtime.files import write_atomically
 from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
@@ -202,23 +202,6 @@ class RunWriter:
                 f"{self._out}: was deleted or moved while the run goes on; made again, "
                 "without what was in it"
             )
-
-
-def make_directory(out: Path | None, name: str) -> Path:
-    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`.
-
-    Raises:
-        EnvironmentFailure: it cannot be made.
-    """
-    try:
-        if out is None:
-            return new_directory(name)
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{out or 'runs'}: cannot be made: {error.strerror}; {hint(error)}"
-        ) from None
-    return out
 
 
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
