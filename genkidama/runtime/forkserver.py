@@ -35,7 +35,7 @@ from importlib import import_module
 from multiprocessing import Pipe, context, reduction, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 from genkidama.config.experiment import Experiment
 from genkidama.runtime import descendants, script
@@ -479,12 +479,6 @@ class ForkServer:
         self.variables = variables
         self._own: Server | None = None
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pid(self) -> int | None:

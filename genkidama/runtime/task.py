@@ -13,11 +13,11 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure, GenkidamaError
@@ -74,12 +74,6 @@ class Task:
                 self._pipe.close()
                 self._said.close()
                 raise EnvironmentFailure(f"{what}: no process can be started: {error}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def send(self, message: Any) -> None:
         """Tells it something."""
@@ -155,8 +149,8 @@ def call(
 ) -> Any:
     """The only thing that a task says; `begun` is given it. Arguments and errors as `Task`."""
     with (
-        ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD) as server,
-        Task(server, experiment, entry, args, what) as task,
+        closing(ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD)) as server,
+        closing(Task(server, experiment, entry, args, what)) as task,
     ):
         begun(task)
         return task.receive()
