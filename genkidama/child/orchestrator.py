@@ -273,11 +273,6 @@ class CoreOrchestrator(PooledBackend):
         assert self._memory is not None, "startup() comes first"
         return self._memory
 
-    @property
-    def pids(self) -> list[int]:
-        """The process numbers of the cores that live."""
-        return self._pool.pids
-
     async def startup(self) -> Signature:
         preparing = asyncio.ensure_future(asyncio.to_thread(self._prepare_patiently))
         try:

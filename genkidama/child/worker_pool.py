@@ -446,6 +446,11 @@ class PooledBackend:
     _pool: WorkerPool
     _weights: SharedWeights
 
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the worker processes that live."""
+        return self._pool.pids
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self._weights.state()
 

@@ -100,12 +100,6 @@ class Task:
         self._end()
         raise failure(code, said + self._kept())
 
-    def wait_for(self, seconds: float) -> bool:
-        """Waits for something to receive; whether there is."""
-        with suppress(OSError):
-            return self._pipe.poll(seconds)
-        return True
-
     def kill(self) -> None:
         """Ends it at once; whoever waits for what it says learns that it is gone."""
         self._process.kill()

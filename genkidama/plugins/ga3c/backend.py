@@ -114,11 +114,6 @@ class GA3C(PooledBackend):
         assert self._slots is not None, "startup() comes first"
         return self._slots
 
-    @property
-    def pids(self) -> list[int]:
-        """The process numbers of the agents that live."""
-        return self._pool.pids
-
     async def startup(self) -> Signature:
         check_torch("child.backend = 'ga3c'")
         # The forkserver imports the environment while the engine imports torch.
