@@ -138,11 +138,6 @@ class Transport:
         if self.secure:
             self._context = _pinning(fingerprint) if fingerprint else make_context(self.ca_file)
 
-    @property
-    def shows_token(self) -> bool:
-        """True if everybody on the way to the parent can read the token."""
-        return self.has_token and not self.secure and not is_loopback(self.host)
-
     async def open(self) -> ClientConnection:
         """A websocket on which nothing has been said yet. Its `response.headers` are those of the
         parent's HTTP answer.
@@ -362,7 +357,8 @@ class ConnectErrors:
 
     def readable_token(self, child: str) -> None:
         """Warns of a token that everybody on the way can read, if there is one."""
-        if self._transport.shows_token and not self._warned:
+        way = self._transport
+        if way.has_token and not (way.secure or is_loopback(way.host) or self._warned):
             self._warned = True
             self._say("the token travels readable; use wss://", child)
 
