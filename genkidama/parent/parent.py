@@ -29,10 +29,11 @@ from genkidama.parent.acceptor import make_room, make_server
 from genkidama.parent.authentication import Authenticator, make_context
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.connections import ConnectionManager
-from genkidama.parent.event_log import describe, log_address
+from genkidama.parent.event_log import describe
 from genkidama.parent.extensions import Companion, Observer, RunStore
 from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.history import last_time
 from genkidama.runs.run import HISTORY, new_directory
 from genkidama.runs.sharded_checkpoint import directory_of
@@ -160,7 +161,15 @@ class Parent:
             await self._stop_companions()
             self._websockets = self._writer = None
             raise
-        log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
+        self._log_address(links)
+
+    def _log_address(self, links: dict[str, str]) -> None:
+        host, port = self.address
+        more = links if self.part == WHOLE else {**links, "part": str(self.part)}
+        self._log.info("listening", host=host, port=port, out=str(self.out), **more)
+        if not self.experiment.parent.tokens_file and not is_loopback(host):
+            reason = "anyone who reaches this address may join and change the weights"
+            self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
 
     async def serve(self) -> None:
         """Returns when the run is over and its children have left, or when `stop` was called.
