@@ -78,9 +78,7 @@ log = get_logger()
 
 #: Forks cores. They never use a GPU. If torch saw one, the backward pass in the forkserver would
 #: start CUDA's autograd threads there, and a process with threads must not be forked.
-CORES = ForkServer(
-    "genkidama.child.core_forkserver", lambda _: {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
-)
+CORES = ForkServer("genkidama.child.core_forkserver", {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""})
 
 
 #: The first core of this program's child, which the program that has started that has prepared.

@@ -471,12 +471,10 @@ class ForkServer:
     """
 
     def __init__(
-        self,
-        module: str | None = None,
-        variables: Callable[[Experiment], Mapping[str, str]] = lambda _: {},
+        self, module: str | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.module = module
-        self.variables = variables
+        self.variables = variables or {}
         self._own: Server | None = None
         self._lock = threading.Lock()
 
@@ -513,7 +511,7 @@ class ForkServer:
     def _warm(self, server: Server, experiment: Experiment) -> Server:
         server.check()
         if self.module is not None:
-            server.warm_up(self.module, experiment, self.variables(experiment))
+            server.warm_up(self.module, experiment, self.variables)
         return server
 
     def start(
@@ -527,7 +525,7 @@ class ForkServer:
         OSError, which says that this has just died, the next call starts another one, if this
         program may have one."""
         server = self.warm_up(experiment)
-        return server.fork(entry, args, self.variables(experiment), streams)
+        return server.fork(entry, args, self.variables, streams)
 
     def close(self) -> None:
         """Ends its own, which may hang, as in the user's code."""

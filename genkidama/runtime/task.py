@@ -143,7 +143,7 @@ def call(
 ) -> Any:
     """The only thing that a task says; `begun` is given it. Arguments and errors as `Task`."""
     with (
-        closing(ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD)) as server,
+        closing(ForkServer(entry.partition(":")[0], ONE_THREAD)) as server,
         closing(Task(server, experiment, entry, args, what)) as task,
     ):
         begun(task)

@@ -219,7 +219,7 @@ def test_exit_codes_are_known_without_a_forkserver(child: ForkServer, server: Se
 
 
 def test_who_waits_for_a_busy_forkserver_need_not() -> None:
-    hanging = ForkServer("tests.runtime.hanging", lambda _: {HANGING: "1"})
+    hanging = ForkServer("tests.runtime.hanging", {HANGING: "1"})
     process = hanging.start("time:sleep", (PATIENCE,), small())
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
@@ -233,7 +233,7 @@ import time
 from genkidama.config.experiment import Experiment
 from genkidama.runtime.forkserver import ForkServer
 warm, warming = (
-    ForkServer("tests.runtime.hanging", lambda _, word=word: {"GENKIDAMA_TEST_HANG": word})
+    ForkServer("tests.runtime.hanging", {"GENKIDAMA_TEST_HANG": word})
     for word in ("", "1")
 )
 given = "tests.runtime.hanging:hang", (), Experiment()

@@ -54,7 +54,7 @@ from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 
 #: Forks agents, without torch.
-AGENTS = ForkServer("genkidama.plugins.ga3c.agent", lambda _: ONE_THREAD)
+AGENTS = ForkServer("genkidama.plugins.ga3c.agent", ONE_THREAD)
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8

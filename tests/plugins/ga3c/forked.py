@@ -47,7 +47,7 @@ def forked_engines() -> Iterator[None]:
         return server.start(f"{__name__}:main", (inherited,), Experiment())
 
     with (
-        closing(ForkServer("genkidama.plugins.ga3c.engine", lambda _: ONE_THREAD)) as server,
+        closing(ForkServer("genkidama.plugins.ga3c.engine", ONE_THREAD)) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(backend, "start_program", fork)
