@@ -139,18 +139,23 @@ class Connection(ServerConnection):
     Args:
         owner: keeps it from its first byte to its end.
         settings: its limits.
+        slot: its place in those of all connections.
     """
 
     def __init__(
-        self, owner: ConnectionManager, settings: ParentSettings, *args: Any, **options: Any
+        self,
+        owner: ConnectionManager,
+        settings: ParentSettings,
+        slot: ConnectionSlot,
+        *args: Any,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         #: Set only while a coroutine awaits `recv` and all messages before have been answered.
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY
-        #: Its place in the limits, where this is set.
-        self.slot: ConnectionSlot | None = None
+        self.slot = slot
         #: Whether it has a transport, or had one.
         self.opened = False
         #: The rule that it broke, if we ended it for one that websockets does not know.

@@ -53,7 +53,7 @@ from genkidama.protocol.messages import (
     size_limit,
 )
 from genkidama.protocol.tokens import ANY
-from genkidama.server.limits import ConnectionLimits
+from genkidama.server.limits import ConnectionLimits, ConnectionSlot
 
 if TYPE_CHECKING:
     from genkidama.parent.parent import Parent
@@ -99,13 +99,14 @@ class ConnectionManager:
         #: The connections that are being closed, since the run is over.
         self._dismissed: set[ServerConnection] = set()
 
-    def make(self, server: Server) -> Connection:
+    def make(self, server: Server, slot: ConnectionSlot) -> Connection:
         """A connection of this server of websockets', without a transport yet."""
         silence = self._settings.silence_seconds
         ping = min(_PING_SECONDS, silence / 2)
         return Connection(
             self,
             self._settings,
+            slot,
             RequestFirstProtocol(max_size=HANDSHAKE_LIMIT),  # no extensions: weights do not deflate
             server,
             ping_interval=ping,
@@ -121,8 +122,7 @@ class ConnectionManager:
     def remove(self, connection: Connection, seconds: float) -> None:
         """Forgets a connection that is gone, after this time."""
         self._open.discard(connection)
-        if connection.slot is not None:
-            self.limits.leave(connection.slot)
+        self.limits.leave(connection.slot)
         if connection.fault is not None:
             names = (name for name, each in self.children.items() if each is connection)
             self.refuse(next(names, connection.peer), connection.fault)
@@ -179,8 +179,7 @@ class ConnectionManager:
                 await close_with_refusal(connection, reply)
                 return
             name = hello.name
-            if connection.slot is not None:
-                self.limits.settle(connection.slot)
+            self.limits.settle(connection.slot)
             self._take_over(name, connection)
             self._parent.after_message()
             await connection.send(encode(reply))
