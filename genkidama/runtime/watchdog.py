@@ -105,13 +105,11 @@ Trace: TypeAlias = Callable[[int], int | None]
 class Watchdog:
     """Looks after some processes, and reports those that hang. One loop calls it.
 
-    A trace shows whether a silent process works; without it, only what it says counts. `hung` ends
-    the process of an index, which has done nothing for so many seconds.
+    The trace shows whether a silent process works. `hung` ends the process of an index, which has
+    done nothing for so many seconds.
     """
 
-    def __init__(
-        self, patience: float, trace: Trace | None, hung: Callable[[int, float], None]
-    ) -> None:
+    def __init__(self, patience: float, trace: Trace, hung: Callable[[int, float], None]) -> None:
         self.ages = HangDetector(patience)
         self._trace = trace
         self._hung = hung
@@ -145,7 +143,7 @@ class Watchdog:
     def look(self, seconds: float) -> None:
         """Updates ages and reports processes that hang, `seconds` after the last call."""
         self.ages.tick(seconds)
-        traces = {index: self._trace(index) for index in self.ages.quiet} if self._trace else {}
+        traces = {index: self._trace(index) for index in self.ages.quiet}
         for index, trace in traces.items():
             if trace is None or trace != self._traces.get(index, trace):
                 self.ages.sign(index)
