@@ -51,7 +51,7 @@ from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
-from genkidama.runtime.process import GRACE_SECONDS
+from genkidama.runtime.process import GRACE_SECONDS, in_thread
 from genkidama.runtime.shared_block import size_of
 
 #: Attempts to have the network described by a process, which may die, and the pause in between.
@@ -272,25 +272,19 @@ class CoreOrchestrator(PooledBackend):
         return self._memory
 
     async def startup(self) -> Signature:
-        preparing = asyncio.ensure_future(asyncio.to_thread(self._prepare_patiently))
-        try:
-            self.signature, layout, vector = await asyncio.shield(preparing)
-        except asyncio.CancelledError:
-            # A small machine imports for seconds, with torch for half a minute. A child that should
-            # stop does not wait for that.
-            self._stopping = True
-            while not preparing.done():
-                for core in list(self._prepared.values()):
-                    core.interrupt()
-                await asyncio.wait((preparing,), timeout=0.1)
-            preparing.exception()
-            raise
+        self.signature, layout, vector = await in_thread(self._prepare_patiently, self._interrupt)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
         period = self.experiment.environment.period
         self._cycles = CycleReader(period) if period else None
         return self.signature
+
+    def _interrupt(self) -> None:
+        """Ends the preparation, in which a small machine imports torch for half a minute."""
+        self._stopping = True
+        for core in list(self._prepared.values()):
+            core.interrupt()
 
     def _prepare_patiently(self) -> tuple[Signature, Layout, bytes]:
         """`_prepare`, again if a process for it was killed, unless this child stops."""

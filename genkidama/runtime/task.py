@@ -6,7 +6,6 @@ the user's never builds one itself; it asks a task, and reads what that says.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import signal
@@ -14,6 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +31,7 @@ from genkidama.runtime.import_strings import (
     print_user_traceback,
 )
 from genkidama.runtime.machine import ONE_THREAD
-from genkidama.runtime.process import GRACE_SECONDS, failure
+from genkidama.runtime.process import GRACE_SECONDS, failure, in_thread
 
 #: How long one may take to end by itself: to close its environment, and its exit functions.
 _END_SECONDS = 2 * GRACE_SECONDS
@@ -152,27 +152,20 @@ def call(
 
 async def see_spaces(experiment: Experiment) -> Any:
     """The spaces of the environment, as `genkidama.learning.spaces` describes them; None of
-    Gymnasium's own, which cost nothing to build. Errors as `Task`.
-
-    If the caller is cancelled, the task is killed: nobody waits until an environment is built.
+    Gymnasium's own, which cost nothing to build. Errors as `Task`. If the caller is cancelled, the
+    task is killed.
     """
     settings = experiment.environment
     if is_gymnasiums(settings):
         return None
     what, tasks = f"the spaces of {settings.id!r} cannot be seen", list[Task]()
+
+    def kill() -> None:
+        for task in tasks:
+            task.kill()
+
     entry = "genkidama.learning.spaces:look"
-    seeing = asyncio.ensure_future(
-        asyncio.to_thread(call, experiment, entry, (settings,), what, tasks.append)
-    )
-    try:
-        return await asyncio.shield(seeing)
-    except asyncio.CancelledError:
-        while not seeing.done():
-            for task in tasks:
-                task.kill()
-            await asyncio.wait((seeing,), timeout=0.1)
-        seeing.exception()
-        raise
+    return await in_thread(partial(call, experiment, entry, (settings,), what, tasks.append), kill)
 
 
 def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:
