@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import traceback
 from contextlib import closing, suppress
@@ -127,9 +126,6 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
         check: whether there is no child yet: a few random steps of a user's environment are tried
             first, and until it works it writes to a file.
     """
-    # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     settings, notices = experiment.environment, []
     try:
         if experiment.child.backend == "ga3c":

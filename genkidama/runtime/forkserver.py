@@ -739,6 +739,9 @@ def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
     sys.path[:] = head.path
     script.inherit()
     if head.numbers is None:
+        # Ctrl-C reaches the whole group of processes, but the owner decides what ends when.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _shared = None
         _close(client)
         sys.modules["__main__"] = types.ModuleType("__main__")

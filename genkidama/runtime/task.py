@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -170,8 +169,6 @@ async def see_spaces(experiment: Experiment) -> Any:
 
 def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:
     """The life of a task's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     function: Callable[..., None] = load_object(entry, "entry")
 
     def send(message: Any) -> None:
