@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from genkidama.runtime.log import configure_logging
-from tests.certificates import Authority, Signed
 
 #: How many examples a property is tried on, where its test does not say: EXAMPLES=1000 tries more.
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
@@ -82,13 +81,3 @@ def pytest_collection_finish() -> None:
         torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "authority")
-
-
-@pytest.fixture(scope="session")
-def signed(authority: Authority) -> Signed:
-    return authority.sign("IP:127.0.0.1", "DNS:localhost")

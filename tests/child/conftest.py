@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.child import transport
+from tests.certificates import Authority, Signed
 from tests.child.talking import TOKEN
 
 
@@ -16,6 +17,16 @@ def tokens(tmp_path: Path) -> Path:
     path.write_text(f"pi {TOKEN}\n")
     path.chmod(0o600)
     return path
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
+
+
+@pytest.fixture(scope="session")
+def signed(authority: Authority) -> Signed:
+    return authority.sign("IP:127.0.0.1", "DNS:localhost")
 
 
 @pytest.fixture

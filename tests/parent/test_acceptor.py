@@ -26,7 +26,7 @@ from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import Weights
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.server import limits as limits_module
-from tests.certificates import Signed, needs_openssl
+from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import eventually, running
 from tests.parent.fake_child import FakeChild
 from tests.parent.parents import events, experiment
@@ -175,6 +175,16 @@ async def test_without_a_descriptor_the_next_is_waited_for(
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             await eventually(lambda: len(parent.connections.limits) == 1)
     assert tried[2] - tried[0] >= 2 * acceptor._RETRY_SECONDS
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority") / "it")
+
+
+@pytest.fixture(scope="module")
+def signed(authority: Authority) -> Signed:
+    return authority.sign("IP:127.0.0.1", "DNS:localhost")
 
 
 @needs_openssl

@@ -376,6 +376,16 @@ async def test_the_answer_to_a_child_says_who_answers(parent: Parent) -> None:
 # Certificates.
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
+
+
+@pytest.fixture(scope="module")
+def signed(authority: Authority) -> Signed:
+    return authority.sign("IP:127.0.0.1")
+
+
 @needs_openssl
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_push_over_tls_is_answered_where_it_arrives(
