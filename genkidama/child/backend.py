@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -10,22 +9,9 @@ from numpy.typing import NDArray
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
+from genkidama.protocol.session import Work as Work
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
-
-
-@dataclass
-class Work:
-    """A child's work since the last exchange."""
-
-    #: Environment steps.
-    steps: int = 0
-    #: Undiscounted return of each finished episode.
-    returns: list[float] = field(default_factory=list)
-    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes.
-    #: At most 32, named with a–z, 0–9 and `_` as `genkidama.protocol.messages.permitted_measures`
-    #: says. NaN and infinity stand for none and are left out.
-    measures: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
