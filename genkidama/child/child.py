@@ -201,7 +201,6 @@ class Child:
 
     @property
     def parent(self) -> str:
-        """The address of the parent."""
         return self._session.parent
 
     @property
@@ -231,7 +230,6 @@ class Child:
 
     @property
     def reason(self) -> str:
-        """The reason of its end."""
         over = self._connection.over
         return over.reason if over else "stopped"
 

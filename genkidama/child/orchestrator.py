@@ -411,7 +411,6 @@ class CoreOrchestrator(PooledBackend):
         return WorkerPool(self.experiment, "core", self.name, self)
 
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
-        """As `WorkerStarter.start_worker`."""
         if (prepared := self._prepared.pop(index, None)) is not None:
             return prepared.work(index, self.experiment, self.memory, pipe, seed)
         arguments = (index, self.experiment, self.memory, pipe, seed)
@@ -419,7 +418,6 @@ class CoreOrchestrator(PooledBackend):
         return self._newest
 
     def trace(self, index: int) -> int:
-        """As `WorkerStarter.trace`."""
         return progress_checksum(self.memory, index)
 
     async def due(self) -> None:

@@ -75,7 +75,6 @@ class Task:
                 raise EnvironmentFailure(f"{what}: no process can be started: {error}") from error
 
     def send(self, message: Any) -> None:
-        """Tells it something."""
         with suppress(OSError):  # it is dead, as `receive` finds
             self._pipe.send(message)
 

@@ -121,7 +121,6 @@ class Watchdog:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
-        """Looks no more."""
         if self._task is not None:
             self._task.cancel()
 

@@ -87,12 +87,10 @@ class PushWeights:
         return {name: np.array([figure]) for name, figure in self._figures.items()}
 
     def forget(self, child: str) -> None:
-        """Forgets a child that takes part no longer."""
         for name in (_SPEED, _ARRIVAL):
             self._figures.pop(name + child, None)
 
     def restore(self, state: RuleState) -> None:
-        """Restores its arrays from a rule's state."""
         mine = (_MEAN, _SPEED, _ARRIVAL)
         self._figures = {
             name: float(array[0]) for name, array in state.items() if name.startswith(mine)
@@ -179,7 +177,6 @@ class Buffer:
         return {_SUM: self._total, _COUNTS: counts}
 
     def restore(self, state: RuleState) -> None:
-        """Restores its arrays from a rule's state."""
         self._total = state.get(_SUM)
         weight, count, since = state.get(_COUNTS, np.zeros(3))
         self._weight = float(weight)
