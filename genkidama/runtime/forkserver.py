@@ -28,7 +28,6 @@ import threading
 import time
 import traceback
 import types
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -259,11 +258,13 @@ class Server:
         self, control: socket.socket, alive: Connection | None = None, pid: int = 0
     ) -> None:
         self._control = control
-        weakref.finalize(self, control.close)  # most live until their program ends
         self._alive = alive
         self.pid = pid
         #: The modules that it was asked to warm up with by this program.
         self._warm: set[str] = set()
+
+    def __del__(self) -> None:  # most live until their program ends
+        self._control.close()
 
     def check(self) -> None:
         """Raises a BrokenPipeError if it is gone."""
