@@ -288,10 +288,14 @@ def test_a_command_with_one_thread_forks_its_own(tmp_path: Path) -> None:
         # A process that it forks is one of ours, which may begin no run.
         "    begin = forkserver._shared.fork('genkidama.runtime.script:begin', ('train',), {})\n"
         "    print(begin.wait())\n"
+        # What an environment wants done at its end, as to remove a folder, is done.
+        "    args = os.path.join, os.rmdir, os.mkdir(sys.argv[2]) or sys.argv[2]\n"
+        "    ends = forkserver._shared.fork('weakref:finalize', args, {})\n"
+        "    print(ends.wait(), os.path.exists(sys.argv[2]))\n"
         "    folder = f'/proc/{forkserver._shared.pid}/fd/'\n"
         "    print('/dev/zero' in map(os.readlink, [folder + n for n in os.listdir(folder)]))\n"
     )
-    for threads, words in (("", ["True", "1", "False"]), ("1", ["False"])):
-        done = python("-c", code, threads, OPENBLAS_NUM_THREADS="1")
+    for threads, words in (("", ["True", "1", "0", "False", "False"]), ("1", ["False"])):
+        done = python("-c", code, threads, tmp_path / "folder", OPENBLAS_NUM_THREADS="1")
         assert done.stdout.split() == words
         assert ("a process of another run" in done.stderr) == (not threads)
