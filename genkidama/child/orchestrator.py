@@ -168,7 +168,8 @@ class PreparedCore:
     def inherited(cls, words: str) -> PreparedCore:
         """One that another program has started; see `descriptors`."""
         pid, answers, alive, pipe = map(int, words.split(","))
-        return cls(ForkedProcess.inherited(pid, answers, alive), Connection(pipe))
+        pipes = Connection(answers, writable=False), Connection(alive, readable=False)
+        return cls(ForkedProcess(*pipes, pid), Connection(pipe))
 
     @property
     def descriptors(self) -> tuple[int, ...]:

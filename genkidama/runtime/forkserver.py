@@ -96,41 +96,38 @@ class ForkedProcess:
     #: Processes that it left behind, which are ended: `"sleep 1000 (4711)"`.
     left: Sequence[str] = ()
 
-    def __init__(
-        self,
+    def __init__(self, answers: Connection, alive: Connection, pid: int | None = None) -> None:
+        self._answers, self._alive = answers, alive  # a worker ends with the second
+        self._pid = pid
+        self._said: int | None = None
+        self._lock = threading.Lock()
+        #: Descriptors that it inherits.
+        self._descriptors: list[int] = []
+
+    @classmethod
+    def start(
+        cls,
         control: socket.socket,
         head: _Head,
         task: tuple[Any, ...],
         streams: Sequence[int],
         descriptors: Sequence[int] = (),
-    ) -> None:
-        self._pid: int | None = None
-        self._said: int | None = None
-        self._lock = threading.Lock()
-        #: Descriptors that it inherits.
-        self._descriptors = list(descriptors)
-        self._answers, answers = Pipe(duplex=False)
-        payload, self._alive = Pipe(duplex=False)  # a worker ends with this end
+    ) -> ForkedProcess:
+        """Asks the forkserver at `control` for one."""
+        ours, answers = Pipe(duplex=False)
+        payload, alive = Pipe(duplex=False)
+        process = cls(ours, alive)
+        process._descriptors += descriptors
         with payload, answers:
-            context.set_spawning_popen(self)  # type: ignore[arg-type]
+            context.set_spawning_popen(process)  # type: ignore[arg-type]
             try:
                 content = reduction.ForkingPickler.dumps(task)
             finally:
                 context.set_spawning_popen(None)
-            sent = (payload.fileno(), answers.fileno(), *streams, *self._descriptors)
+            sent = (payload.fileno(), answers.fileno(), *streams, *process._descriptors)
             socket.send_fds(control, [_FORK], sent)
-        self._alive.send(head)
-        self._alive.send_bytes(content)
-
-    @classmethod
-    def inherited(cls, pid: int, answers: int, alive: int) -> ForkedProcess:
-        """A process that another program has started, by `descriptors` of its own there."""
-        process = cls.__new__(cls)
-        process._pid, process._said = pid, None
-        process._lock = threading.Lock()
-        process._descriptors = []
-        process._answers = Connection(answers, writable=False)
-        process._alive = Connection(alive, readable=False)
+        alive.send(head)
+        alive.send_bytes(content)
         return process
 
     @property
@@ -315,7 +312,7 @@ class Server:
         with _null() as null:
             if streams is None:
                 streams = [null, *(each if _is_open(each) else null for each in (1, 2))]
-            return ForkedProcess(self._control, head, (entry, args), streams)
+            return ForkedProcess.start(self._control, head, (entry, args), streams)
 
     def run(
         self,
@@ -330,7 +327,7 @@ class Server:
         standard input, output and error; other descriptors keep their numbers.
         """
         head = _Head(environment, list(command), True, sys.path, descriptors)
-        return ForkedProcess(self._control, head, (command,), streams, descriptors)
+        return ForkedProcess.start(self._control, head, (command,), streams, descriptors)
 
     def close(self) -> None:
         """Ends it, if this program has started it, and what its workers have left behind.
