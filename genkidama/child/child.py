@@ -366,8 +366,7 @@ class Child:
         begin = await self._until_stopped(entering)
         if not isinstance(begin, Begin):
             return
-        backend.set_progress(begin.progress)
-        notify_reply(backend, begin.steps, begin.version, begin.children)
+        notify_reply(backend, begin, begin.version)
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
@@ -474,8 +473,7 @@ class Child:
                 backend.take(decision.vector, time.monotonic() - asked)
             elif decision.vector is not None:
                 backend.blend(before, decision.vector, 1.0)
-            backend.set_progress(decision.progress)
-            notify_reply(backend, decision.steps, self._session.version, decision.children)
+            notify_reply(backend, decision, self._session.version)
 
     async def _patiently(
         self, asking: Coroutine[Any, Any, Decision | None], backend: ChunkBackend
@@ -530,8 +528,7 @@ class Child:
             elif decision.vector is not None and decision.sent is not None:
                 assert self.experiment is not None
                 backend.blend(decision.sent, decision.vector, self.experiment.pull)
-            backend.set_progress(decision.progress)
-            notify_reply(backend, decision.steps, version, decision.children)
+            notify_reply(backend, decision, version)
 
     def _gradient(self, backend: Backend) -> Vector | None:
         if self.experiment is None or self.experiment.pushes != "gradient":
