@@ -411,7 +411,8 @@ class ParentConnection:
     def _await_news(self, connection: ClientConnection, news: NewsBackend) -> None:
         news.pulling()
         self._pull = asyncio.create_task(self._hear_news(connection, news))
-        self._pull.add_done_callback(_mark_seen)
+        # Its error is raised by the next request, or belongs to a connection that is gone.
+        self._pull.add_done_callback(lambda pull: pull.cancelled() or pull.exception())
 
     async def _hear_news(self, connection: ClientConnection, news: NewsBackend) -> None:
         frame = await connection.recv(decode=False)
@@ -453,12 +454,6 @@ class ParentConnection:
         if self.session.over is None:
             where = {"child": self.session.name, "parent": self.transport.parent}
             log.warning("parent lost, still trying", **where, reason=reason)
-
-
-def _mark_seen(task: asyncio.Task[None]) -> None:
-    """Its error is raised by the next request, or belongs to a connection that is gone."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _in_words(error: Exception) -> str:

@@ -592,7 +592,10 @@ def _serve(*descriptors: int) -> NoReturn:
                 os.dup2(descriptor, number)
         else:
             answers = Connection(_high(received.pop(1)), readable=False)
-            if (process := _fork()) == 0:
+            process = None
+            with suppress(OSError):  # there is no room for a process
+                process = os.fork()
+            if process == 0:
                 signal.set_wakeup_fd(-1)
                 _close(listener, ending, noticed, notice)
                 for each in living.values():
@@ -602,13 +605,6 @@ def _serve(*descriptors: int) -> NoReturn:
                 living[process] = answers
                 _answer(answers, "pid", process)
         _close(*received)
-
-
-def _fork() -> int | None:
-    """As `os.fork`; None if there is no room for a process."""
-    with suppress(OSError):
-        return os.fork()
-    return None
 
 
 def _answer(answers: Connection, kind: str, what: int | list[str]) -> None:
