@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -10,22 +9,10 @@ from numpy.typing import NDArray
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
+from genkidama.protocol.session import Begin, BlendReply
+from genkidama.protocol.session import Work as Work
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.import_strings import is_import_string, load_object
-
-
-@dataclass
-class Work:
-    """A child's work since the last exchange."""
-
-    #: Environment steps.
-    steps: int = 0
-    #: Undiscounted return of each finished episode.
-    returns: list[float] = field(default_factory=list)
-    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes.
-    #: At most 32, named with a–z, 0–9 and `_` as `genkidama.protocol.messages.permitted_measures`
-    #: says. NaN and infinity stand for none and are left out.
-    measures: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -107,17 +94,12 @@ class Backend(Protocol):
         ...
 
 
-def notify_reply(backend: Backend, steps: int, version: int, children: float = 0.0) -> None:
-    """Calls a backend's `heard(version)`, `answered(steps)` and `averaged(children)`, as far as it
-    has them: a push is answered.
-
-    Args:
-        backend: the child's.
-        steps: that the next push should bring; 0 leaves them to the backend.
-        version: of θ_P.
-        children: that push lately; 0 if nothing follows their number.
-    """
-    for name, value in (("heard", version), ("answered", steps), ("averaged", children)):
+def notify_reply(backend: Backend, reply: Begin | BlendReply, version: int) -> None:
+    """Tells a backend the progress and, as far as it has these methods, `heard(version)` of θ_P,
+    `answered(steps)` and `averaged(children)`."""
+    backend.set_progress(reply.progress)
+    told = {"heard": version, "answered": reply.steps, "averaged": reply.children}
+    for name, value in told.items():
         if (method := getattr(backend, name, None)) is not None:
             method(value)
 
@@ -173,7 +155,7 @@ class NewsBackend(Backend, Protocol):
         ...
 
     def pulled(self, weights: Vector | None, steps: int) -> None:
-        """The answer: θ_P, or None if it is no newer, and as for `notify_reply`."""
+        """The answer: θ_P, or None if it is no newer, and the steps of the next push."""
         ...
 
 

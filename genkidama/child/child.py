@@ -44,7 +44,7 @@ from genkidama.child.backend import (
 )
 from genkidama.child.health import EVERY_SECONDS, Cooling, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
-from genkidama.child.parent_connection import connect
+from genkidama.child.parent_connection import connection_class
 from genkidama.child.transport import FAILURES, backoff, read_token
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.experiment import Experiment
@@ -135,7 +135,7 @@ class Child:
     ) -> None:
         begin("Child")
         self._stopping = asyncio.Event()
-        self._connection = connect(
+        self._connection = connection_class(parent).to(
             parent,
             self._stopping.set,
             name=name,
@@ -201,7 +201,6 @@ class Child:
 
     @property
     def parent(self) -> str:
-        """The address of the parent."""
         return self._session.parent
 
     @property
@@ -231,7 +230,6 @@ class Child:
 
     @property
     def reason(self) -> str:
-        """The reason of its end."""
         over = self._connection.over
         return over.reason if over else "stopped"
 
@@ -368,8 +366,7 @@ class Child:
         begin = await self._until_stopped(entering)
         if not isinstance(begin, Begin):
             return
-        backend.set_progress(begin.progress)
-        notify_reply(backend, begin.steps, begin.version, begin.children)
+        notify_reply(backend, begin, begin.version)
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
@@ -476,8 +473,7 @@ class Child:
                 backend.take(decision.vector, time.monotonic() - asked)
             elif decision.vector is not None:
                 backend.blend(before, decision.vector, 1.0)
-            backend.set_progress(decision.progress)
-            notify_reply(backend, decision.steps, self._session.version, decision.children)
+            notify_reply(backend, decision, self._session.version)
 
     async def _patiently(
         self, asking: Coroutine[Any, Any, Decision | None], backend: ChunkBackend
@@ -532,8 +528,7 @@ class Child:
             elif decision.vector is not None and decision.sent is not None:
                 assert self.experiment is not None
                 backend.blend(decision.sent, decision.vector, self.experiment.pull)
-            backend.set_progress(decision.progress)
-            notify_reply(backend, decision.steps, version, decision.children)
+            notify_reply(backend, decision, version)
 
     def _gradient(self, backend: Backend) -> Vector | None:
         if self.experiment is None or self.experiment.pushes != "gradient":

@@ -433,7 +433,6 @@ class VectorEnvCollector:
         return lanes
 
     def collect(self, most: int = sys.maxsize) -> CollectedBatch:
-        """As `Collector.collect`."""
         rows = self._sink.begin(False)
         count, length = self._playing, min(self._length, most)
         observations, actions, rewards, was_terminated, was_truncated = (

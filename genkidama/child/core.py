@@ -235,7 +235,6 @@ class SingleCore:
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
-        """As `Core.arrays`."""
         arrays = core_arrays(
             rows=experiment.algorithm.batch_size,
             columns=model.observation_size + model.head.columns + 3,
@@ -327,7 +326,6 @@ class SingleCore:
         return count + self.model.losses.outliers - outliers
 
     def _collect(self) -> CollectedBatch:
-        """Plays a batch."""
         if self._may_rest:
             self._play(self.experiment.environment.lanes)
         return self.collector.collect()

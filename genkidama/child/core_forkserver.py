@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import traceback
 from contextlib import closing, suppress
@@ -119,9 +118,6 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
         check: whether there is no child yet: a few random steps of a user's environment are tried
             first, and until it works it writes to a file.
     """
-    # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     settings, notices = experiment.environment, []
     try:
         if experiment.child.backend == "ga3c":
@@ -130,14 +126,8 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
             slots = make_slots(experiment, try_environment if check else None)
         if check:
             notices = check_spaces(experiment, slots)
-    except ConfigurationError as error:
-        print_user_traceback(error)
-        pipe.send(("error", str(error)))
-        return
     except BaseException as error:  # an environment may raise anything, or exit
-        traceback.print_exc()
-        problem = f"cannot be built: {describe_error(error)}"
-        pipe.send(("error", f"environment.id = {settings.id!r}: {problem}"))
+        pipe.send(("error", _problem(error, f"environment.id = {settings.id!r}")))
         return
     prepared = Prepared(slots)
     try:
@@ -164,6 +154,15 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
     run_core(index, experiment, memory, line, seeds, prepared)
 
 
+def _problem(error: BaseException, setting: str) -> str:
+    """The error of what a setting names, in a sentence; standard error has its traceback."""
+    if isinstance(error, ConfigurationError):
+        print_user_traceback(error)
+        return str(error)
+    traceback.print_exception(error)
+    return f"{setting}: cannot be built: {describe_error(error)}"
+
+
 def _write_to(log: int) -> None:
     """Has this process write there from now on, and all that it has written to a file so far."""
     with suppress(OSError, ValueError):
@@ -178,14 +177,8 @@ def _write_to(log: int) -> None:
 def _describe(experiment: Experiment, prepared: Prepared, pipe: Connection) -> None:
     try:
         entries, vector, layout, alone = build(experiment, prepared.slots)
-    except ConfigurationError as error:
-        print_user_traceback(error)
-        pipe.send(("error", str(error)))
-        return
     except BaseException as error:  # a user's environment or network may raise anything, or exit
-        setting = f"network.name = {experiment.network.name!r}"  # the way out
-        traceback.print_exc()
-        pipe.send(("error", f"{setting}: cannot be built: {describe_error(error)}"))
+        pipe.send(("error", _problem(error, f"network.name = {experiment.network.name!r}")))
         return
     pipe.send(("ok", entries, vector, layout, describe_spaces(prepared.slots)))
     gc.collect()

@@ -51,7 +51,7 @@ from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
-from genkidama.runtime.process import GRACE_SECONDS
+from genkidama.runtime.process import GRACE_SECONDS, in_thread
 from genkidama.runtime.shared_block import size_of
 
 #: Attempts to have the network described by a process, which may die, and the pause in between.
@@ -78,9 +78,7 @@ log = get_logger()
 
 #: Forks cores. They never use a GPU. If torch saw one, the backward pass in the forkserver would
 #: start CUDA's autograd threads there, and a process with threads must not be forked.
-CORES = ForkServer(
-    "genkidama.child.core_forkserver", lambda _: {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
-)
+CORES = ForkServer("genkidama.child.core_forkserver", {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""})
 
 
 #: The first core of this program's child, which the program that has started that has prepared.
@@ -170,7 +168,8 @@ class PreparedCore:
     def inherited(cls, words: str) -> PreparedCore:
         """One that another program has started; see `descriptors`."""
         pid, answers, alive, pipe = map(int, words.split(","))
-        return cls(ForkedProcess.inherited(pid, answers, alive), Connection(pipe))
+        pipes = Connection(answers, writable=False), Connection(alive, readable=False)
+        return cls(ForkedProcess(*pipes, pid), Connection(pipe))
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -273,31 +272,20 @@ class CoreOrchestrator(PooledBackend):
         assert self._memory is not None, "startup() comes first"
         return self._memory
 
-    @property
-    def pids(self) -> list[int]:
-        """The process numbers of the cores that live."""
-        return self._pool.pids
-
     async def startup(self) -> Signature:
-        preparing = asyncio.ensure_future(asyncio.to_thread(self._prepare_patiently))
-        try:
-            self.signature, layout, vector = await asyncio.shield(preparing)
-        except asyncio.CancelledError:
-            # A small machine imports for seconds, with torch for half a minute. A child that should
-            # stop does not wait for that.
-            self._stopping = True
-            while not preparing.done():
-                for core in list(self._prepared.values()):
-                    core.interrupt()
-                await asyncio.wait((preparing,), timeout=0.1)
-            preparing.exception()
-            raise
+        self.signature, layout, vector = await in_thread(self._prepare_patiently, self._interrupt)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         self._diagnostics = DiagnosticsReader(self.experiment, self.cores)
         period = self.experiment.environment.period
         self._cycles = CycleReader(period) if period else None
         return self.signature
+
+    def _interrupt(self) -> None:
+        """Ends the preparation, in which a small machine imports torch for half a minute."""
+        self._stopping = True
+        for core in list(self._prepared.values()):
+            core.interrupt()
 
     def _prepare_patiently(self) -> tuple[Signature, Layout, bytes]:
         """`_prepare`, again if a process for it was killed, unless this child stops."""
@@ -424,7 +412,6 @@ class CoreOrchestrator(PooledBackend):
         return WorkerPool(self.experiment, "core", self.name, self)
 
     def start_worker(self, index: int, pipe: Connection, seed: tuple[int, ...]) -> ForkedProcess:
-        """As `WorkerStarter.start_worker`."""
         if (prepared := self._prepared.pop(index, None)) is not None:
             return prepared.work(index, self.experiment, self.memory, pipe, seed)
         arguments = (index, self.experiment, self.memory, pipe, seed)
@@ -432,7 +419,6 @@ class CoreOrchestrator(PooledBackend):
         return self._newest
 
     def trace(self, index: int) -> int:
-        """As `WorkerStarter.trace`."""
         return progress_checksum(self.memory, index)
 
     async def due(self) -> None:

@@ -52,46 +52,21 @@ _PULL = Pull(wait=True)
 log = get_logger()
 
 
-def connect(
-    parent: str,
-    ended: Callable[[], None],
-    *,
-    name: str,
-    role: str,
-    token: str,
-    ca_file: str | None,
-    fingerprint: str,
-    allow: Sequence[str],
-) -> ParentConnection:
-    """The connection of a child, which opens when it begins.
-
-    Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; several, with commas in between, are the
-            shards of one parent in their order.
-        ended: is called when the run is over, or the trial.
-        name: unique among the parent's children; empty means the machine's name, numbered if that
-            is taken.
-        role: as `Session` takes it.
-        token, ca_file: as `Transport` takes them.
-        fingerprint: SHA-256 of the parent's certificate, or of each shard's with commas in between.
-        allow: as `Session` takes it.
+def connection_class(parent: str) -> type[ParentConnection]:
+    """The class that connects to a parent: of a plug-in, if these are the addresses of shards.
 
     Raises:
-        ConfigurationError: as `Transport`; or no plug-in connects to a parent in shards.
+        ConfigurationError: no plug-in connects to a parent in shards.
     """
-    options = {"name": name, "role": role, "token": token, "ca_file": ca_file, "allow": allow}
-    many = addresses(parent)
-    if len(many) == 1:
-        (trusted,) = fingerprints(fingerprint, many, parent)
-        return ParentConnection.to(many[0], ended, **options, fingerprint=trusted)  # type: ignore[arg-type]
-    kind = find("connections", "shards")
+    if (count := len(addresses(parent))) == 1:
+        return ParentConnection
+    kind: type[ParentConnection] | None = find("connections", "shards")
     if kind is None:
         raise ConfigurationError(
-            f"parent = {parent!r}: {len(many)} addresses, and no plug-in connects to a parent in "
+            f"parent = {parent!r}: {count} addresses, and no plug-in connects to a parent in "
             "shards; give one address"
         )
-    connection: ParentConnection = kind.to(parent, ended, **options, fingerprint=fingerprint)
-    return connection
+    return kind
 
 
 class ParentConnection:
@@ -100,7 +75,7 @@ class ParentConnection:
     Args:
         transport: opens connections.
         session: decides.
-        ended: as `connect` takes it.
+        ended: as `to` takes it.
     """
 
     def __init__(self, transport: Transport, session: Session, ended: Callable[[], None]) -> None:
@@ -133,7 +108,16 @@ class ParentConnection:
         shard: Shard = WHOLE,
         word: str = "",
     ) -> ParentConnection:
-        """The connection to this address; arguments as for `connect`, and as `Session` has them."""
+        """A connection, which opens when it begins. Arguments are as for `Session` and `Transport`.
+
+        `ended` is called when the run is over, or the trial. Without a name the child has the
+        machine's, numbered if that is taken.
+
+        Raises:
+            ConfigurationError: as `Transport`.
+        """
+        (parent,) = addresses(parent)
+        (fingerprint,) = fingerprints(fingerprint, [parent], parent)
         chosen, word = name or machine_name(), word or secrets.token_hex(8)
         session = Session(
             *(chosen, word), numbered=not name, parent=parent, role=role, part=shard, allow=allow
@@ -427,7 +411,8 @@ class ParentConnection:
     def _await_news(self, connection: ClientConnection, news: NewsBackend) -> None:
         news.pulling()
         self._pull = asyncio.create_task(self._hear_news(connection, news))
-        self._pull.add_done_callback(_mark_seen)
+        # Its error is raised by the next request, or belongs to a connection that is gone.
+        self._pull.add_done_callback(lambda pull: pull.cancelled() or pull.exception())
 
     async def _hear_news(self, connection: ClientConnection, news: NewsBackend) -> None:
         frame = await connection.recv(decode=False)
@@ -469,12 +454,6 @@ class ParentConnection:
         if self.session.over is None:
             where = {"child": self.session.name, "parent": self.transport.parent}
             log.warning("parent lost, still trying", **where, reason=reason)
-
-
-def _mark_seen(task: asyncio.Task[None]) -> None:
-    """Its error is raised by the next request, or belongs to a connection that is gone."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _in_words(error: Exception) -> str:

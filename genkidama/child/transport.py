@@ -17,6 +17,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -137,11 +138,6 @@ class Transport:
         if self.secure:
             self._context = _pinning(fingerprint) if fingerprint else make_context(self.ca_file)
 
-    @property
-    def shows_token(self) -> bool:
-        """True if everybody on the way to the parent can read the token."""
-        return self.has_token and not self.secure and not is_loopback(self.host)
-
     async def open(self) -> ClientConnection:
         """A websocket on which nothing has been said yet. Its `response.headers` are those of the
         parent's HTTP answer.
@@ -185,9 +181,9 @@ class Transport:
             reader, writer = await asyncio.open_connection(
                 self.host, url.port, ssl=self._context, server_hostname=name
             )
-            writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())
-            answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            writer.close()
+            with closing(writer):
+                writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())
+                answer, _, body = (await reader.read()).partition(b"\r\n\r\n")
         status = answer.split(b" ", 2)[1:2]
         if not status:
             raise ConnectionError("the parent closes the connection; it may be an older one")
@@ -235,23 +231,19 @@ def read_token(role: Role) -> str:
         ConfigurationError: the file cannot be read, or what is found is no token.
     """
     token, where = os.environ.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
-    if not token and role.token_file:
-        where = f"token_file = {role.token_file!r}"
-        token = _read(role.token_file, where)
+    if not token and (path := role.token_file):
+        where = f"token_file = {path!r}"
+        way = "; put this child's token there, or take the setting out"
+        text, readable = read_secret(path, where, way)
+        token = text.strip()
+        if readable:
+            event = "everybody on this machine may read the token"
+            log.warning(event, file=path, way_out=f"chmod o-r {path}")
     elif not token:
         return ""
     if not is_token(token):
         raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
     return token
-
-
-def _read(path: str, where: str) -> str:
-    way = "; put this child's token there, or take the setting out"
-    token, readable = read_secret(path, where, way)
-    if readable:
-        way_out = f"chmod o-r {path}"
-        log.warning("everybody on this machine may read the token", file=path, way_out=way_out)
-    return token.strip()
 
 
 def make_context(ca_file: str) -> ssl.SSLContext:
@@ -365,7 +357,8 @@ class ConnectErrors:
 
     def readable_token(self, child: str) -> None:
         """Warns of a token that everybody on the way can read, if there is one."""
-        if self._transport.shows_token and not self._warned:
+        way = self._transport
+        if way.has_token and not (way.secure or is_loopback(way.host) or self._warned):
             self._warned = True
             self._say("the token travels readable; use wss://", child)
 

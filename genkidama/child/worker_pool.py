@@ -161,7 +161,7 @@ class WorkerPool:
         self._no_rest = asyncio.Event()
         #: By index: its last start or dismissal, under way or over.
         self._changes: dict[int, asyncio.Task[None]] = {}
-        self._watchdog = Watchdog(experiment.child.hang_seconds, starter.trace, self)
+        self._watchdog = Watchdog(experiment.child.hang_seconds, starter.trace, self._hung)
         #: By index: after three deaths without a record of work, a process is given up.
         self._policies: defaultdict[int, RestartPolicy] = defaultdict(
             lambda: RestartPolicy(3, rest=_FIRST_REST, half_life=_FORGIVEN_SECONDS)
@@ -309,7 +309,7 @@ class WorkerPool:
             self._wake.set()
         self._replace(worker.index, worker.failure, "" if code == RECYCLED else reason)
 
-    def hung(self, index: int, seconds: float) -> None:
+    def _hung(self, index: int, seconds: float) -> None:
         if (worker := self._workers.get(index)) is not None:
             worker.hung(seconds)
 
@@ -445,6 +445,11 @@ class PooledBackend:
     experiment: Experiment
     _pool: WorkerPool
     _weights: SharedWeights
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the worker processes that live."""
+        return self._pool.pids
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self._weights.state()

@@ -183,8 +183,7 @@ class Acceptor:
             self._turn_away(accepted)
             self._connections.refuse(f"{host}:{port}", error)
             return
-        connection = self._connections.make(self._server)
-        connection.slot = slot
+        connection = self._connections.make(self._server, slot)
         task = asyncio.create_task(self._open(accepted, connection))
         self._opening.add(task)
         task.add_done_callback(partial(self._finish_opening, accepted, connection))
@@ -202,7 +201,6 @@ class Acceptor:
         self._opening.discard(task)
         if not connection.opened:
             accepted.close()
-            assert connection.slot is not None
             self._connections.limits.leave(connection.slot)
         elif not self._serving:
             connection.abort_unopened()

@@ -25,13 +25,13 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from genkidama.errors import ConfigurationError
-from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
+from genkidama.protocol.tokens import ANY, Entry, find_entry, parse_tokens
 from genkidama.runtime.files import read_secret
 from genkidama.runtime.log import FilteringBoundLogger
 
 
 class Authenticator:
-    """Finds the entries of tokens in a file, and logs problems with it."""
+    """Reads the entries of a tokens file, and logs problems with it."""
 
     def __init__(self, path: str, log: FilteringBoundLogger) -> None:
         self._path = path
@@ -42,19 +42,8 @@ class Authenticator:
         self._readable = False
         self._read()
 
-    def entry_of(self, token: str) -> Entry | None:
-        """The entry of this token, which may have ended; None if it is nobody's."""
-        return find_entry(token, self._current())
-
-    def entry_of_cookie(self, cookie: str) -> Entry | None:
-        """The entry whose link left this cookie, which may have ended; None if there is none."""
-        return find_cookie(cookie, self._current())
-
-    def cookie_of_link(self, key: str) -> str:
-        """The cookie that the link with this key leaves; empty if there is no such link."""
-        return find_link(key, self._current())
-
-    def _current(self) -> tuple[Entry, ...]:
+    @property
+    def entries(self) -> tuple[Entry, ...]:
         """The entries of the file now, or those read last."""
         try:
             self._read()
@@ -102,7 +91,7 @@ def answer(
         token = _offered(request)
     if authenticator is None:
         return ANY, None
-    entry = authenticator.entry_of(token) if token else None
+    entry = find_entry(token, authenticator.entries) if token else None
     if entry is not None and time.time() < entry.until and not entry.viewer:
         return entry.name, None
     words = "this parent asks for a token: Authorization: Bearer TOKEN"

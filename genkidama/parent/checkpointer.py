@@ -26,7 +26,8 @@ from typing import TypeAlias
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.parent.extensions import Journal, RunStore
+from genkidama.parent.extensions import RunStore
+from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
@@ -64,7 +65,7 @@ _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 class Checkpointer(RunStore):
     """Decides when the trial of `server` is saved under `out`, and saves it."""
 
-    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None:
+    def __init__(self, server: ParameterServer, out: Path, journal: RunWriter) -> None:
         self._server = server
         self._settings = server.experiment.parent
         self._out = out
@@ -73,9 +74,8 @@ class Checkpointer(RunStore):
         # More than are kept need not wait: the older ones would be deleted anyway.
         self._due: deque[_Copy] = deque(maxlen=self._folder.keep)
         self._next_update = float(self._settings.checkpoint_updates or math.inf)
-        self._saved_version = 0
-        #: The excluded children that the newest saved version names.
-        self._saved_excluded: list[str] = []
+        #: The newest saved version, and the excluded children that it names.
+        self._saved: tuple[int, list[str]] = (0, [])
         self._saved_at: float | None = None
         self._retry_at = self._looked_at = -math.inf
         self._best = self._best_at = -math.inf
@@ -115,8 +115,7 @@ class Checkpointer(RunStore):
         self._copy(now)  # to go back to
         # One that was cut for this part is not its own yet.
         saved = part.is_first or self._folder.version_path(snapshot.version).exists()
-        self._saved_version = snapshot.version if saved else 0
-        self._saved_excluded = snapshot.excluded
+        self._saved = snapshot.version if saved else 0, snapshot.excluded
         if self._settings.checkpoint_updates:
             self._plan_update()
         if self._folder.best_path.exists():
@@ -154,7 +153,7 @@ class Checkpointer(RunStore):
         return self.due
 
     def forget_files(self) -> None:
-        self._saved_version = _NONE
+        self._saved = _NONE, []
         self._saved_at = self._retry_at = -math.inf
         self._best = self._best_at = -math.inf
 
@@ -168,13 +167,14 @@ class Checkpointer(RunStore):
         if self._server.trial.vector is None or now < self._retry_at:
             return
         gone = not os.path.isdir(self._folder.path) and os.path.isdir(self._out)
-        if gone and self._saved_version > 0:
+        if gone and self._saved[0] > 0:
             self.forget_files()
             self._journal.complain(f"{self._folder.path}: was deleted; made again")
         self._look_for_room(now)
         asked = "checkpoint" in self._server.asked
-        anew = (asked and self._unsaved()) or (self._saved_version == _NONE and not self._due)
-        if anew or (self._is_time(now - self._saved_at, now) and self._unsaved()):
+        unsaved = self._saved != self._state
+        anew = (asked and unsaved) or (self._saved[0] == _NONE and not self._due)
+        if anew or (self._is_time(now - self._saved_at, now) and unsaved):
             self._due.append(self._copy(now))
         try:
             await self._write_due(now, newest_first=self._retry_at > -math.inf)
@@ -194,14 +194,14 @@ class Checkpointer(RunStore):
     async def finish(self, now: float) -> None:
         if self._server.trial.vector is None:
             return
-        saved = self._saved_version, self._saved_excluded
+        saved = self._saved
         if self._due:
             saved = self._due[-1][2].version, self._due[-1][2].excluded
         # Version 0 has weights, too: a learner's beside the parent, or those of a warm start.
         if not saved[0] or saved != self._state:
             self._due.append(self._copy(now))
         await self._write_due(now, newest_first=True)
-        self._folder.prune(self._saved_version)
+        self._folder.prune(self._saved[0])
         if self._improved():
             await self._write_best(now)
 
@@ -253,9 +253,6 @@ class Checkpointer(RunStore):
             return bool(seconds) and since >= seconds
         return now // seconds > (now - since) // seconds  # all parts at the same moments
 
-    def _unsaved(self) -> bool:
-        return (self._saved_version, self._saved_excluded) != self._state
-
     @property
     def _state(self) -> tuple[int, list[str]]:
         """The version of θ_P, and the excluded children."""
@@ -291,8 +288,8 @@ class Checkpointer(RunStore):
                 self._due = deque(kept, maxlen=self._due.maxlen)
                 raise
             version, update = copy[2].version, copy[2].updates
-            if version >= self._saved_version:
-                self._saved_version, self._saved_excluded = version, copy[2].excluded
+            if version >= self._saved[0]:
+                self._saved = version, copy[2].excluded
             self._saved_at = now
             self._journal.note(
                 CheckpointWritten(time=now, version=version, update=update, file=path.name)

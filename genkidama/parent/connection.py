@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from websockets import protocol as base
 from websockets.asyncio.server import ServerConnection
@@ -47,6 +47,9 @@ from genkidama.protocol.messages import PROTOCOL, Refusal, Request, decode_reque
 from genkidama.protocol.tokens import ANY
 from genkidama.runtime.machine import set_tcp_timeouts
 from genkidama.server.limits import ConnectionSlot, TokenBucket
+
+if TYPE_CHECKING:
+    from genkidama.parent.connections import ConnectionManager
 
 #: Replies to a message: bytes; empty if the reply comes later, None for the ordinary path.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
@@ -113,22 +116,6 @@ REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBI
 _REASON_BYTES = 123
 
 
-class ConnectionOwner(Protocol):
-    """Keeps the connections."""
-
-    def add(self, connection: Connection) -> None:
-        """The connection is accepted; its HTTP request has not come yet."""
-
-    def remove(self, connection: Connection, seconds: float) -> None:
-        """The connection is gone, after this time."""
-
-    #: The connections that hold a reply until `flush`, which is due if there are any.
-    holding: list[Connection]
-
-    def flush(self) -> None:
-        """Sends the replies that are held."""
-
-
 class _FramesProtocol(base.Protocol):
     """websockets' protocol, which reads frames only after the request before them is answered."""
 
@@ -152,18 +139,23 @@ class Connection(ServerConnection):
     Args:
         owner: keeps it from its first byte to its end.
         settings: its limits.
+        slot: its place in those of all connections.
     """
 
     def __init__(
-        self, owner: ConnectionOwner, settings: ParentSettings, *args: Any, **options: Any
+        self,
+        owner: ConnectionManager,
+        settings: ParentSettings,
+        slot: ConnectionSlot,
+        *args: Any,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         #: Set only while a coroutine awaits `recv` and all messages before have been answered.
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY
-        #: Its place in the limits, where this is set.
-        self.slot: ConnectionSlot | None = None
+        self.slot = slot
         #: Whether it has a transport, or had one.
         self.opened = False
         #: The rule that it broke, if we ended it for one that websockets does not know.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -38,7 +38,6 @@ from genkidama.parent.connection import (
     close_with_refusal,
     decode,
 )
-from genkidama.parent.extensions import Host
 from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
     Hello,
@@ -54,7 +53,10 @@ from genkidama.protocol.messages import (
     size_limit,
 )
 from genkidama.protocol.tokens import ANY
-from genkidama.server.limits import ConnectionLimits
+from genkidama.server.limits import ConnectionLimits, ConnectionSlot
+
+if TYPE_CHECKING:
+    from genkidama.parent.parent import Parent
 
 #: Refusals after which a child that has joined is taken to speak another protocol.
 _FATAL = frozenset({"malformed", "unknown"})
@@ -79,16 +81,17 @@ class ConnectionManager:
     #: Seconds for a closing handshake.
     close_seconds = 2.0
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, parent: Parent) -> None:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
         self.authenticator: Authenticator | None = None
-        self._host = host
-        self._server = host.server
-        self._settings = settings = host.server.experiment.parent
+        self._parent = parent
+        self._server = parent.server
+        self._settings = settings = parent.server.experiment.parent
         self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
+        #: The connections that hold a reply until `flush`, which is due if there are any.
         self.holding: list[Connection] = []
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Connection] = {}
@@ -96,13 +99,14 @@ class ConnectionManager:
         #: The connections that are being closed, since the run is over.
         self._dismissed: set[ServerConnection] = set()
 
-    def make(self, server: Server) -> Connection:
+    def make(self, server: Server, slot: ConnectionSlot) -> Connection:
         """A connection of this server of websockets', without a transport yet."""
         silence = self._settings.silence_seconds
         ping = min(_PING_SECONDS, silence / 2)
         return Connection(
             self,
             self._settings,
+            slot,
             RequestFirstProtocol(max_size=HANDSHAKE_LIMIT),  # no extensions: weights do not deflate
             server,
             ping_interval=ping,
@@ -112,14 +116,13 @@ class ConnectionManager:
         )
 
     def add(self, connection: Connection) -> None:
-        """See `ConnectionOwner`."""
+        """Notes an accepted connection, whose HTTP request has not come yet."""
         self._open.add(connection)
 
     def remove(self, connection: Connection, seconds: float) -> None:
-        """See `ConnectionOwner`."""
+        """Forgets a connection that is gone, after this time."""
         self._open.discard(connection)
-        if connection.slot is not None:
-            self.limits.leave(connection.slot)
+        self.limits.leave(connection.slot)
         if connection.fault is not None:
             names = (name for name, each in self.children.items() if each is connection)
             self.refuse(next(names, connection.peer), connection.fault)
@@ -128,14 +131,14 @@ class ConnectionManager:
             self.refuse(connection.peer, ProtocolError("silent", reason))
 
     def flush(self) -> None:
-        """See `ConnectionOwner`."""
+        """Sends the replies that are held."""
         holding, self.holding = self.holding, []
         for connection in holding:
             connection.release()
 
     def refuse(self, peer: str, error: ProtocolError) -> Refusal:
         """Counts and notes a connection or a message that is not allowed."""
-        return self._server.refuse(peer, error, self._host.now())
+        return self._server.refuse(peer, error, self._parent.now())
 
     def account(self) -> None:
         """Slows down children over their budgets. To be called often."""
@@ -146,7 +149,7 @@ class ConnectionManager:
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Connection)
-        for observer in self._host.observers:
+        for observer in self._parent.observers:
             response = observer.answer(connection, request)
             if response is not None or connection.served_by is not None:
                 return response
@@ -171,15 +174,14 @@ class ConnectionManager:
             if connection.admitted not in (ANY, hello.name):
                 raise _foreign_token(connection.admitted, hello.name)
             await self._evict_stale(hello, connection.admitted)
-            reply = self._server.handle(peer, hello, self._host.now())
+            reply = self._server.handle(peer, hello, self._parent.now())
             if isinstance(reply, Refusal):
                 await close_with_refusal(connection, reply)
                 return
             name = hello.name
-            if connection.slot is not None:
-                self.limits.settle(connection.slot)
+            self.limits.settle(connection.slot)
             self._take_over(name, connection)
-            self._host.after_message(self._host.now())
+            self._parent.after_message()
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
@@ -191,8 +193,8 @@ class ConnectionManager:
                 del self.children[name]
                 self._waiting.pop(name, None)
                 told = connection.protocol.close_rcvd is not None
-                self._server.disconnected(name, connection.ending, self._host.now(), told)
-                self._host.after_disconnect()
+                self._server.disconnected(name, connection.ending, self._parent.now(), told)
+                self._parent.after_disconnect()
 
     def answer_long_polls(self) -> None:
         """Answers the pulls that wait, wherever there is something new."""
@@ -247,7 +249,7 @@ class ConnectionManager:
                 return  # the child speaks on another connection now
             if waited := self._answer_waiting(name):
                 await connection.send(waited)
-            now = self._host.now()
+            now = self._parent.now()
             kind: type[Any] | None = None
             reply: Reply
             try:
@@ -268,9 +270,9 @@ class ConnectionManager:
             elif kind is Hello:
                 joined = False
                 connection.set_limit(HANDSHAKE_LIMIT)
-                self._host.after_message(now)
+                self._parent.after_message()
             elif kind is Push or kind is Leave:
-                self._host.after_message(now)
+                self._parent.after_message()
             elif kind is Join:
                 joined = True
                 trial = self._server.children[name].trial
@@ -300,14 +302,13 @@ class ConnectionManager:
             if not reply:
                 self._waiting[name] = connection
             return reply
-        now = self._host.now()
-        answer = self._server.handle(name, message, now)
-        self._host.after_message(now)
+        answer = self._server.handle(name, message, self._parent.now())
+        self._parent.after_message()
         return encode(answer)
 
     def _pulled(self, name: str, pull: Pull) -> bytes:
         """The reply to a pull; empty if that may wait, since there is nothing new."""
-        reply = self._server.handle(name, pull, self._host.now())
+        reply = self._server.handle(name, pull, self._parent.now())
         idle = isinstance(reply, Weights) and reply.vector is None and not reply.stop
         return b"" if idle and pull.wait else encode(reply)
 
@@ -331,7 +332,7 @@ class ConnectionManager:
                 await (await old.ping())
         except (TimeoutError, ConnectionClosed):
             if self.children.get(hello.name) is old:
-                self._server.disconnected(hello.name, "it has started again", self._host.now())
+                self._server.disconnected(hello.name, "it has started again", self._parent.now())
 
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)

@@ -6,15 +6,13 @@ The history has every exchange.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from genkidama.config.formatting import duration
-from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Throttle
@@ -141,23 +139,3 @@ def describe(server: ParameterServer, now: float) -> str:
     words = server.trials.describe(len(server.connected), now)
     missing = len(absent_children(server.children)) if server.stop else 0
     return f"{words}, over, waits for {missing} cut off" if missing else words
-
-
-def log_address(
-    log: FilteringBoundLogger,
-    address: tuple[str, int],
-    out: Path,
-    part: Shard,
-    links: Mapping[str, str],
-    guarded: bool,
-) -> None:
-    """Logs where the parent listens, and a warning if everybody may join (not `guarded`).
-
-    The links are further addresses by their names, as the page's.
-    """
-    host, port = address
-    more = {} if part == WHOLE else {"part": str(part)}
-    log.info("listening", host=host, port=port, out=str(out), **links, **more)
-    if not guarded and not is_loopback(host):
-        reason = "anyone who reaches this address may join and change the weights"
-        log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")

@@ -1,4 +1,4 @@
-"""Base classes of the parts that plug-ins add to a parent, and the interface of their parent.
+"""Base classes of the parts that plug-ins add to a parent.
 
 A parent has one store, and any number of companions and observers. A plug-in names its own in the
 tables of `genkidama.config.plugin`.
@@ -6,19 +6,21 @@ tables of `genkidama.config.plugin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from websockets.http11 import Request, Response
 
 from genkidama.config.experiment import Experiment
 from genkidama.parent.connection import Connection
 from genkidama.protocol.shard import Shard
-from genkidama.runs.status import RunStatus
 from genkidama.server.events import Event, Resumed, Started
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.trial import Trials
+
+if TYPE_CHECKING:
+    from genkidama.parent.run_writer import RunWriter
 
 
 class Companion:
@@ -70,47 +72,6 @@ class Observer:
         """Ends, within seconds: everything is written, and `take` is called no more."""
 
 
-class Host(Protocol):
-    """The parent, as its connections and its writer see it."""
-
-    server: ParameterServer
-    #: The run as its events tell it.
-    status: RunStatus
-    observers: list[Observer]
-    #: What it takes to start this parent again, but for the run's directory at its end.
-    command: str
-    #: Receives lines of a history that cannot be written.
-    fallback: Callable[[bytes], None]
-
-    def now(self) -> float:
-        """The clock, in seconds."""
-
-    def after_message(self, now: float) -> None:
-        """Reacts to a message that may have changed something, before the next is handled."""
-
-    def after_disconnect(self) -> None:
-        """Reacts to the end of a child's connection."""
-
-
-class Journal(Protocol):
-    """The history of a run, as its store writes to it."""
-
-    def now(self) -> float:
-        """The parent's clock, in seconds."""
-
-    def note(self, event: Event) -> None:
-        """Adds an event, at the present time."""
-
-    def recall(self, events: Sequence[Event]) -> None:
-        """Adds events of a run that is resumed to its status. The history has them."""
-
-    async def secure(self) -> None:
-        """Returns when all events so far would survive a power cut, or cannot be written."""
-
-    def complain(self, problem: str) -> None:
-        """Reports a file or a database that cannot be read or written, in one line."""
-
-
 class RunStore(Protocol):
     """Keeps on disk the weights that a run trains.
 
@@ -123,7 +84,7 @@ class RunStore(Protocol):
         journal: its history.
     """
 
-    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None: ...
+    def __init__(self, server: ParameterServer, out: Path, journal: RunWriter) -> None: ...
 
     @staticmethod
     def make_trials(experiment: Experiment, shard: Shard) -> Trials:

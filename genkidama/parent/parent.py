@@ -29,15 +29,17 @@ from genkidama.parent.acceptor import make_room, make_server
 from genkidama.parent.authentication import Authenticator, make_context
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.connections import ConnectionManager
-from genkidama.parent.event_log import describe, log_address
+from genkidama.parent.event_log import describe
 from genkidama.parent.extensions import Companion, Observer, RunStore
-from genkidama.parent.run_writer import RunWriter, make_directory
+from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.history import last_time
-from genkidama.runs.run import HISTORY
+from genkidama.runs.run import HISTORY, new_directory
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.address import explain
+from genkidama.runtime.files import disk_errors, make_folder
 from genkidama.runtime.log import FilteringBoundLogger, get_logger, log_with
 from genkidama.runtime.machine import loop_factory, on_signals
 from genkidama.runtime.script import begin
@@ -85,7 +87,7 @@ class Parent:
         #: Whether only the launcher's own children come. The launcher answers for the network
         #: between them, and starts those again that are cut off: nobody waits for them in the end.
         self.own_children = False
-        #: See `Host`.
+        #: What it takes to start this parent again, but for the run's directory at its end.
         self.command = "python -m genkidama.parent EXPERIMENT.toml --out"
         #: Receives lines of a history that cannot be written.
         self.fallback: Callable[[bytes], None] = lambda _: None
@@ -128,12 +130,14 @@ class Parent:
             make_room(connections.limits, self._log)
             exposed = None if self.own_children else settings
             self._websockets = await make_server(connections, self.listen, context, exposed)
-            self.out = make_directory(self.out, self.experiment.name)
+            if self.out is None:
+                with disk_errors(Path("runs"), "made"):
+                    self.out = new_directory(self.experiment.name)
+            make_folder(own := directory_of(self.out, self.part))
             self.server.run = self.out.name
             log_with(run=self.server.run)
             made = (make(self) for _, make in every("observers", installed=True))
             self.observers += filter(None, made)
-            own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             # A machine whose clock does not run while it is off may come up in the past.
             self._offset += max(0.0, last_time(own / HISTORY) - self.now())
             self._writer = RunWriter(self, self._store, own, self._log)
@@ -157,7 +161,15 @@ class Parent:
             await self._stop_companions()
             self._websockets = self._writer = None
             raise
-        log_address(self._log, self.address, self.out, self.part, links, bool(settings.tokens_file))
+        self._log_address(links)
+
+    def _log_address(self, links: dict[str, str]) -> None:
+        host, port = self.address
+        more = links if self.part == WHOLE else {**links, "part": str(self.part)}
+        self._log.info("listening", host=host, port=port, out=str(self.out), **more)
+        if not self.experiment.parent.tokens_file and not is_loopback(host):
+            reason = "anyone who reaches this address may join and change the weights"
+            self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
 
     async def serve(self) -> None:
         """Returns when the run is over and its children have left, or when `stop` was called.
@@ -316,8 +328,8 @@ class Parent:
         clock."""
         return time.monotonic() + self._offset
 
-    def after_message(self, now: float) -> None:
-        """See `Host`."""
+    def after_message(self) -> None:
+        """Reacts to a message that may have changed something, before the next is handled."""
         if self._writer is None:
             return  # shutting down: the final checkpoint will have it
         for companion in self.companions:
@@ -326,7 +338,7 @@ class Parent:
             self._wake.set()
 
     def after_disconnect(self) -> None:
-        """See `Host`."""
+        """Reacts to the end of a child's connection."""
         if self.server.stop:
             self._wake.set()
 

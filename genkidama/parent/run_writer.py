@@ -15,25 +15,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.event_log import EventLog, ProgressLog
-from genkidama.parent.extensions import Host, RunStore
+from genkidama.parent.extensions import RunStore
 from genkidama.runs.history import History
-from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
-from genkidama.runtime.files import hint, write_atomically
+from genkidama.runs.run import EXPERIMENT, HISTORY
+from genkidama.runtime.files import write_atomically
 from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
+
+if TYPE_CHECKING:
+    from genkidama.parent.parent import Parent
 
 
 class RunWriter:
     """Writes down what a parent does, and restores its server if the directory holds a run.
 
     Args:
-        host: the parent. Its status and observers get the events.
+        parent: its status and observers get the events.
         store: keeps the weights.
         out: the run's directory, which exists.
         log: for people.
@@ -44,10 +48,10 @@ class RunWriter:
     """
 
     def __init__(
-        self, host: Host, store: type[RunStore], out: Path, log: FilteringBoundLogger
+        self, parent: Parent, store: type[RunStore], out: Path, log: FilteringBoundLogger
     ) -> None:
-        self._host = host
-        self._server = server = host.server
+        self._parent = parent
+        self._server = server = parent.server
         self._out = out
         self._log = log
         self._events = EventLog(log)
@@ -69,27 +73,31 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(server, host.status, out, host.command, log, self.now())
+        self._progress = ProgressLog(server, parent.status, out, parent.command, log, self.now())
         name = server.run or out.name
         self.note(begun or Started(time=self.now(), run=name, software=__version__))
 
+    # A store calls these.
+
     def now(self) -> float:
-        """See `Journal`."""
-        return self._host.now()
+        """The parent's clock, in seconds."""
+        return self._parent.now()
 
     def note(self, event: Event) -> None:
-        """See `Journal`. Pushes that came while a checkpoint was being written are before it."""
+        """Adds an event, at the present time. Pushes that came while a checkpoint was being written
+        are before it."""
         event.time = self.now()
         if isinstance(event, CheckpointWritten):
             self._problem.message = ""  # if it returns, it is news
         self._take_events(event)
 
     def recall(self, events: Sequence[Event]) -> None:
-        """See `Journal`."""
-        self._host.status.take(events)
+        """Adds events of a run that is resumed to its status. The history has them."""
+        self._parent.status.take(events)
 
     def complain(self, problem: str) -> None:
-        """See `Journal`. The history has it, too, if it is unlike the last one."""
+        """Reports a file or a database that cannot be read or written, in one line. The history has
+        it, too, if it is unlike the last one."""
         self._log.error("problem", reason=problem)
         if self._problem.is_new(problem):
             self._take_events()
@@ -98,7 +106,7 @@ class RunWriter:
                 self._write_fallback(problem)
 
     async def secure(self) -> None:
-        """See `Journal`."""
+        """Returns when all events so far would survive a power cut, or cannot be written."""
         self._take_events()
         try:
             self._history.flush()
@@ -107,6 +115,8 @@ class RunWriter:
         except EnvironmentFailure as error:
             if self._sync_error.is_new(str(error)) and str(error) != self._history_error.message:
                 self.complain(str(error))
+
+    # The parent calls these.
 
     def after_push(self) -> bool:
         """To be called after each push, before the next. Whether `keep` has something to write."""
@@ -163,8 +173,8 @@ class RunWriter:
 
     def _share(self, events: list[Event]) -> None:
         self._history.add(events)
-        self._host.status.take(events)
-        for observer in self._host.observers:
+        self._parent.status.take(events)
+        for observer in self._parent.observers:
             observer.take(events)
 
     def _flush(self) -> None:
@@ -180,7 +190,7 @@ class RunWriter:
         self._written = experiment
 
     def _write_fallback(self, problem: str) -> None:
-        self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
+        self._parent.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
     def _look(self) -> None:
         """Makes the directory again if it has gone."""
@@ -192,23 +202,6 @@ class RunWriter:
                 f"{self._out}: was deleted or moved while the run goes on; made again, "
                 "without what was in it"
             )
-
-
-def make_directory(out: Path | None, name: str) -> Path:
-    """The directory `out`, made if missing; without one a new `runs/NAME-DATE-TIME`.
-
-    Raises:
-        EnvironmentFailure: it cannot be made.
-    """
-    try:
-        if out is None:
-            return new_directory(name)
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{out or 'runs'}: cannot be made: {error.strerror}; {hint(error)}"
-        ) from None
-    return out
 
 
 def _check_same_kind(experiment: Experiment, out: Path) -> None:

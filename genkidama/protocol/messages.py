@@ -138,9 +138,6 @@ class Join(Message):
     def of(cls, signature: Signature) -> Join:
         return cls(signature=[(name, list(shape)) for name, shape in signature.entries])
 
-    def as_signature(self) -> Signature:
-        return Signature.of(self.signature)
-
 
 class Push(Message):
     """θ_C, and what the child did since its last push. Carries a vector. Reply: `Weights`."""

@@ -240,14 +240,16 @@ class LeftOut:
 
 
 @dataclass
-class PendingWork:
-    """Work since the last push, within what a push may report."""
+class Work:
+    """A child's work since the last exchange."""
 
     #: Environment steps.
     steps: int = 0
-    #: Undiscounted return of each of the newest finished episodes.
+    #: Undiscounted return of each finished episode.
     returns: list[float] = field(default_factory=list)
-    #: The newest figures of the backend.
+    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes.
+    #: At most 32, named with a–z, 0–9 and `_` as `permitted_measures` says. NaN and infinity stand
+    #: for none and are left out.
     measures: dict[str, float] = field(default_factory=dict)
 
     def add(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
@@ -312,8 +314,8 @@ class Session:
         self._stem = name if numbered else ""
         self._number = 1
         self._sequence = 0
-        self._pending = PendingWork()
-        self._unanswered: PendingWork | None = None
+        self._pending = Work()
+        self._unanswered: Work | None = None
         self._started = False
         self._base = DeltaBase()
         #: Whether the parent has all of θ_C, or will have it with the reply to the last push.
@@ -360,7 +362,7 @@ class Session:
         """
         if self._unanswered is None:
             self._unanswered = self._pending
-            self._pending = PendingWork()
+            self._pending = Work()
             self._sequence += 1
         assert self.signature is not None
         kind, payload = self._base.payload(vector, gradient, self.signature)
@@ -400,7 +402,7 @@ class Session:
         self._role = other._role
 
     def add_work(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
-        """Adds work since the last call to the next push; see `PendingWork.add`.
+        """Adds work since the last call to the next push; see `Work.add`.
 
         Measures that are left out are mentioned only the first time.
         """
@@ -450,7 +452,7 @@ class Session:
         self.signature = None
         self.version = 0
         self.over = None
-        self._pending = PendingWork()
+        self._pending = Work()
         self._unanswered = None
         self._started = False
         self._settled = True

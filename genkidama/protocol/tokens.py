@@ -214,7 +214,6 @@ def _digest(word: str) -> str:
 
 
 def _until(words: list[str]) -> float:
-    """The end of a line's token."""
     return next((_end(word) for word in words[2:] if not _KIND.fullmatch(word)), math.inf)
 
 

@@ -330,7 +330,7 @@ class Players:
         self.most = 1 if environment.exclusive or environment.period else most
         self._request = request
         self._experiment, self._log = experiment, log
-        self._forkserver = ForkServer("genkidama.runs.evaluation_worker", lambda _: ONE_THREAD)
+        self._forkserver = ForkServer("genkidama.runs.evaluation_worker", ONE_THREAD)
         self._tasks: list[Task] = []
         self._build_seconds = 0.0
         self._over = False

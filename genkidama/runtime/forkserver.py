@@ -34,7 +34,7 @@ from importlib import import_module
 from multiprocessing import Pipe, context, reduction, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 from genkidama.config.experiment import Experiment
 from genkidama.runtime import descendants, script
@@ -96,41 +96,38 @@ class ForkedProcess:
     #: Processes that it left behind, which are ended: `"sleep 1000 (4711)"`.
     left: Sequence[str] = ()
 
-    def __init__(
-        self,
+    def __init__(self, answers: Connection, alive: Connection, pid: int | None = None) -> None:
+        self._answers, self._alive = answers, alive  # a worker ends with the second
+        self._pid = pid
+        self._said: int | None = None
+        self._lock = threading.Lock()
+        #: Descriptors that it inherits.
+        self._descriptors: list[int] = []
+
+    @classmethod
+    def start(
+        cls,
         control: socket.socket,
         head: _Head,
         task: tuple[Any, ...],
         streams: Sequence[int],
         descriptors: Sequence[int] = (),
-    ) -> None:
-        self._pid: int | None = None
-        self._said: int | None = None
-        self._lock = threading.Lock()
-        #: Descriptors that it inherits.
-        self._descriptors = list(descriptors)
-        self._answers, answers = Pipe(duplex=False)
-        payload, self._alive = Pipe(duplex=False)  # a worker ends with this end
+    ) -> ForkedProcess:
+        """Asks the forkserver at `control` for one."""
+        ours, answers = Pipe(duplex=False)
+        payload, alive = Pipe(duplex=False)
+        process = cls(ours, alive)
+        process._descriptors += descriptors
         with payload, answers:
-            context.set_spawning_popen(self)  # type: ignore[arg-type]
+            context.set_spawning_popen(process)  # type: ignore[arg-type]
             try:
                 content = reduction.ForkingPickler.dumps(task)
             finally:
                 context.set_spawning_popen(None)
-            sent = (payload.fileno(), answers.fileno(), *streams, *self._descriptors)
+            sent = (payload.fileno(), answers.fileno(), *streams, *process._descriptors)
             socket.send_fds(control, [_FORK], sent)
-        self._alive.send(head)
-        self._alive.send_bytes(content)
-
-    @classmethod
-    def inherited(cls, pid: int, answers: int, alive: int) -> ForkedProcess:
-        """A process that another program has started, by `descriptors` of its own there."""
-        process = cls.__new__(cls)
-        process._pid, process._said = pid, None
-        process._lock = threading.Lock()
-        process._descriptors = []
-        process._answers = Connection(answers, writable=False)
-        process._alive = Connection(alive, readable=False)
+        alive.send(head)
+        alive.send_bytes(content)
         return process
 
     @property
@@ -263,6 +260,9 @@ class Server:
         #: The modules that it was asked to warm up with by this program.
         self._warm: set[str] = set()
 
+    def __del__(self) -> None:  # most live until their program ends
+        self._control.close()
+
     def check(self) -> None:
         """Raises a BrokenPipeError if it is gone."""
         if self._control.fileno() < 0:
@@ -312,7 +312,7 @@ class Server:
         with _null() as null:
             if streams is None:
                 streams = [null, *(each if _is_open(each) else null for each in (1, 2))]
-            return ForkedProcess(self._control, head, (entry, args), streams)
+            return ForkedProcess.start(self._control, head, (entry, args), streams)
 
     def run(
         self,
@@ -327,7 +327,7 @@ class Server:
         standard input, output and error; other descriptors keep their numbers.
         """
         head = _Head(environment, list(command), True, sys.path, descriptors)
-        return ForkedProcess(self._control, head, (command,), streams, descriptors)
+        return ForkedProcess.start(self._control, head, (command,), streams, descriptors)
 
     def close(self) -> None:
         """Ends it, if this program has started it, and what its workers have left behind.
@@ -390,9 +390,10 @@ def _serving(started: Callable[..., int]) -> Server:
     """A forkserver, whose process is started with the descriptors for `_serve`."""
     ours, theirs = socket.socketpair()
     ending, alive = Pipe(duplex=False)
+    server = Server(ours, alive)
     with theirs, ending:
-        pid = started(theirs.fileno(), ours.fileno(), ending.fileno())
-    return Server(ours, alive, pid)
+        server.pid = started(theirs.fileno(), ours.fileno(), ending.fileno())
+    return server
 
 
 #: The forkserver that this process was forked from, or has forked for itself.
@@ -468,20 +469,12 @@ class ForkServer:
     """
 
     def __init__(
-        self,
-        module: str | None = None,
-        variables: Callable[[Experiment], Mapping[str, str]] = lambda _: {},
+        self, module: str | None = None, variables: Mapping[str, str] | None = None
     ) -> None:
         self.module = module
-        self.variables = variables
+        self.variables = variables or {}
         self._own: Server | None = None
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pid(self) -> int | None:
@@ -504,9 +497,9 @@ class ForkServer:
                     return self._warm(_shared, experiment)
                 _shared.close()  # it was killed
                 _shared = None
-            if self._own is not None:
+            if (own := self._own) is not None:
                 with suppress(OSError):
-                    return self._warm(self._own, experiment)
+                    return self._warm(own, experiment)
                 self.close()
             if self.module is None:
                 raise ProcessLookupError("the forkserver is gone")
@@ -516,7 +509,7 @@ class ForkServer:
     def _warm(self, server: Server, experiment: Experiment) -> Server:
         server.check()
         if self.module is not None:
-            server.warm_up(self.module, experiment, self.variables(experiment))
+            server.warm_up(self.module, experiment, self.variables)
         return server
 
     def start(
@@ -530,13 +523,13 @@ class ForkServer:
         OSError, which says that this has just died, the next call starts another one, if this
         program may have one."""
         server = self.warm_up(experiment)
-        return server.fork(entry, args, self.variables(experiment), streams)
+        return server.fork(entry, args, self.variables, streams)
 
     def close(self) -> None:
         """Ends its own, which may hang, as in the user's code."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        own, self._own = self._own, None  # meanwhile another thread may start the next
+        if own is not None:
+            own.close()
 
 
 # The forkserver.
@@ -599,7 +592,10 @@ def _serve(*descriptors: int) -> NoReturn:
                 os.dup2(descriptor, number)
         else:
             answers = Connection(_high(received.pop(1)), readable=False)
-            if (process := _fork()) == 0:
+            process = None
+            with suppress(OSError):  # there is no room for a process
+                process = os.fork()
+            if process == 0:
                 signal.set_wakeup_fd(-1)
                 _close(listener, ending, noticed, notice)
                 for each in living.values():
@@ -609,13 +605,6 @@ def _serve(*descriptors: int) -> NoReturn:
                 living[process] = answers
                 _answer(answers, "pid", process)
         _close(*received)
-
-
-def _fork() -> int | None:
-    """As `os.fork`; None if there is no room for a process."""
-    with suppress(OSError):
-        return os.fork()
-    return None
 
 
 def _answer(answers: Connection, kind: str, what: int | list[str]) -> None:
@@ -744,6 +733,9 @@ def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
     sys.path[:] = head.path
     script.inherit()
     if head.numbers is None:
+        # Ctrl-C reaches the whole group of processes, but the owner decides what ends when.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _shared = None
         _close(client)
         sys.modules["__main__"] = types.ModuleType("__main__")

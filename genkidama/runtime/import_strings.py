@@ -247,13 +247,18 @@ def vectorized_spec(settings: Environment) -> Any:
     return spec
 
 
+@contextmanager
+def _others_silent() -> Iterator[None]:
+    """Keeps what packages print and warn of from standing before our words on a terminal."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@_others_silent()
 def check_environment(experiment: Experiment) -> None:
     """Checks that environment and wrappers exist, before any process starts. Imports no torch."""
-    with others_silent():
-        _check_environment(experiment)
-
-
-def _check_environment(experiment: Experiment) -> None:
     settings = experiment.environment
     if settings.prefix:
         find("environments", settings.prefix).check(settings)
@@ -270,15 +275,6 @@ def _check_environment(experiment: Experiment) -> None:
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):
         load_wrapper(wrapper, f"environment.wrappers[{position}]")
-
-
-@contextmanager
-def others_silent() -> Iterator[None]:
-    """Keeps what packages print and warn of from standing before our words on a terminal."""
-    nowhere = io.StringIO()
-    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
-        warnings.simplefilter("ignore")
-        yield
 
 
 #: An error's own text is cut after this many characters, so that its place is not.

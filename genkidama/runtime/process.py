@@ -18,10 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, TypeVar
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
@@ -31,6 +32,8 @@ from genkidama.runtime.import_strings import describe_exit
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
+
+T = TypeVar("T")
 
 log = get_logger()
 
@@ -48,6 +51,23 @@ def failure(code: int, reason: str) -> GenkidamaError:
     if code == ConfigurationError.exit_code:
         return ConfigurationError(reason)
     return EnvironmentFailure(reason)
+
+
+async def in_thread(work: Callable[[], T], interrupt: Callable[[], None]) -> T:
+    """The result of work that waits for a process, in a thread.
+
+    If the caller is cancelled, it is interrupted until it has ended: nobody waits until torch is
+    imported, or an environment is built.
+    """
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        while not working.done():
+            interrupt()
+            await asyncio.wait((working,), timeout=0.1)
+        working.exception()
+        raise
 
 
 class OwnedProcess:
@@ -287,23 +307,15 @@ class WorkerProcess(OwnedProcess):
         self, experiment: Experiment, launch: Launch | None = None, spaces: Any = None
     ) -> tuple[Any, ...]:
         """Launches it, sends it the experiment and the spaces of its environment, if they are
-        known, and returns its answer: what it has built.
-
-        If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
+        known, and returns its answer: what it has built. If the caller is cancelled, it is killed.
 
         Raises:
             ConfigurationError: it cannot build what the experiment names.
             EOFError, OSError: it died on the way.
         """
         # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
-        answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch, spaces))
-        try:
-            kind, *description = await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            self.kill()
-            await asyncio.wait((answer,))
-            answer.exception()
-            raise
+        answer = partial(self._answer, experiment, launch, spaces)
+        kind, *description = await in_thread(answer, self.kill)
         if kind == "error":
             raise ConfigurationError(description[0])
         return tuple(description)

@@ -6,18 +6,17 @@ the user's never builds one itself; it asks a task, and reads what that says.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
-import signal
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure, GenkidamaError
@@ -31,7 +30,7 @@ from genkidama.runtime.import_strings import (
     print_user_traceback,
 )
 from genkidama.runtime.machine import ONE_THREAD
-from genkidama.runtime.process import GRACE_SECONDS, failure
+from genkidama.runtime.process import GRACE_SECONDS, failure, in_thread
 
 #: How long one may take to end by itself: to close its environment, and its exit functions.
 _END_SECONDS = 2 * GRACE_SECONDS
@@ -75,14 +74,7 @@ class Task:
                 self._said.close()
                 raise EnvironmentFailure(f"{what}: no process can be started: {error}") from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def send(self, message: Any) -> None:
-        """Tells it something."""
         with suppress(OSError):  # it is dead, as `receive` finds
             self._pipe.send(message)
 
@@ -105,12 +97,6 @@ class Task:
             return said
         self._end()
         raise failure(code, said + self._kept())
-
-    def wait_for(self, seconds: float) -> bool:
-        """Waits for something to receive; whether there is."""
-        with suppress(OSError):
-            return self._pipe.poll(seconds)
-        return True
 
     def kill(self) -> None:
         """Ends it at once; whoever waits for what it says learns that it is gone."""
@@ -155,8 +141,8 @@ def call(
 ) -> Any:
     """The only thing that a task says; `begun` is given it. Arguments and errors as `Task`."""
     with (
-        ForkServer(entry.partition(":")[0], lambda _: ONE_THREAD) as server,
-        Task(server, experiment, entry, args, what) as task,
+        closing(ForkServer(entry.partition(":")[0], ONE_THREAD)) as server,
+        closing(Task(server, experiment, entry, args, what)) as task,
     ):
         begun(task)
         return task.receive()
@@ -164,33 +150,24 @@ def call(
 
 async def see_spaces(experiment: Experiment) -> Any:
     """The spaces of the environment, as `genkidama.learning.spaces` describes them; None of
-    Gymnasium's own, which cost nothing to build. Errors as `Task`.
-
-    If the caller is cancelled, the task is killed: nobody waits until an environment is built.
+    Gymnasium's own, which cost nothing to build. Errors as `Task`. If the caller is cancelled, the
+    task is killed.
     """
     settings = experiment.environment
     if is_gymnasiums(settings):
         return None
     what, tasks = f"the spaces of {settings.id!r} cannot be seen", list[Task]()
+
+    def kill() -> None:
+        for task in tasks:
+            task.kill()
+
     entry = "genkidama.learning.spaces:look"
-    seeing = asyncio.ensure_future(
-        asyncio.to_thread(call, experiment, entry, (settings,), what, tasks.append)
-    )
-    try:
-        return await asyncio.shield(seeing)
-    except asyncio.CancelledError:
-        while not seeing.done():
-            for task in tasks:
-                task.kill()
-            await asyncio.wait((seeing,), timeout=0.1)
-        seeing.exception()
-        raise
+    return await in_thread(partial(call, experiment, entry, (settings,), what, tasks.append), kill)
 
 
 def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:
     """The life of a task's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     function: Callable[..., None] = load_object(entry, "entry")
 
     def send(message: Any) -> None:

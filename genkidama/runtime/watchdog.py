@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 #: The most seconds that a tick adds to an age.
 _LONGEST_TICK = 2.0
@@ -102,23 +102,17 @@ LOOK_SECONDS = 1.0
 Trace: TypeAlias = Callable[[int], int | None]
 
 
-class WatchdogOwner(Protocol):
-    """Ends and replaces processes that hang."""
-
-    def hung(self, index: int, seconds: float) -> None:
-        """The process of this index has done nothing for these seconds."""
-
-
 class Watchdog:
-    """Looks after some processes, and has their owner end those that hang. One loop calls it.
+    """Looks after some processes, and reports those that hang. One loop calls it.
 
-    A trace shows whether a silent process works; without it, only what it says counts.
+    The trace shows whether a silent process works. `hung` ends the process of an index, which has
+    done nothing for so many seconds.
     """
 
-    def __init__(self, patience: float, trace: Trace | None, owner: WatchdogOwner) -> None:
+    def __init__(self, patience: float, trace: Trace, hung: Callable[[int, float], None]) -> None:
         self.ages = HangDetector(patience)
         self._trace = trace
-        self._owner = owner
+        self._hung = hung
         self._traces: dict[int, int | None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -127,7 +121,6 @@ class Watchdog:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
-        """Looks no more."""
         if self._task is not None:
             self._task.cancel()
 
@@ -149,11 +142,11 @@ class Watchdog:
     def look(self, seconds: float) -> None:
         """Updates ages and reports processes that hang, `seconds` after the last call."""
         self.ages.tick(seconds)
-        traces = {index: self._trace(index) for index in self.ages.quiet} if self._trace else {}
+        traces = {index: self._trace(index) for index in self.ages.quiet}
         for index, trace in traces.items():
             if trace is None or trace != self._traces.get(index, trace):
                 self.ages.sign(index)
         self._traces = traces
         for index, age in self.ages.hung:
             self.ages.forget(index)
-            self._owner.hung(index, age)
+            self._hung(index, age)

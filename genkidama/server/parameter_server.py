@@ -358,7 +358,7 @@ class ParameterServer:
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
         record, trial = self._record(child)
-        signature = message.as_signature()
+        signature = Signature.of(message.signature)
         check_signature(child, signature, trial, self.experiment.parent)
         trial.signature = signature
         self.joined.add(child)

@@ -68,6 +68,8 @@ def check_signature(
     limit = settings.max_parameters
     expected = settings.signature if trial.number is None else ""
     names = [name for name, _ in signature.entries]
+    # Safetensors or a checkpoint needs these for something else.
+    taken = [name for name in names if name == "__metadata__" or name.startswith(STATE_PREFIX)]
     problem: str | None = None
     if not 0 < signature.size <= limit:
         problem = (
@@ -76,7 +78,7 @@ def check_signature(
         )
     elif signature.size - signature.statistics < trial.part.count:
         problem = f"{trial.part.count} parts share the child's {signature.size} numbers; use fewer"
-    elif taken := [name for name in names if _is_reserved(name)]:
+    elif taken:
         problem = f"child {child!r} gives a parameter the name {taken[0]!r}"
     elif len(set(names)) < len(names):
         problem = f"child {child!r} gives two parameters the same name"
@@ -91,11 +93,6 @@ def check_signature(
         problem = f"child {child!r} has another network: {difference}"
     if problem is not None:
         raise ProtocolError("signature", problem)
-
-
-def _is_reserved(name: str) -> bool:
-    """True if safetensors or a checkpoint needs this name for something else."""
-    return name == "__metadata__" or name.startswith(STATE_PREFIX)
 
 
 def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool) -> Vector:

@@ -409,7 +409,7 @@ async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> 
 async def test_a_nursery_that_dies_while_it_is_born_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dead = ForkServer("tests.child.workers", lambda _: {"GENKIDAMA_TEST_LIGHT": "1"})
+    dead = ForkServer("tests.child.workers", {"GENKIDAMA_TEST_LIGHT": "1"})
     start = dead.start
     killed: list[int] = []
 
@@ -594,7 +594,7 @@ async def test_too_little_memory_for_the_nursery_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # One that is not there yet; it dies as if for want of memory.
-    nursery = ForkServer("no_such_module", lambda _: {})
+    nursery = ForkServer("no_such_module")
     monkeypatch.setattr(module, "CORES", nursery)
     monkeypatch.setattr(module, "available_bytes", lambda: 40 * MB)
     orchestrator = CoreOrchestrator(faulty(fault="kill", where="construct"), 1)

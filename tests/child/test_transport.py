@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import time
@@ -410,3 +411,18 @@ def test_an_authority_that_is_none(tmp_path: Path, content: str | None, words: s
     with pytest.raises(ConfigurationError) as caught:
         Child.from_role(Role(parent="wss://parent:1", ca_file=str(path)))
     assert str(caught.value) == f"ca_file = '{path}': {words}"
+
+
+async def test_a_post_without_an_answer_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_PING_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(TimeoutError):
+            await Transport(url(silent.getsockname())).post("/control")
+        came, _ = silent.accept()
+        with came:
+            came.settimeout(5.0)
+            while came.recv(1024):
+                await asyncio.sleep(0)
+    gc.collect()

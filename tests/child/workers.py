@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def light() -> ForkServer:
     """A forkserver without torch. It has this module warm."""
     variables = {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-    return ForkServer("tests.child.workers", lambda _: variables)
+    return ForkServer("tests.child.workers", variables)
 
 
 LIGHT = light()

@@ -97,7 +97,7 @@ class _Host:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def after_message(self, now: float) -> None:
+    def after_message(self) -> None:
         self.messages += 1
 
     def after_disconnect(self) -> None:
@@ -163,8 +163,7 @@ async def _arrive(pieces: list[bytes]) -> None:
     host = _Host()
     manager = ConnectionManager(host)  # type: ignore[arg-type]
     server = await _server(manager, logger)
-    connection = manager.make(server)
-    connection.slot = manager.limits.enter("10.0.0.1")
+    connection = manager.make(server, manager.limits.enter("10.0.0.1"))
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)

@@ -25,7 +25,7 @@ from genkidama.parent import Parent
 from genkidama.parent.authentication import Authenticator, make_context
 from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import PROTOCOL, Refusal, Weights, Welcome
-from genkidama.protocol.tokens import ANY, written
+from genkidama.protocol.tokens import ANY, find_entry, written
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, constant, eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
@@ -297,12 +297,12 @@ def test_a_file_that_everybody_may_read_is_spoken_of_once(
 ) -> None:
     tokens.chmod(0o644)
     admission = Authenticator(str(tokens), structlog.get_logger())
-    entry = admission.entry_of(ANYBODY)
+    entry = find_entry(ANYBODY, admission.entries)
     assert entry is not None and entry.name == ANY
     (said,) = warnings(capsys.readouterr().err, "everybody on this machine may read the tokens")
     assert (said["file"], said["way_out"]) == (str(tokens), f"chmod o-r {tokens}")
     tokens.chmod(0o640)
-    admission.entry_of(PI)
+    assert find_entry(PI, admission.entries) is not None
     assert capsys.readouterr().err == ""
 
 

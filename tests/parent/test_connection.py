@@ -27,6 +27,7 @@ from genkidama.parent.connection import Connection, close_with_refusal
 from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import Goodbye, Join, Leave, Push, Refusal, Weights, encode
 from genkidama.protocol.vector import Signature
+from genkidama.server.limits import ConnectionSlot
 from tests.helpers import eventually, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment
@@ -260,7 +261,7 @@ async def test_an_answer_of_any_length_is_a_whole_frame() -> None:
         with suppress(ConnectionClosed):
             await connection.recv()
 
-    kind = partial(Connection, Owner(), ParentSettings())
+    kind = partial(Connection, Owner(), ParentSettings(), ConnectionSlot("127.0.0.1"))
     async with (
         asyncio.timeout(10),
         serve(handle, "127.0.0.1", 0, create_connection=kind, compression=None) as server,

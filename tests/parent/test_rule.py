@@ -1,4 +1,4 @@
-"""A rule of one's own at the parent: this file is all that there is of it."""
+"""What is no rule for a parent, and a state that no rule of its own takes over."""
 
 from __future__ import annotations
 
@@ -6,70 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
-from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.server.rules.blend import Blend, Rule, RuleState, Update
-from tests.helpers import running
+from genkidama.server.rules.blend import Blend, Rule, RuleState
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import experiment
-from tests.server.rules import check_rule
-
-
-class Momentum(Rule):
-    """θ_P moves towards each push, less if it is stale, and goes on the way it was going."""
-
-    def __init__(self, alpha: float, momentum: float = 0.5) -> None:
-        self.alpha = alpha
-        self.momentum = momentum
-        self.velocity: Vector | None = None
-
-    def apply(self, parent: Vector, push: Update) -> None:
-        if self.velocity is None:
-            self.velocity = np.zeros_like(parent)
-        self.velocity *= self.momentum
-        self.velocity += self.alpha / (1 + push.staleness) * (push.vector - parent)
-        parent += self.velocity
-
-    def state(self) -> RuleState:
-        return {} if self.velocity is None else {"velocity": self.velocity}
-
-    def restore(self, state: RuleState) -> None:
-        self.velocity = state.get("velocity")
 
 
 class Silent(Rule):
     def __init__(self, alpha: float) -> None:
         raise ValueError("alpha is of no use here")
-
-
-def test_it_keeps_the_promises_of_every_rule() -> None:
-    check_rule(Momentum)
-
-
-async def test_a_run_with_it_is_saved_and_goes_on(tmp_path: Path) -> None:
-    rule = {"rule": f"{__name__}:Momentum", "rule_options": {"momentum": 0.25}}
-    settings = experiment(parent=rule)
-    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
-        await child.enter()
-        np.testing.assert_array_equal(await child.pushed(0.0), vector(0.0))
-        np.testing.assert_array_equal(await child.pushed(8.0), vector(4.0))
-    path = CheckpointFolder(tmp_path / "checkpoints").version_path(2)
-    tensors = safetensors.numpy.load_file(path)
-    assert sorted(tensors) == ["__rule__.velocity", "layer.bias", "layer.weight"]
-    np.testing.assert_array_equal(tensors["__rule__.velocity"], vector(4.0))
-
-    async with (
-        running(settings, tmp_path) as parent,
-        FakeChild(parent.address, session="2") as child,
-    ):
-        await child.enter()
-        # 4 + (4 · 0.25 + 0.5 · (8 − 4)): with no velocity it would be 6.
-        np.testing.assert_array_equal(await child.pushed(8.0), vector(7.0))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +49,7 @@ def test_blend_is_what_is_taken_without_a_word() -> None:
 
 
 async def test_what_it_remembers_must_fit(tmp_path: Path) -> None:
-    class Forgetful(Momentum):
+    class Forgetful(Blend):
         def restore(self, state: RuleState) -> None:
             raise ValueError("'velocity' is missing")
 

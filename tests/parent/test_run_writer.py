@@ -110,12 +110,6 @@ class Owner:
         self.now: Callable[[], float] = lambda: 5.0
         self.out = out
 
-    def after_message(self, now: float) -> None:
-        pass
-
-    def after_disconnect(self) -> None:
-        pass
-
     def writer(self) -> RunWriter:
         return RunWriter(self, Checkpointer, self.out, structlog.get_logger())
 

@@ -580,4 +580,4 @@ def test_a_join_knows_its_signature() -> None:
         oracle_encode({"type": "join", "signature": [["w", [2, 3]], ["scale", []]]})
     )
     assert isinstance(join, Join)
-    assert join.as_signature() == Signature.of([("w", (2, 3)), ("scale", ())])
+    assert Signature.of(join.signature) == Signature.of([("w", (2, 3)), ("scale", ())])

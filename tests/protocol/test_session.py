@@ -47,13 +47,13 @@ from genkidama.protocol.session import (
     Keep,
     LeftOut,
     Over,
-    PendingWork,
     Renamed,
     RequestRefused,
     Reset,
     Session,
     Train,
     Wait,
+    Work,
     check_same,
 )
 from genkidama.protocol.vector import DTYPE, Signature
@@ -835,11 +835,11 @@ def test_without_a_basis_the_weights_are_pushed(pushes: Kind) -> None:
 
 
 def test_steps_and_returns_add_up_and_the_newest_measures_stay() -> None:
-    work = PendingWork()
+    work = Work()
     assert work.add(10, [1.0], {"lag": 1.0, "pps": 5.0}) == LeftOut()
     assert work.add(20, [2.0, 3.0], {"lag": 2.0}) == LeftOut()
     assert work.add(5, [], {}) == LeftOut()
-    assert work == PendingWork(35, [1.0, 2.0, 3.0], {"lag": 2.0})
+    assert work == Work(35, [1.0, 2.0, 3.0], {"lag": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -854,20 +854,20 @@ def test_steps_and_returns_add_up_and_the_newest_measures_stay() -> None:
 def test_measures_that_no_push_may_carry(
     measures: dict[str, float], reported: dict[str, float], left_out: tuple[str, ...]
 ) -> None:
-    work = PendingWork(measures={"old": 0.0})
+    work = Work(measures={"old": 0.0})
     assert work.add(0, [], measures) == LeftOut(measures=left_out)
     assert work.measures == reported
 
 
 @pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY, 1.1e30, -1.1e30])
 def test_returns_that_no_push_may_carry(value: float) -> None:
-    work = PendingWork()
+    work = Work()
     assert work.add(1, [1.0, value, 1e30, value, -1e30], {}) == LeftOut(returns=2)
     assert work.returns == [1.0, 1e30, -1e30]
 
 
 def test_a_day_without_a_parent_leaves_the_newest_returns() -> None:
-    work = PendingWork()
+    work = Work()
     for first in range(0, 10_000, 50):
         assert work.add(1, [float(number) for number in range(first, first + 50)], {}) == LeftOut()
     assert work.returns == [float(number) for number in range(10_000 - 4_096, 10_000)]
@@ -881,7 +881,7 @@ def test_a_day_without_a_parent_leaves_the_newest_returns() -> None:
 def test_whatever_a_backend_says_fits_into_a_push(
     returns: list[list[float]], measures: dict[str, float]
 ) -> None:
-    work = PendingWork()
+    work = Work()
     left_out = sum(work.add(1, values, measures).returns for values in returns)
     assert len(work.returns) + left_out == sum(map(len, returns))
     assert all(map(math.isfinite, work.returns))

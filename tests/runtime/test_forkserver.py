@@ -112,6 +112,35 @@ def test_a_module_that_cannot_be_warmed_up_is_no_end() -> None:
     starter.close()
 
 
+def test_one_that_is_started_while_the_one_before_ends_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starter = ForkServer("tests.child.workers")
+    before = starter.warm_up(small())
+    end = before.close
+
+    def end_slowly() -> None:
+        monkeypatch.setattr(before, "close", end)
+        end()
+        starter.warm_up(small())  # as another thread does meanwhile
+
+    monkeypatch.setattr(before, "close", end_slowly)
+    starter.close()
+    assert starter.pid is not None and psutil.pid_exists(starter.pid)
+    starter.close()
+
+
+def test_a_program_that_ends_leaves_no_socket_open() -> None:
+    code = (
+        "from genkidama.config.experiment import Experiment\n"
+        "from genkidama.runtime.forkserver import ForkServer\n"
+        "starter = ForkServer('time')\n"
+        "starter.warm_up(Experiment())\n"
+    )
+    found = python("-W", "error", "-c", code)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 # Several programs.
 
 
@@ -190,7 +219,7 @@ def test_exit_codes_are_known_without_a_forkserver(child: ForkServer, server: Se
 
 
 def test_who_waits_for_a_busy_forkserver_need_not() -> None:
-    hanging = ForkServer("tests.runtime.hanging", lambda _: {HANGING: "1"})
+    hanging = ForkServer("tests.runtime.hanging", {HANGING: "1"})
     process = hanging.start("time:sleep", (PATIENCE,), small())
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
@@ -204,7 +233,7 @@ import time
 from genkidama.config.experiment import Experiment
 from genkidama.runtime.forkserver import ForkServer
 warm, warming = (
-    ForkServer("tests.runtime.hanging", lambda _, word=word: {"GENKIDAMA_TEST_HANG": word})
+    ForkServer("tests.runtime.hanging", {"GENKIDAMA_TEST_HANG": word})
     for word in ("", "1")
 )
 given = "tests.runtime.hanging:hang", (), Experiment()
@@ -259,10 +288,14 @@ def test_a_command_with_one_thread_forks_its_own(tmp_path: Path) -> None:
         # A process that it forks is one of ours, which may begin no run.
         "    begin = forkserver._shared.fork('genkidama.runtime.script:begin', ('train',), {})\n"
         "    print(begin.wait())\n"
+        # What an environment wants done at its end, as to remove a folder, is done.
+        "    args = os.path.join, os.rmdir, os.mkdir(sys.argv[2]) or sys.argv[2]\n"
+        "    ends = forkserver._shared.fork('weakref:finalize', args, {})\n"
+        "    print(ends.wait(), os.path.exists(sys.argv[2]))\n"
         "    folder = f'/proc/{forkserver._shared.pid}/fd/'\n"
         "    print('/dev/zero' in map(os.readlink, [folder + n for n in os.listdir(folder)]))\n"
     )
-    for threads, words in (("", ["True", "1", "False"]), ("1", ["False"])):
-        done = python("-c", code, threads, OPENBLAS_NUM_THREADS="1")
+    for threads, words in (("", ["True", "1", "0", "False", "False"]), ("1", ["False"])):
+        done = python("-c", code, threads, tmp_path / "folder", OPENBLAS_NUM_THREADS="1")
         assert done.stdout.split() == words
         assert ("a process of another run" in done.stderr) == (not threads)

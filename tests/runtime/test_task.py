@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.helpers import small
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """It has this module warm, so that no task imports it anew."""
-    with ForkServer(__name__) as found:
+    with closing(ForkServer(__name__)) as found:
         yield found
 
 
@@ -52,7 +53,7 @@ def perform(receive: Callable[[], Any], send: Callable[[Any], None], plan: tuple
 
 
 def test_it_answers_and_ends_when_nobody_asks_any_more(begin: Callable[..., Task]) -> None:
-    with begin(*["echo"] * 9) as task:
+    with closing(begin(*["echo"] * 9)) as task:
         task.send({"a": 1})
         assert task.receive() == {"a": 1}
         task.send(2.5)
@@ -79,7 +80,7 @@ def test_its_end_says_why_and_a_traceback_is_kept(
     begin: Callable[..., Task],
     tmp_path: Path,
 ) -> None:
-    with begin(*plan) as task, pytest.raises(kind) as raised:
+    with closing(begin(*plan)) as task, pytest.raises(kind) as raised:
         task.receive()
     log = tmp_path / "logs" / "task.log"
     assert words in str(raised.value)

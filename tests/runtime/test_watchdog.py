@@ -15,21 +15,13 @@ from genkidama.runtime.watchdog import HangDetector, Watchdog
 from tests.helpers import PATIENCE, small
 
 
-class Owner:
-    def __init__(self) -> None:
-        self.killed: list[int] = []
-
-    def hung(self, index: int, seconds: float) -> None:
-        self.killed.append(index)
-
-
 def watched(patience: float, marks: dict[int, int | None]) -> tuple[Watchdog, list[int]]:
-    owner = Owner()
-    found = Watchdog(patience, marks.__getitem__, owner)
+    killed: list[int] = []
+    found = Watchdog(patience, marks.__getitem__, lambda index, _: killed.append(index))
     for index in marks:
         found.ages.started(index)
         found.heard(index, waits=False)
-    return found, owner.killed
+    return found, killed
 
 
 def test_one_that_is_silent_is_looked_at_and_hangs_only_if_nothing_changes() -> None:

@@ -50,7 +50,7 @@ BUGS = (
     Bug(
         "work is reported again with the next push",
         "protocol/session.py",
-        "            self._pending = PendingWork()\n            self._sequence += 1",
+        "            self._pending = Work()\n            self._sequence += 1",
         "            self._sequence += 1",
     ),
     Bug(

@@ -129,7 +129,8 @@ class LearnerProcess(Companion):
         self._policy = RestartPolicy(3, rest=1.0)
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
-        self._watch = Watchdog(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self)
+        patience = _PATIENCE * self._experiment.child.hang_seconds
+        self._watch = Watchdog(patience, self._beat, self._hung)
 
     async def start(self) -> None:
         """Starts it with θ_P or, in a new run, takes its initial weights for θ_P."""
@@ -266,7 +267,7 @@ class LearnerProcess(Companion):
     def _beat(self, _: int) -> int:
         return 0 if self._memory is None else int(self._memory.beat[0])
 
-    def hung(self, index: int, seconds: float) -> None:
+    def _hung(self, index: int, seconds: float) -> None:
         if self._worker is not None:
             self._worker.hung(seconds)
 

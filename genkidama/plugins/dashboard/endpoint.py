@@ -136,8 +136,7 @@ class Dashboard(Observer, Page):
         slot, limits = connection.slot, self._connections.limits
         if response is None:
             try:
-                if slot is not None:
-                    limits.watch(slot)
+                limits.watch(slot)
             except ProtocolError as error:
                 response = _full(error)
             else:
@@ -146,7 +145,7 @@ class Dashboard(Observer, Page):
                 connection.set_limit(_LONGEST_WORD)
                 connection.patience = min(connection.patience, STUCK_SECONDS)
                 return None
-        if asked.method == "GET" and len(response.body) > PIECE_BYTES and slot is not None:
+        if asked.method == "GET" and len(response.body) > PIECE_BYTES:
             try:
                 limits.answer(slot)
             except ProtocolError as error:

@@ -93,8 +93,7 @@ class Viewers:
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
         """The cookie that a key gives, this once; or an empty text, and why it gives none."""
-        tokens = self._tokens
-        cookie = find_link(key, self._owners) if tokens is None else tokens.cookie_of_link(key)
+        cookie = find_link(key, self._entries)
         if not cookie:
             return "", "this parent does not know the link"
         problem = self.problem(ViewerCredential(cookie, is_cookie=True), now)
@@ -130,13 +129,13 @@ class Viewers:
         owns = entry is not None and entry.kind == "owner" and now < entry.until
         return entry.name if entry is not None and owns else ""
 
+    @property
+    def _entries(self) -> Sequence[Entry]:
+        return self._owners if self._tokens is None else self._tokens.entries
+
     def _entry(self, shown: ViewerCredential) -> Entry | None:
-        if self._tokens is None:
-            find = find_cookie if shown.is_cookie else find_entry
-            return find(shown.secret, self._owners)
-        return (self._tokens.entry_of_cookie if shown.is_cookie else self._tokens.entry_of)(
-            shown.secret
-        )
+        find = find_cookie if shown.is_cookie else find_entry
+        return find(shown.secret, self._entries)
 
 
 def _cookie(header: str, name: str) -> str:

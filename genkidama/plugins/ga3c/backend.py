@@ -54,7 +54,7 @@ from genkidama.runtime.task import see_spaces
 from genkidama.runtime.watchdog import Watchdog
 
 #: Forks agents, without torch.
-AGENTS = ForkServer("genkidama.plugins.ga3c.agent", lambda _: ONE_THREAD)
+AGENTS = ForkServer("genkidama.plugins.ga3c.agent", ONE_THREAD)
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
@@ -90,7 +90,7 @@ class GA3C(PooledBackend):
         self._watch = Watchdog(
             _ENGINE_PATIENCE * experiment.child.hang_seconds,
             lambda _: self.slots.mark_of_engine(),
-            self,
+            self._engine_hung,
         )
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
@@ -113,11 +113,6 @@ class GA3C(PooledBackend):
     def slots(self) -> Slots:
         assert self._slots is not None, "startup() comes first"
         return self._slots
-
-    @property
-    def pids(self) -> list[int]:
-        """The process numbers of the agents that live."""
-        return self._pool.pids
 
     async def startup(self) -> Signature:
         check_torch("child.backend = 'ga3c'")
@@ -191,7 +186,7 @@ class GA3C(PooledBackend):
 
     # The engine.
 
-    def hung(self, index: int, seconds: float) -> None:
+    def _engine_hung(self, index: int, seconds: float) -> None:
         log.warning("engine hung", reason=f"it did nothing for {seconds:.0f} s, and is killed")
         if self._engine is not None:
             self._engine.kill()

@@ -61,7 +61,7 @@ class ShardedConnection:
     def to(
         cls, parent: str, ended: Callable[[], None], *, fingerprint: str, **options: Any
     ) -> ShardedConnection:
-        """As `genkidama.child.parent_connection.connect`."""
+        """As `ParentConnection.to`."""
         many = addresses(parent)
         trusted = fingerprints(fingerprint, many, parent)
         word = secrets.token_hex(8)

@@ -25,7 +25,8 @@ from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent.checkpointer import RETRY_SECONDS
-from genkidama.parent.extensions import Journal, RunStore
+from genkidama.parent.extensions import RunStore
+from genkidama.parent.run_writer import RunWriter
 from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.protocol.shard import Shard
@@ -58,7 +59,7 @@ _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, bool]
 class TrialStore(RunStore):
     """Keeps the trials of a `Search` under `out`, and its study up to date."""
 
-    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None:
+    def __init__(self, server: ParameterServer, out: Path, journal: RunWriter) -> None:
         from genkidama.plugins.hypertrick.study import Study  # Optuna
 
         assert isinstance(server.trials, Search)

@@ -15,14 +15,14 @@ import numpy as np
 from genkidama.config.decoding import Meta, NotNegative, convert
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.vector import Vector, length
-from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
+from genkidama.server.rules.blend import RuleState, Update, diagnose
 from genkidama.server.rules.trust_region import (
     StepOptions,
     add_scaled,
     blend_statistics,
     shortening,
 )
-from genkidama.server.rules.weighted import Buffer, PushWeights
+from genkidama.server.rules.weighted import BufferedRule
 
 _VELOCITY = "velocity"
 _LENGTH = "length_begun"
@@ -40,7 +40,7 @@ class DifferenceOptions(StepOptions, frozen=True):
     for n numbers if that is more; 0 means no limit. Each shard of a parent bounds its own part."""
 
 
-class Difference(Rule):
+class Difference(BufferedRule):
     """v ← μv + Δ, then θ_P ← θ_P + α_n·v or, with Nesterov, θ_P + α_n(Δ + μv).
 
     Δ is the weighted sum of the differences that make a step, divided by their number. α_n is α
@@ -56,8 +56,7 @@ class Difference(Rule):
             raise ConfigurationError(
                 "parent.rule_options: nesterov = True: needs a momentum above 0"
             )
-        self._weigh = PushWeights(checked)
-        self._buffer = Buffer(checked)
+        super().__init__(checked)
         self._velocity: Vector | None = None
         #: How long θ_P was at the first difference; 0 before it.
         self._length = 0.0
@@ -93,9 +92,6 @@ class Difference(Rule):
     def moved(self) -> float:
         return self._moved
 
-    def forget(self, child: str) -> None:
-        self._weigh.forget(child)
-
     def _accelerated(self, change: Vector, factor: float, bound: float) -> tuple[Vector, float]:
         """The step that the momentum makes of a difference times a factor, whose norm is at most
         `bound`; and a bound for the step's norm.
@@ -115,14 +111,13 @@ class Difference(Rule):
         own: RuleState = {_LENGTH: np.array([self._length])} if self._length else {}
         if self._velocity is not None:
             own[_VELOCITY] = self._velocity
-        return {**own, **self._weigh.state(), **self._buffer.state()}
+        return own | super().state()
 
     def restore(self, state: RuleState) -> None:
         self._velocity = state.get(_VELOCITY)
         self._fastest = 0.0 if self._velocity is None else length(self._velocity)
         self._length = float(state[_LENGTH][0]) if _LENGTH in state else 0.0
-        self._weigh.restore(state)
-        self._buffer.restore(state)
+        super().restore(state)
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         if not self._alpha:

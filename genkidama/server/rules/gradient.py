@@ -17,10 +17,10 @@ from genkidama.config.decoding import Count, NotNegative, convert
 from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector, length
-from genkidama.server.rules.blend import Rule, RuleState, Update
+from genkidama.server.rules.blend import RuleState, Update
 from genkidama.server.rules.outliers import LossStatistics
 from genkidama.server.rules.trust_region import BLOCK, StepOptions, blend_statistics, shortening
-from genkidama.server.rules.weighted import Buffer, PushWeights
+from genkidama.server.rules.weighted import BufferedRule
 
 #: The state of each optimizer: vectors of θ_P's length.
 _KEPT = {
@@ -195,7 +195,7 @@ class GradientOptions(StepOptions, frozen=True):
     which it is used; 0 means no limit."""
 
 
-class Gradient(Rule):
+class Gradient(BufferedRule):
     """θ_P ← θ_P − η·direction(ḡ), as `[optimizer]` says.
 
     ḡ is the weighted sum of the gradients of a step, divided by their number. α is not used.
@@ -216,17 +216,13 @@ class Gradient(Rule):
         self._longest = longest
         self._settings = optimizer or Optimizer()
         self._options = checked = convert(options, GradientOptions, "parent.rule_options")
-        self._weigh = PushWeights(checked)
-        self._buffer = Buffer(checked)
+        super().__init__(checked)
         self._steps = NumpyOptimizer(self._settings)
         self._losses = LossStatistics(checked.outlier_sigmas)
         self._moved = 0.0
 
     def moved(self) -> float:
         return self._moved
-
-    def forget(self, child: str) -> None:
-        self._weigh.forget(child)
 
     def apply(self, parent: Vector, push: Update) -> str | None:
         self._moved = 0.0
@@ -251,12 +247,9 @@ class Gradient(Rule):
     def state(self) -> RuleState:
         numbers = self._losses.numbers
         own: RuleState = {_LOSSES: numbers} if numbers[0] else {}
-        parts = (self._weigh, self._buffer, self._steps)
-        for part in parts:
-            own.update(part.state())
-        return own
+        return own | super().state() | self._steps.state()
 
     def restore(self, state: RuleState) -> None:
         self._losses.numbers = state.get(_LOSSES, np.zeros(3))
-        for part in (self._weigh, self._buffer, self._steps):
-            part.restore(state)
+        super().restore(state)
+        self._steps.restore(state)

@@ -87,12 +87,10 @@ class PushWeights:
         return {name: np.array([figure]) for name, figure in self._figures.items()}
 
     def forget(self, child: str) -> None:
-        """Forgets a child that takes part no longer."""
         for name in (_SPEED, _ARRIVAL):
             self._figures.pop(name + child, None)
 
     def restore(self, state: RuleState) -> None:
-        """Restores its arrays from a rule's state."""
         mine = (_MEAN, _SPEED, _ARRIVAL)
         self._figures = {
             name: float(array[0]) for name, array in state.items() if name.startswith(mine)
@@ -179,7 +177,6 @@ class Buffer:
         return {_SUM: self._total, _COUNTS: counts}
 
     def restore(self, state: RuleState) -> None:
-        """Restores its arrays from a rule's state."""
         self._total = state.get(_SUM)
         weight, count, since = state.get(_COUNTS, np.zeros(3))
         self._weight = float(weight)
@@ -187,29 +184,12 @@ class Buffer:
         self._since = float(since)
 
 
-class Weighted(Rule):
-    """θ_P ← (1−α_w)θ_P + α_w·θ̄, with α_w = min(1, α·w̄).
+class BufferedRule(Rule):
+    """A rule that weighs pushes, and makes a step of several of them."""
 
-    θ̄ is the weighted mean of the pushes that make a step, w̄ their mean weight. The options are
-    those of `WeightedOptions`.
-    """
-
-    convex = True
-
-    def __init__(self, alpha: float, **options: Any) -> None:
-        self._alpha = alpha
-        checked = convert(options, WeightedOptions, "parent.rule_options")
-        self._weigh = PushWeights(checked)
-        self._buffer = Buffer(checked)
-
-    def apply(self, parent: Vector, push: Update) -> None:
-        batch = self._buffer.add(push.vector, self._weigh(push), push)
-        if batch is None or batch.weight < _LEAST:
-            return
-        if batch.count > 1:
-            batch.total /= batch.weight
-        alpha = self._alpha if push.alpha is None else push.alpha
-        blend(parent, batch.total, min(1.0, alpha * batch.weight / batch.count))
+    def __init__(self, options: WeightedOptions) -> None:
+        self._weigh = PushWeights(options)
+        self._buffer = Buffer(options)
 
     def forget(self, child: str) -> None:
         self._weigh.forget(child)
@@ -220,6 +200,29 @@ class Weighted(Rule):
     def restore(self, state: RuleState) -> None:
         self._weigh.restore(state)
         self._buffer.restore(state)
+
+
+class Weighted(BufferedRule):
+    """θ_P ← (1−α_w)θ_P + α_w·θ̄, with α_w = min(1, α·w̄).
+
+    θ̄ is the weighted mean of the pushes that make a step, w̄ their mean weight. The options are
+    those of `WeightedOptions`.
+    """
+
+    convex = True
+
+    def __init__(self, alpha: float, **options: Any) -> None:
+        super().__init__(convert(options, WeightedOptions, "parent.rule_options"))
+        self._alpha = alpha
+
+    def apply(self, parent: Vector, push: Update) -> None:
+        batch = self._buffer.add(push.vector, self._weigh(push), push)
+        if batch is None or batch.weight < _LEAST:
+            return
+        if batch.count > 1:
+            batch.total /= batch.weight
+        alpha = self._alpha if push.alpha is None else push.alpha
+        blend(parent, batch.total, min(1.0, alpha * batch.weight / batch.count))
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         return diagnose(self._alpha, beta, children)

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
-from genkidama.protocol.tokens import (
-    Entry,
-    find_cookie,
-    find_entry,
-    find_link,
-    link_cookie,
-    link_token,
-    parse_tokens,
-    written,
-)
+from genkidama.protocol.tokens import link_cookie, link_token, parse_tokens, written
 
 SALT = "0123456789abcdef" * 2
 TOKEN = link_token("the-key-of-a-link", SALT)
@@ -24,15 +15,6 @@ class Known:
 
     def __init__(self, text: str) -> None:
         self.entries = parse_tokens(text, "tokens")
-
-    def entry_of(self, token: str) -> Entry | None:
-        return find_entry(token, self.entries)
-
-    def entry_of_cookie(self, cookie: str) -> Entry | None:
-        return find_cookie(cookie, self.entries)
-
-    def cookie_of_link(self, key: str) -> str:
-        return find_link(key, self.entries)
 
 
 KNOWN = Known(written("anna", TOKEN, salt=SALT, cookie=COOKIE) + "pi token-of-the-pi-01\n")

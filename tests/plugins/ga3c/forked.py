@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -47,7 +47,7 @@ def forked_engines() -> Iterator[None]:
         return server.start(f"{__name__}:main", (inherited,), Experiment())
 
     with (
-        ForkServer("genkidama.plugins.ga3c.engine", lambda _: ONE_THREAD) as server,
+        closing(ForkServer("genkidama.plugins.ga3c.engine", ONE_THREAD)) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(backend, "start_program", fork)
