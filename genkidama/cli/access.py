@@ -52,6 +52,10 @@ def parent(options: argparse.Namespace) -> int:
     from genkidama.runs.resume import afterwards
     from genkidama.runs.run import Run
 
+    if options.browsers:
+        options.set = [*options.set, "parent.browsers=true"]
+    for key, files in shown_steps(options).items():
+        options.set = [*options.set, f"{key}={json.dumps(files, ensure_ascii=False)}"]
     # What is wrong with it is said before a token is made that nobody will use.
     experiment = _experiment(options)
     draw = qr_drawer(options.qr)
@@ -90,10 +94,6 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
     arguments += ["--out", str(options.out)] if options.out else []
-    if options.browsers:
-        options.set = [*options.set, "parent.browsers=true"]
-    for key, files in shown_steps(options).items():
-        options.set = [*options.set, f"{key}={json.dumps(files)}"]
     command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
     for change in options.set:
         arguments += ["--set", change]
@@ -206,11 +206,7 @@ def signature(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    changes = parse_settings(options.set)
-    if getattr(options, "browsers", False):
-        changes["parent.browsers"] = True
-    changes |= shown_steps(options)
-    return Experiment.load(options.file).with_settings(changes)
+    return Experiment.load(options.file).with_settings(parse_settings(options.set))
 
 
 class _Credentials:
