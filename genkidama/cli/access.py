@@ -26,6 +26,7 @@ from genkidama.cli.options import shown_steps
 from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
+from genkidama.config.parent_address import bracketed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import (
     ANY,
@@ -268,8 +269,7 @@ def _address_and_fingerprint(
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
-    host = options.host or reachable_host(binding["host"])
-    host = f"[{host}]" if ":" in host else host
+    host = bracketed(options.host or reachable_host(binding["host"]))
     bare = kind and not os.path.exists(place.certificate)
     return f"{host}:{binding['port']}", "" if bare else fingerprint_of(place.certificate)
 

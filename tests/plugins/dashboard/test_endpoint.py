@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -356,7 +357,8 @@ def test_the_documents_paths_are_those_of_the_parent() -> None:
     ],
 )
 def test_the_address_of_the_page(host: str, secure: bool, page: str) -> None:
-    assert endpoint.page_of(host, 8765, secure=secure) == page
+    shown = SimpleNamespace(viewers=SimpleNamespace(secure=secure), _secret="")
+    assert endpoint.Dashboard.links(shown, host, 8765) == {"page": page}
 
 
 async def steer(parent: Parent, query: str, **headers: str) -> tuple[int, str]:
