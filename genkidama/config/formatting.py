@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -82,6 +83,11 @@ def rate(value: float) -> str:
 def megabytes(size: int) -> str:
     """Bytes in units of 10⁶: `"31 MB"`."""
     return f"{round(size / 1e6)} MB"
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"^(\w+://)([^@/]*)@", lambda found: f"{found[1]}…@", url)
 
 
 def one_line(error: BaseException, length: int = 300) -> str:

@@ -1016,8 +1016,8 @@ def test_what_nothing_could_be_learned_with_is_refused(
         ({"network": {"name": "mine:Net"}}, "network.name = 'mine:Net'"),
         ({"child": {"backend": "ga3c"}}, "child.backend = 'ga3c': set it to 'hogwild'"),
         (
-            {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://x:1"}},
-            "replay.url = 'redis://x:1'",
+            {"algorithm": {"name": "vtrace"}, "replay": {"steps": 5000, "url": "redis://:w@x:1"}},
+            "replay.url = 'redis://…@x:1'",  # without the password
         ),
         (
             {"children": [{"name": "gpu", "settings": {"child.backend": "ga3c"}}]},
