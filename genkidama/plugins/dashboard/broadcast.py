@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.policies import Policies
-from genkidama.plugins.dashboard.routes import HttpResponse, read_file
+from genkidama.plugins.dashboard.routes import HttpResponse
 from genkidama.runs.status import Facts, RunStatus
 
 #: A change is sent this often at most, and a whole document is this old at most.
@@ -95,10 +95,6 @@ class Page:
     def film(self) -> bytes | None:
         """The newest film; None if there is none."""
         return self.policies.film()
-
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        """A file by its path, and whether it is compressed; None if there is none."""
-        return read_file(name, zipped)
 
 
 class Broadcaster:
