@@ -293,11 +293,8 @@ class EvaluationProgress(LiveDisplay):
 
 @contextmanager
 def following(
-    experiment: Experiment,
-    progress: bool,
-    watch: Callable[[dict[str, Any]], None] | None,
-    about: str = "",
-) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    experiment: Experiment, progress: bool, watch: Watch | None, about: str = ""
+) -> Iterator[Watch | None]:
     """`watch`, or a `Progress` beside it if `progress` asks for that. Both get each line."""
     if not progress:
         yield watch
