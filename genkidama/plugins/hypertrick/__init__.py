@@ -19,6 +19,7 @@ from genkidama.cli.options import (
     file,
     flag,
     number,
+    option,
     path,
     setting,
 )
@@ -52,12 +53,10 @@ SEARCH = Verb(
             "--cores",
             "core processes of each child (default: all CPU cores, divided among the children)",
         ),
-        (
+        option(
             "--listen",
-            {
-                "metavar": "HOST:PORT",
-                "help": "let children on other machines take part, as 0.0.0.0:8765",
-            },
+            "let children on other machines take part, as 0.0.0.0:8765",
+            metavar="HOST:PORT",
         ),
         SEED,
         OUT,
