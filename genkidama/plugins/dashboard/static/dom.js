@@ -4,6 +4,9 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export const find = (id) => document.getElementById(id);
 
+// What the parent gives beside this page, as `status` or `policy?version=7`.
+export const address = (name) => new URL(name, location.href.split(/[?#]/)[0]);
+
 function fill(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;

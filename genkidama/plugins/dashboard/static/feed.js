@@ -1,5 +1,6 @@
 // What the parent says, as it says it. A connection that is lost is made again, without end.
 
+import { address } from "./dom.js";
 import { fold } from "./fold.js";
 
 const FIRST_WAIT = 0.5;
@@ -9,8 +10,6 @@ const LIST_EVERY = 5;
 // A connection that is open, and says nothing for so long, is dead: the parent speaks every fifteen
 // seconds at least.
 const SILENCE = 45;
-
-const address = (name) => new URL(name, location.href.split("#")[0]);
 
 export class Feed {
   #document = null;
