@@ -64,23 +64,15 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
             f"{run.path}: is not a search; `genkidama plot {run.path}` draws it"
         )
     url = storage_url(settings.storage, run.path)
-    folder = None if figures is None else Path(figures)
-    allow = allowing(modules(experiment.to_dict()))
-    only = not settings.storage
-    return report(url, run.path.absolute().name, folder, str(run.path), allow, only)
-
-
-def report(
-    url: str, name: str, folder: Path | None, directory: str, allow: str = "", only: bool = False
-) -> str:
-    """The report on the study that `open_study` finds. Its commands name the search's run
-    directory, with `allow`, their options `--allow`."""
-    snapshot = read(open_study(url, name, only))
+    study = open_study(url, run.path.absolute().name, only=not settings.storage)
+    snapshot = read(study)
     shares = importances(snapshot)
-    parts = [text(snapshot, directory, shares, allow)]
-    if folder is not None:
+    allow = allowing(modules(experiment.to_dict()))
+    parts = [text(snapshot, str(run.path), shares, allow)]
+    if figures is not None:
         from genkidama.plugins.hypertrick.figures import draw  # Matplotlib
 
+        folder = Path(figures)
         paths = draw(snapshot, folder, shares)
         names = ", ".join(sorted({path.stem for path in paths}))
         parts.append(section("Figures", [f"{len(paths)} files in {folder}: {names}"]))
@@ -93,7 +85,8 @@ def text(
     shares: Importances | None = None,
     allow: str = "",
 ) -> str:
-    """The text of a report, of one to two screens; see `report`."""
+    """The text of a report, of one to two screens. Its commands name the search's run directory,
+    with `allow`, their options `--allow`."""
     parts = [_overview(snapshot)]
     if not snapshot.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")

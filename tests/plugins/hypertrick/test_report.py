@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from genkidama.plugins.hypertrick import report, study
 from genkidama.plugins.hypertrick.records import Span
 from genkidama.plugins.hypertrick.report import gantt
 from genkidama.plugins.hypertrick.study import read
-from tests.plugins.hypertrick.studies import by_hand, make_study, url_of
+from tests.plugins.hypertrick.studies import by_hand, make_study
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +45,9 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         assert line in told.splitlines(), line
 
 
-def test_the_text_of_a_real_search(tmp_path: Path) -> None:
-    study = make_study(tmp_path, trials=8, phases=3)
-    told = report.report(url_of(tmp_path), "search", None, "runs/lander")
+def test_the_text_of_a_real_search() -> None:
+    study = make_study(trials=8, phases=3)
+    told = report.text(read(study), "runs/lander")
     best = study.best_trial
     for key, value in best.params.items():
         assert f'    {key} = "{value}"' in told or f"    {key} = {value!r}" in told
