@@ -197,7 +197,7 @@ class Dashboard(Observer, Page):
             self._connections.exclude(child)
         elif action == "film":
             assert self._parent.out is not None
-            film = make_film(self._server, self._server.experiment, self._parent.out, self.now)
+            film = make_film(self._server, self._parent.out, self.now)
             self._film = asyncio.create_task(film)
 
     def _newest(self) -> tuple[Signature, Vector, int] | None:

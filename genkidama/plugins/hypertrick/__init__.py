@@ -95,18 +95,15 @@ def run_search(options: Any) -> int:
     """Searches on this machine, and reports on the search."""
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
-    from genkidama.plugins.hypertrick.local_search import check_search, search
+    from genkidama.plugins.hypertrick.local_search import search
     from genkidama.runs.warm_start import found_weights
     from genkidama.runtime.forkserver import prefork
-    from genkidama.runtime.import_strings import check_environment
 
     if options.weights is not None:
         options.weights = found_weights(options.weights)
     experiment = experiment_of(options, "what is searched?")
     if options.weights is not None:
         experiment = experiment.with_settings({"parent.start": str(options.weights)})
-    check_search(experiment)
-    check_environment(experiment)
     prefork()
     progress = Progress(experiment)
     with closing_display(progress):

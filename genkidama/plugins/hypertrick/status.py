@@ -125,15 +125,14 @@ class SearchStatus:
             event.trial,
             {
                 "number": event.trial,
-                "state": "running",
+                "state": "",
                 "score": None,
                 "mean_return": None,
-                "settings": event.params,
+                "settings": {},
                 "phases": [],
             },
         )
-        trial["state"] = "running"
-        trial["settings"] = event.params
+        trial |= {"state": "running", "settings": event.params}
         _close(trial, seconds)
         self._open(trial, event.child, seconds)
 
