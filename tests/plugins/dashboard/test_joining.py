@@ -39,10 +39,10 @@ from genkidama.protocol.messages import (
 )
 from genkidama.runs.evaluation import evaluate
 from tests.engines import free_port
-from tests.helpers import ROOT, Started, constant, history, running, starting, until
+from tests.helpers import ROOT, Started, constant, history, running, until
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import bearer
-from tests.plugins.dashboard.browser import Look, browsing, facts, picture, violations
+from tests.plugins.dashboard.browser import Look, facts, picture, violations
 from tests.plugins.dashboard.node import Node, in_node
 from tests.plugins.dashboard.test_real_runs import LONG, a_parent
 from tests.plugins.dashboard.test_run_browser import fetch
@@ -361,18 +361,6 @@ def test_browsers_need_a_rule_that_takes_experience() -> None:
 
 #: A page that nobody sees until it says so.
 UNSEEN = "Object.defineProperty(document, 'hidden', {get: () => !window.seen})"
-
-
-@pytest.fixture(scope="module")
-def look() -> Iterator[Look]:
-    with browsing() as look:
-        yield look
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 @pytest.mark.slow

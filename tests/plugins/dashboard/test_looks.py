@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from benchmarks.made_up import BEGAN, DRAWN, child, document, made_up, runs, search
 from tests.helpers import until
-from tests.plugins.dashboard.browser import Look, browsing, facts, picture, rows, violations
+from tests.plugins.dashboard.browser import Look, facts, picture, rows, violations
 
 #: A browser takes seconds to begin: `make test-page` runs these.
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def look() -> Iterator[Look]:
-    with browsing() as look:
-        yield look
 
 
 def troubled() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.dashboard.policies import policy_document
 from tests.helpers import ROOT, until
-from tests.plugins.dashboard.browser import Look, browsing, picture, violations
+from tests.plugins.dashboard.browser import Look, picture, violations
 from tests.plugins.dashboard.node import Node, in_node
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
@@ -305,12 +305,6 @@ def test_the_network_gives_what_numpys_gives(
 
 
 # In a browser.
-
-
-@pytest.fixture(scope="module")
-def look() -> Iterator[Look]:
-    with browsing() as look:
-        yield look
 
 
 def counting_policy(version: int) -> dict[str, Any]:

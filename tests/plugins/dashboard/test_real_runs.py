@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -13,15 +13,8 @@ import pytest
 
 from benchmarks.made_up import DRAWN
 from genkidama.config.experiment import Experiment
-from tests.helpers import Started, history, small, starting, until
-from tests.plugins.dashboard.browser import (
-    Look,
-    browsing,
-    facts,
-    picture,
-    rows,
-    violations,
-)
+from tests.helpers import Started, history, small, until
+from tests.plugins.dashboard.browser import Look, facts, picture, rows, violations
 
 Start = Callable[..., Started]
 
@@ -29,18 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 #: Learning is seen within so many milliseconds, on a machine that does much else.
 LONG = 90_000
-
-
-@pytest.fixture(scope="module")
-def look() -> Iterator[Look]:
-    with browsing() as look:
-        yield look
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with starting(tmp_path) as start:
-        yield start
 
 
 def port_of(said: Callable[[], str]) -> int:
