@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import importlib.util
 import io
-import json
 import os
 import secrets
 import shlex
@@ -26,6 +25,7 @@ from genkidama.cli.options import shown_steps
 from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import toml_value
 from genkidama.config.parent_address import bracketed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import (
@@ -56,7 +56,7 @@ def parent(options: argparse.Namespace) -> int:
     if options.browsers:
         options.set = [*options.set, "parent.browsers=true"]
     for key, files in shown_steps(options).items():
-        options.set = [*options.set, f"{key}={json.dumps(files, ensure_ascii=False)}"]
+        options.set = [*options.set, f"{key}={toml_value(files)}"]
     # What is wrong with it is said before a token is made that nobody will use.
     experiment = _experiment(options)
     draw = qr_drawer(options.qr)

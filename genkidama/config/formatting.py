@@ -1,7 +1,8 @@
-"""Numbers and errors as text for people. Pure."""
+"""Numbers, values and errors as text for people. Pure."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -115,6 +116,15 @@ def show(value: Any) -> str:
         return f"{value:,.0f}"
     texts = (f"{value:.{digits}g}" for digits in range(4, 18))
     return next(text for text in texts if text != "1" or value == 1)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML has it in one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def clock(seconds: float) -> str:

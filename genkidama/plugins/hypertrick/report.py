@@ -11,19 +11,17 @@ Laws of this file:
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
 from genkidama.config.allowlist import allowing, modules
-from genkidama.config.formatting import bar, clock, percent, plural, short_names, show
+from genkidama.config.formatting import bar, clock, percent, plural, short_names, show, toml_value
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.records import TITLES, Span, State, StudySnapshot, TrialRecord
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
@@ -179,7 +177,7 @@ def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
             f"No trial has run {every} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
-    lines += ["", *(f"    {key} = {_toml(value)}" for key, value in best.params.items()), ""]
+    lines += ["", *(f"    {key} = {toml_value(value)}" for key, value in best.params.items()), ""]
     if snapshot.observed is not None and snapshot.observed[1].score > best.score:
         ahead, record = snapshot.observed
         lines += [
@@ -203,10 +201,6 @@ def _as_long_again(best: TrialRecord) -> str:
     """A limit for more training of a trial, which has none of its own."""
     steps = best.phases[-1].steps if best.phases else 0
     return f" --set stop.steps={2 * steps}" if steps else ""
-
-
-def _toml(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def _top(snapshot: StudySnapshot) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from typing import Any
 
 import pytest
@@ -67,6 +68,14 @@ def test_the_text_of_a_real_search() -> None:
     assert len(parts) >= 7
     assert max(len(line) for part in parts for line in part.splitlines()) <= 80
     assert len(told.splitlines()) < 110
+
+
+def test_the_best_settings_are_toml() -> None:
+    options = {"word": "π 🎮", "sizes": [1, 2.5], "more": True}
+    space = {"network.options": {"choices": [options]}}
+    lines = report.text(read(make_study(trials=1, phases=1, space=space, score=lambda *_: 1.0)))
+    (line,) = [line for line in lines.splitlines() if line.startswith("    network.options = ")]
+    assert tomllib.loads(line.strip()) == {"network": {"options": options}}
 
 
 @pytest.mark.parametrize(
