@@ -181,7 +181,6 @@ class Progress(LiveDisplay):
             self.take(event)
 
     def take(self, event: Event) -> None:
-        """Takes in one event."""
         with self._lock:
             self._heard = (event.time, time.monotonic())
             self._waiting.append(event)

@@ -35,8 +35,6 @@ _encoder = msgspec.json.Encoder()
 
 
 class Viewer(Protocol):
-    """Connection of a viewer."""
-
     @property
     def free(self) -> bool:
         """True if the connection is open, and all that was sent has been taken."""
@@ -112,7 +110,6 @@ class Broadcaster:
         self.spent = 0.0
 
     def __len__(self) -> int:
-        """Number of viewers."""
         return len(self._viewers)
 
     def add(self, viewer: Viewer) -> None:
@@ -123,13 +120,11 @@ class Broadcaster:
             self._task = asyncio.get_running_loop().create_task(self._send())
 
     def remove(self, viewer: Viewer) -> None:
-        """Removes a viewer."""
         self._viewers.pop(viewer, None)
         if not self._viewers:
             self.close()
 
     def close(self) -> None:
-        """Stops sending."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

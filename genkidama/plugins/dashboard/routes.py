@@ -89,8 +89,6 @@ _VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class HttpRequest(NamedTuple):
-    """A request."""
-
     #: `/path?query`, as it was sent.
     target: str
     #: By their names in lower case.
@@ -103,8 +101,6 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """An answer."""
-
     status: int
     body: bytes
     kind: str = "text/plain; charset=utf-8"

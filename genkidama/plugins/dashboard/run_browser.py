@@ -155,8 +155,6 @@ def _is_run(path: Path) -> bool:
 
 
 class RecordedPage(Page):
-    """The page of a recorded run."""
-
     def __init__(self, run: RecordedRun) -> None:
         super().__init__(run.status)
         self.policies = Policies(lambda: run.experiment, run.path, lambda: None)

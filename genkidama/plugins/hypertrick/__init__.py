@@ -92,7 +92,6 @@ REPORT = Verb(
 
 
 def run_search(options: Any) -> int:
-    """Searches on this machine, and reports on the search."""
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
     from genkidama.plugins.hypertrick.local_search import search
@@ -124,7 +123,6 @@ def run_search(options: Any) -> int:
 
 
 def run_report(options: Any) -> int:
-    """Reports on a search."""
     from genkidama.runs.run import Run
 
     print(Run.open(options.run).report(options.figures))

@@ -184,7 +184,6 @@ class SynchronousHalving(_Rungs):
             self._reported.add(trial)
 
     def _rung(self, trial: int, phase: int) -> int:
-        """The rung that a phase belongs to."""
         return bisect_right(self._rungs[self.bracket(trial)], phase)
 
     def _settle(self, group: tuple[int, int]) -> list[Decision]:

@@ -294,7 +294,6 @@ def _phases(snapshot: StudySnapshot) -> str:
 
 
 def _timeline(snapshot: StudySnapshot) -> str:
-    """The timeline of each node."""
     timeline, end = snapshot.timeline, snapshot.search_time
     width = min(16, max(map(len, timeline)))
     columns = WIDTH - width - _OTHERS

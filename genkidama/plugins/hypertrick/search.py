@@ -55,8 +55,6 @@ from genkidama.server.trial import ProgressCounter, Snapshot, Trial
 
 @dataclass
 class SearchTrial(Trial):
-    """A trial of a search."""
-
     #: The settings that make it differ from the others.
     params: dict[str, Any] = field(default_factory=dict)
     state: State = "waiting"
