@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 
 from genkidama.config.allowlist import IMPORT
+from genkidama.config.formatting import without_password
 from genkidama.errors import ConfigurationError
 
 Meta = msgspec.Meta
@@ -183,6 +184,8 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
     if hasattr(value, "__qualname__") and "__module__" in dir(value):  # `_named` could not name it
         way = "define it at the top of a module, as a class or by def"
         return f"{source}: {path} = {value.__name__}: no other process can import it; {way}"
+    if isinstance(value, str):
+        value = without_password(value)
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
 
 

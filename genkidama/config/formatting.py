@@ -88,7 +88,7 @@ def megabytes(size: int) -> str:
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
-    return re.sub(r"^(\w+://)([^@/]*)@", lambda found: f"{found[1]}…@", url)
+    return re.sub(r"(?s)^(\w+://).*@", r"\1…@", url)
 
 
 def one_line(error: BaseException, length: int = 300) -> str:

@@ -42,6 +42,11 @@ SAC = {"algorithm.name": "sac", "parent.rule": "experience"}
             "expected 'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'",
         ),
         (
+            {"replay.url": "redis://:open/se@same@far"},
+            "mine: replay.url = 'redis://…@far': "
+            "expected 'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'",
+        ),
+        (
             {"algorithm.demonstrations": ["a.steps"]},
             "mine: algorithm.demonstrations = ['a.steps']: only algorithm.name = 'dqn' or 'sac' "
             "has this setting",
