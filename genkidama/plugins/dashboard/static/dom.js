@@ -47,6 +47,19 @@ export function fit(list, count, make) {
   while (list.children.length < count) list.append(make());
 }
 
+// A small picture with its name, a value beside that, and below it where an axis begins and ends.
+export function small(name, svg, caption) {
+  const [value, low, high] = [element("b"), element("span"), element("span")];
+  const node = element(
+    "figure",
+    { "data-name": name },
+    element("figcaption", {}, element("span", caption), value),
+    svg,
+    element("p", { class: "range soft" }, low, high),
+  );
+  return { node, svg, value, low, high };
+}
+
 // A list of terms and values: [term, value, hint, "warn" or nothing]. Rows are kept while they fit.
 export function facts(list, pairs) {
   fit(list, pairs.length, () => element("div", {}, element("dt"), element("dd")));

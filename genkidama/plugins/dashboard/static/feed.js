@@ -19,21 +19,18 @@ export class Feed {
   #show;
   #tell;
 
-  // `show(document)` after every message; `tell(state, seconds)` with "live", "lost" (with how long
-  // it waits) or "denied".
+  // `show(document)` after every message; `tell(state)` with "live", "lost" or "denied".
   constructor(show, tell) {
     this.#show = show;
     this.#tell = tell;
     for (const happened of ["online", "pageshow"]) {
-      addEventListener(happened, () => this.#timer && this.again());
+      addEventListener(happened, () => {
+        if (!this.#timer) return; // It asks already.
+        clearTimeout(this.#timer);
+        this.#wait = FIRST_WAIT;
+        this.#ask();
+      });
     }
-    this.#ask();
-  }
-
-  // Tries at once.
-  again() {
-    clearTimeout(this.#timer);
-    this.#wait = FIRST_WAIT;
     this.#ask();
   }
 
@@ -80,7 +77,7 @@ export class Feed {
   }
 
   #lose() {
-    this.#tell("lost", this.#wait);
+    this.#tell("lost");
     this.#later(this.#wait);
     this.#wait = Math.min(LONGEST_WAIT, 2 * this.#wait);
   }
