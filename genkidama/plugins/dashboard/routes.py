@@ -65,8 +65,6 @@ _KINDS = {
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
     "json": "application/json",
     "mp4": "video/mp4",
 }
