@@ -73,11 +73,11 @@ def _problems(given: dict[str, Any], experiment: Experiment) -> Iterator[str]:
         )
     if environment.wrappers and (environment.vectorized or environment.prefix):
         name = environment.wrappers[0].name
-        kind, cause = "a vectorized environment", "environment.vectorized"
+        cause = "environment.vectorized"
         if environment.prefix:
             cause = f"{environment.prefix + ':'!r} of environment.id"
         yield (
-            f"environment.wrappers: {name!r} cannot be put around {kind}; "
+            f"environment.wrappers: {name!r} cannot be put around a vectorized environment; "
             f"take out {cause} or the wrappers"
         )
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:

@@ -435,7 +435,7 @@ RULES: tuple[Preference, ...] = (
         lambda look: f"{_cheap(look)}, and no reward was seen to differ, so it must play much",
         (ppo, dqn, a3c),
     ),
-    Preference(lambda look: True, lambda look: f"{_cheap(look)}", (ppo, dqn, a3c)),
+    Preference(lambda look: True, lambda look: _cheap(look), (ppo, dqn, a3c)),
 )
 
 
@@ -530,7 +530,7 @@ def describe(look: Look) -> dict[str, str]:
         seen += f", up to {show(look.largest)}" if look.steps else ""
     if look.keys:
         seen += f", of the parts {', '.join(look.keys)}"
-    parts = [f"{plural(size, 'choice')}" for size in look.choices[:4]]
+    parts = [plural(size, "choice") for size in look.choices[:4]]
     parts += ["…"] * (len(look.choices) > 4)
     parts += [plural(look.numbers, "number")] * (look.numbers > 0)
     acts = " and ".join(parts) + ", some of them masked" * look.masked

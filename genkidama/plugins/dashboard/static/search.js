@@ -132,7 +132,7 @@ function drawScatter(name, { trials, best }) {
     svg,
     "aria-label",
     `Score against ${name} of ${words.many(seen.length, "trial")}` +
-      `${best ? `; the best has ${told(best.settings[name])}` : ""}`,
+      (best ? `; the best has ${told(best.settings[name])}` : ""),
   );
   svg.replaceChildren(
     ...seen.map((trial) =>
