@@ -23,7 +23,6 @@ from genkidama.plugins.dashboard.routes import (
     answer,
     make_response,
     parse_request,
-    read_file,
 )
 from genkidama.plugins.dashboard.viewers import Viewers
 
@@ -313,9 +312,6 @@ class MadeUp:
 
     def status(self) -> bytes:
         return json.dumps(self.document).encode()
-
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        return read_file(name, zipped)
 
     def metrics(self) -> HttpResponse:
         raise NotImplementedError

@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import importlib.util
 import io
-import json
 import os
 import secrets
 import shlex
@@ -26,6 +25,8 @@ from genkidama.cli.options import shown_steps
 from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import toml_value
+from genkidama.config.parent_address import bracketed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import (
     ANY,
@@ -52,6 +53,10 @@ def parent(options: argparse.Namespace) -> int:
     from genkidama.runs.resume import afterwards
     from genkidama.runs.run import Run
 
+    if options.browsers:
+        options.set = [*options.set, "parent.browsers=true"]
+    for key, files in shown_steps(options).items():
+        options.set = [*options.set, f"{key}={toml_value(files)}"]
     # What is wrong with it is said before a token is made that nobody will use.
     experiment = _experiment(options)
     draw = qr_drawer(options.qr)
@@ -90,10 +95,6 @@ def parent(options: argparse.Namespace) -> int:
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
     arguments += ["--out", str(options.out)] if options.out else []
-    if options.browsers:
-        options.set = [*options.set, "parent.browsers=true"]
-    for key, files in shown_steps(options).items():
-        options.set = [*options.set, f"{key}={json.dumps(files)}"]
     command = f"genkidama parent {shlex.quote(str(options.file))}{suffix}"
     for change in options.set:
         arguments += ["--set", change]
@@ -206,11 +207,7 @@ def signature(options: argparse.Namespace) -> int:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    changes = parse_settings(options.set)
-    if getattr(options, "browsers", False):
-        changes["parent.browsers"] = True
-    changes |= shown_steps(options)
-    return Experiment.load(options.file).with_settings(changes)
+    return Experiment.load(options.file).with_settings(parse_settings(options.set))
 
 
 class _Credentials:
@@ -272,8 +269,7 @@ def _address_and_fingerprint(
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
-    host = options.host or reachable_host(binding["host"])
-    host = f"[{host}]" if ":" in host else host
+    host = bracketed(options.host or reachable_host(binding["host"]))
     bare = kind and not os.path.exists(place.certificate)
     return f"{host}:{binding['port']}", "" if bare else fingerprint_of(place.certificate)
 

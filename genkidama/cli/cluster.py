@@ -21,7 +21,7 @@ import msgspec
 from genkidama.child.capacity import expected_cores
 from genkidama.child.orchestrator import CORES, PreparedCore
 from genkidama.cli.parents import ParentProcess, finish, wait_all
-from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.cli.progress import Sinks, Watch, feeding, following
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
@@ -328,11 +328,7 @@ class Cluster:
         command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
-    def wait(
-        self,
-        watch: Callable[[dict[str, Any]], None] | None,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
+    def wait(self, watch: Watch | None, say: Callable[[str], None] | None = None) -> None:
         """Returns when the run is over; meanwhile it passes on the history, and says who dies or
         complains.
 
@@ -381,10 +377,7 @@ class Cluster:
         self._forward(first, watch, children)
 
     def _forward(
-        self,
-        parent: ParentProcess,
-        watch: Callable[[dict[str, Any]], None] | None,
-        children: list[SupervisedChild],
+        self, parent: ParentProcess, watch: Watch | None, children: list[SupervisedChild]
     ) -> bool:
         for line in (lines := parent.read()):
             if line["event"] == "exchange" and line["steps"] > self._steps:

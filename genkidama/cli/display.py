@@ -114,8 +114,6 @@ class Screen:
 
 
 class Notebook:
-    """A notebook's cell."""
-
     def __init__(self, draw: Draw) -> None:
         self._draw_frame = draw
         self._handle: Any = None

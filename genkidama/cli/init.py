@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import shutil
 import textwrap
@@ -16,6 +15,7 @@ from genkidama._version import pip_install
 from genkidama.cli.parser import make_parser
 from genkidama.config.allowlist import import_string
 from genkidama.config.examples import about, example, examples
+from genkidama.config.formatting import toml_value
 from genkidama.config.recommended import Choice, Line, Look, describe, recommend, stop
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -213,19 +213,10 @@ def _section(table: dict[str, Any]) -> str:
     for key, given in table.items():
         line = given if isinstance(given, Line) else Line(given)
         about = line.about or _ABOUT_VALUES.get(str(line.value), _ABOUT.get(key, ""))
-        text = f"{'# ' * line.off}{key} = {_value(line.value)}"
+        text = f"{'# ' * line.off}{key} = {toml_value(line.value)}"
         whole = f"{text:<33} # {about}" if about else text
         lines += [f"# {about}:", text] if len(whole) > _WIDTH - 2 else [whole]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _value(value: Any) -> str:
-    """A value as TOML has it in one line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_value(each)}' for key, each in value.items())} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
 def list_examples(options: argparse.Namespace) -> int:

@@ -63,7 +63,7 @@ class ParentProcess:
 
     def start(self, options: Sequence[str], forkserver: Server | None = None) -> None:
         """Starts it with these options beside its own."""
-        socket_fd, pipe_fd = self._socket.fileno(), self._reader.descriptor
+        socket_fd, pipe_fd = self._socket.fileno(), self._reader.fallback.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--out", str(self._run)]
         command += ["--listen", f"fd://{socket_fd}", "--fallback", str(pipe_fd), *options]
         if self._part != WHOLE:
@@ -137,7 +137,7 @@ class ParentProcess:
             if self._joined or (self._process.code or 0) > 0:
                 note_loss(error, self._process)
         self._socket.close()
-        self._reader.close()
+        self._reader.fallback.close()
 
 
 def finish(others: Sequence[ParentProcess], seconds: float) -> None:
@@ -169,15 +169,11 @@ class HistoryReader:
 
     def __init__(self, history: Path) -> None:
         self._history = HistoryTail(history)
-        self._fallback = FallbackReader()
+        #: The pipe that the parent writes to when its disk is full.
+        self.fallback = FallbackReader()
         #: Reasons that came through the pipe, the newest last.
         self._reasons: dict[str, None] = {}
         self._waiting: list[dict[str, Any]] = []
-
-    @property
-    def descriptor(self) -> int:
-        """Descriptor of the pipe that the parent writes to when its disk is full."""
-        return self._fallback.descriptor
 
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
@@ -192,15 +188,11 @@ class HistoryReader:
 
     def last_reason(self) -> str:
         """The last reason that came through the pipe; empty if none has."""
-        for line in self._fallback.read():
+        for line in self.fallback.read():
             event = msgspec.json.decode(line)
             self._reasons[event["reason"]] = None
             self._waiting.append(event)
         return next(reversed(self._reasons), "")
-
-    def close(self) -> None:
-        """Closes what is open."""
-        self._fallback.close()
 
 
 def note_loss(error: BaseException | None, parent: Process) -> None:

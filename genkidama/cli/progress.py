@@ -181,7 +181,6 @@ class Progress(LiveDisplay):
             self.take(event)
 
     def take(self, event: Event) -> None:
-        """Takes in one event."""
         with self._lock:
             self._heard = (event.time, time.monotonic())
             self._waiting.append(event)
@@ -293,11 +292,8 @@ class EvaluationProgress(LiveDisplay):
 
 @contextmanager
 def following(
-    experiment: Experiment,
-    progress: bool,
-    watch: Callable[[dict[str, Any]], None] | None,
-    about: str = "",
-) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    experiment: Experiment, progress: bool, watch: Watch | None, about: str = ""
+) -> Iterator[Watch | None]:
     """`watch`, or a `Progress` beside it if `progress` asks for that. Both get each line."""
     if not progress:
         yield watch

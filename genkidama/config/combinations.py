@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from genkidama.config.dependent_defaults import ALGORITHMS_WITH, LANE_STEPS, applicable_settings
+from genkidama.config.formatting import without_password
 from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
 
@@ -72,11 +73,11 @@ def _problems(given: dict[str, Any], experiment: Experiment) -> Iterator[str]:
         )
     if environment.wrappers and (environment.vectorized or environment.prefix):
         name = environment.wrappers[0].name
-        kind, cause = "a vectorized environment", "environment.vectorized"
+        cause = "environment.vectorized"
         if environment.prefix:
             cause = f"{environment.prefix + ':'!r} of environment.id"
         yield (
-            f"environment.wrappers: {name!r} cannot be put around {kind}; "
+            f"environment.wrappers: {name!r} cannot be put around a vectorized environment; "
             f"take out {cause} or the wrappers"
         )
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
@@ -119,7 +120,7 @@ def _of_memory(experiment: Experiment) -> Iterator[str]:
     elif experiment.child.backend != "hogwild":
         cause = f"child.backend = {experiment.child.backend!r}: set it to 'hogwild'"
     elif experiment.shares_replay:
-        cause = f"replay.url = {experiment.replay.url!r}: set it to 'local'"
+        cause = f"replay.url = {without_password(experiment.replay.url)!r}: set it to 'local'"
     if cause:
         yield (
             f"network.memory = {experiment.network.memory}: is impossible with {cause}, "

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 
 from genkidama.config.allowlist import IMPORT
+from genkidama.config.formatting import without_password
 from genkidama.errors import ConfigurationError
 
 Meta = msgspec.Meta
@@ -180,8 +181,11 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
         given = value.get(unknown[1]) if isinstance(value, dict) else None
         hint = _nearest(unknown[1], owner or kind, list(_keys(kind)))
         return f"{source}: {full} = {given!r}: no such setting; {hint}"
-    if way := _why_unnamed(value):
-        return f"{source}: {path} = {value.__name__}: {way}"
+    if hasattr(value, "__qualname__") and "__module__" in dir(value):  # `_named` could not name it
+        way = "define it at the top of a module, as a class or by def"
+        return f"{source}: {path} = {value.__name__}: no other process can import it; {way}"
+    if isinstance(value, str):
+        value = without_password(value)
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
 
 
@@ -254,13 +258,6 @@ def _named(value: Any) -> Any:
     if module == "__main__":
         module = name_of_script() or module
     return f"{module}:{name}"
-
-
-def _why_unnamed(value: Any) -> str:
-    """The reason why no import string names a class or function; empty for other values."""
-    if not (hasattr(value, "__qualname__") and "__module__" in dir(value)):
-        return ""
-    return "no other process can import it; define it at the top of a module, as a class or by def"
 
 
 def _sections(kind: Any) -> dict[str, Any]:

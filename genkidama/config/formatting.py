@@ -1,8 +1,10 @@
-"""Numbers and errors as text for people. Pure."""
+"""Numbers, values and errors as text for people. Pure."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -84,6 +86,11 @@ def megabytes(size: int) -> str:
     return f"{round(size / 1e6)} MB"
 
 
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"(?s)^(\w+://).*@", r"\1…@", url)
+
+
 def one_line(error: BaseException, length: int = 300) -> str:
     """An error's text, or else its kind, in one line of about `length` characters at most."""
     text = " ".join(f"{error}".split()) or type(error).__name__
@@ -109,6 +116,15 @@ def show(value: Any) -> str:
         return f"{value:,.0f}"
     texts = (f"{value:.{digits}g}" for digits in range(4, 18))
     return next(text for text in texts if text != "1" or value == 1)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML has it in one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {toml_value(each)}' for key, each in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
 
 
 def clock(seconds: float) -> str:

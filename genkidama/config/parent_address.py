@@ -42,8 +42,13 @@ class Url(NamedTuple):
     @property
     def place(self) -> str:
         """`HOST:PORT` or `[IPV6]:PORT`, with the path."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host + ("" if self.port is None else f":{self.port}") + self.path.rstrip("/")
+        port = "" if self.port is None else f":{self.port}"
+        return bracketed(self.host) + port + self.path.rstrip("/")
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in front of a port: an address of IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from genkidama.config.examples import example
 from genkidama.config.experiment import read_toml
@@ -24,9 +24,6 @@ SLOW_SECONDS = 1e-3
 
 #: Rewards that explain themselves so far by the actions tell nothing about states.
 _EXPLAINED = 0.95
-
-#: Rewards other than 0 in a smaller share of the steps are rare.
-_RARE = 0.02
 
 #: A network of so many numbers at its input is a wide one.
 _WIDE = 64
@@ -140,12 +137,10 @@ def is_picture(look: Look) -> bool:
     return look.image or (len(look.shape) == 3 and min(_sides(look)) >= _LEAST_SIDE)
 
 
-def signal(look: Look) -> Literal["much", "little", "none"]:
-    """Amount of information that rewards give about states, as far as random actions show it."""
+def tells_nothing(look: Look) -> bool:
+    """Rewards say nothing about states, as far as random actions show it."""
     constant = look.reward_low == look.reward_high or look.action_cost > _EXPLAINED
-    if look.steps and constant and not look.terminated:
-        return "none"
-    return "little" if look.rewarded < _RARE else "much"
+    return look.steps > 0 and constant and not look.terminated
 
 
 def episode_steps(look: Look) -> float:
@@ -423,7 +418,7 @@ RULES: tuple[Preference, ...] = (
         (sac, dqn, ppo, a3c),
     ),
     Preference(
-        lambda look: is_continuous(look) and signal(look) == "none",
+        lambda look: is_continuous(look) and tells_nothing(look),
         lambda look: (
             "rewards tell nothing but the cost of actions, so it must explore far before it "
             "learns anything"
@@ -436,11 +431,11 @@ RULES: tuple[Preference, ...] = (
         (ppo, sac, a3c),
     ),
     Preference(
-        lambda look: signal(look) == "none",
+        tells_nothing,
         lambda look: f"{_cheap(look)}, and no reward was seen to differ, so it must play much",
         (ppo, dqn, a3c),
     ),
-    Preference(lambda look: True, lambda look: f"{_cheap(look)}", (ppo, dqn, a3c)),
+    Preference(lambda look: True, lambda look: _cheap(look), (ppo, dqn, a3c)),
 )
 
 
@@ -535,7 +530,7 @@ def describe(look: Look) -> dict[str, str]:
         seen += f", up to {show(look.largest)}" if look.steps else ""
     if look.keys:
         seen += f", of the parts {', '.join(look.keys)}"
-    parts = [f"{plural(size, 'choice')}" for size in look.choices[:4]]
+    parts = [plural(size, "choice") for size in look.choices[:4]]
     parts += ["…"] * (len(look.choices) > 4)
     parts += [plural(look.numbers, "number")] * (look.numbers > 0)
     acts = " and ".join(parts) + ", some of them masked" * look.masked

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import gymnasium
@@ -16,13 +16,11 @@ import numpy as np
 
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import as_number, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Begin, own_start, starts_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.policy import model_of
 from genkidama.runs.resume import default_threshold
 
@@ -99,15 +97,19 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
     greedy = request["greedy"]
     starts = starts_of(request["starts"], request["recorded"])
     began = time.monotonic()
-    with closing(_made(settings, experiment)) as environment:
+    with _elsewhere(settings.id, experiment):
+        environment = make_environment(settings)
+    with closing(environment):
         seconds = time.monotonic() - began
-        model = _model(checkpoint, environment, settings)
+        with _elsewhere(settings.id, experiment):
+            model = model_of(checkpoint, environment)
         send(seconds)
         while True:
             named, episodes, seed = receive()
             if named != path:
                 path, checkpoint = named, sharded_checkpoint.load(named)
-                model = _model(checkpoint, environment, settings)
+                with _elsewhere(settings.id, checkpoint.experiment):
+                    model = model_of(checkpoint, environment)
             returns = play(model, environment, episodes, seed, greedy, starts, send)
             shown = greedy or getattr(model.head, "greedy", False)
             send(
@@ -120,28 +122,14 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
             )
 
 
-def _made(settings: Environment, experiment: Experiment) -> gymnasium.Env[Any, Any]:
+@contextmanager
+def _elsewhere(played_in: str, experiment: Experiment) -> Iterator[None]:
+    """Has an error say where the policy was trained, if it plays elsewhere."""
     try:
-        return make_environment(settings)
+        yield
     except GenkidamaError as error:
-        raise _of_another(error, settings, experiment) from error
-
-
-def _model(
-    checkpoint: Checkpoint, environment: gymnasium.Env[Any, Any], settings: Environment
-) -> Model:
-    try:
-        return model_of(checkpoint, environment)
-    except GenkidamaError as error:
-        raise _of_another(error, settings, checkpoint.experiment) from error
-
-
-def _of_another(
-    error: GenkidamaError, settings: Environment, experiment: Experiment
-) -> GenkidamaError:
-    """The error, which says where the policy was trained if it plays elsewhere."""
-    trained = experiment.environment.id
-    if settings.id == trained:
-        return error
-    way_out = f"trained in {trained!r}: --environment {trained} plays that"
-    return ConfigurationError(f"{error}; the policy was {way_out}")
+        trained = experiment.environment.id
+        if played_in == trained:
+            raise
+        way_out = f"trained in {trained!r}: --environment {trained} plays that"
+        raise ConfigurationError(f"{error}; the policy was {way_out}") from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TypedDict
 
-from genkidama.config.parent_address import host_and_port
+from genkidama.config.parent_address import bracketed, host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.descendants import command_of
 
@@ -80,8 +80,13 @@ def listening_socket(listen: str) -> socket.socket:
 def local_address(server: socket.socket) -> str:
     """`HOST:PORT` under which this machine itself finds a listening socket."""
     host, port = server.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{own_host(host)}:{port}"
+
+
+def own_host(host: str) -> str:
+    """Under which address this machine itself reaches what listens at `host`, before a port."""
+    loopback = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+    return bracketed(loopback.get(host, host))
 
 
 def reachable_host(host: str) -> str:

@@ -26,6 +26,7 @@ from websockets.exceptions import InvalidStatus
 from genkidama.__main__ import main
 from genkidama.child.transport import Transport
 from genkidama.cli.access import default_folder, fingerprint_of, make_certificate, qr_drawer
+from genkidama.config.decoding import parse_setting
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import Invitation, find_entry, parse_tokens
 from tests.certificates import needs_openssl
@@ -142,6 +143,10 @@ def test_the_command_that_goes_on_is_the_whole_one(
     words = shlex.split(given[0])
     assert words[3:5] == ["--credentials", keys]
     assert words[-5:] == ["--set", "seed=3", "--set", "parent.browsers=true", "--out"]
+    shown = ("--credentials", keys, "--demonstrations", str(tmp_path / "🎮 ä.steps"))
+    run(monkeypatch, "parent", "cartpole/dqn", *shown)
+    setting = parse_setting(shlex.split(given[1])[-2])
+    assert setting == ("algorithm.demonstrations", [str(tmp_path / "🎮 ä.steps")])
 
 
 def test_the_signature_is_that_of_the_network(

@@ -122,7 +122,7 @@ def line(reason: str) -> bytes:
 def test_what_was_told_aside_is_not_told_again(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     reader = HistoryReader(path)
-    write = write_fallback(reader.descriptor)
+    write = write_fallback(reader.fallback.descriptor)
     assert reader.read() == [] and reader.last_reason() == ""
     write(line("full"))
     assert reader.last_reason() == "full"
@@ -130,4 +130,4 @@ def test_what_was_told_aside_is_not_told_again(tmp_path: Path) -> None:
     path.write_bytes(line("full") + line("another"))
     assert [event["reason"] for event in reader.read()] == ["another"]
     assert reader.read() == [] and reader.last_reason() == "full"
-    reader.close()
+    reader.fallback.close()

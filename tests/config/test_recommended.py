@@ -26,8 +26,8 @@ from genkidama.config.recommended import (
     recommend,
     sac,
     short,
-    signal,
     stop,
+    tells_nothing,
 )
 
 #: Cheap, with two choices, and played: cart pole.
@@ -112,16 +112,16 @@ def test_without_torch_a_perceptron_comes_first() -> None:
 @pytest.mark.parametrize(
     ("look", "expected"),
     [
-        (DISCRETE, "much"),  # episodes end at different times
-        (BLIND, "none"),
-        (SILENT, "none"),
-        (replace(SILENT, action_cost=0.5), "much"),
-        (replace(DISCRETE, reward_low=0.0, rewarded=0.001), "little"),
-        (Look(), "much"),  # nothing was played
+        (DISCRETE, False),  # episodes end at different times
+        (BLIND, True),
+        (SILENT, True),
+        (replace(SILENT, action_cost=0.5), False),
+        (replace(DISCRETE, reward_low=0.0, rewarded=0.001), False),
+        (Look(), False),  # nothing was played
     ],
 )
-def test_a_reward_says_something_if_it_differs_with_the_state(look: Look, expected: str) -> None:
-    assert signal(look) == expected
+def test_a_reward_says_something_if_it_differs_with_the_state(look: Look, expected: bool) -> None:
+    assert tells_nothing(look) is expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from genkidama.cli.options import Verb, flag, option, path
 from genkidama.config.plugin import Plugin
 
 PLUGIN = Plugin(
-    observers={"dashboard": "genkidama.plugins.dashboard.endpoint:observer"},
+    observers={"dashboard": "genkidama.plugins.dashboard.endpoint:Dashboard"},
     verbs={"top": "genkidama.plugins.dashboard:TOP", "serve": "genkidama.plugins.dashboard:SERVE"},
 )
 

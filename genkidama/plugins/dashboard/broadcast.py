@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 from genkidama.errors import ProtocolError
 from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.policies import Policies
-from genkidama.plugins.dashboard.routes import HttpResponse, read_file
+from genkidama.plugins.dashboard.routes import HttpResponse
 from genkidama.runs.status import Facts, RunStatus
 
 #: A change is sent this often at most, and a whole document is this old at most.
@@ -35,8 +35,6 @@ _encoder = msgspec.json.Encoder()
 
 
 class Viewer(Protocol):
-    """Connection of a viewer."""
-
     @property
     def free(self) -> bool:
         """True if the connection is open, and all that was sent has been taken."""
@@ -96,10 +94,6 @@ class Page:
         """The newest film; None if there is none."""
         return self.policies.film()
 
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        """A file by its path, and whether it is compressed; None if there is none."""
-        return read_file(name, zipped)
-
 
 class Broadcaster:
     """Sends the status of a page to its viewers."""
@@ -116,7 +110,6 @@ class Broadcaster:
         self.spent = 0.0
 
     def __len__(self) -> int:
-        """Number of viewers."""
         return len(self._viewers)
 
     def add(self, viewer: Viewer) -> None:
@@ -127,13 +120,11 @@ class Broadcaster:
             self._task = asyncio.get_running_loop().create_task(self._send())
 
     def remove(self, viewer: Viewer) -> None:
-        """Removes a viewer."""
         self._viewers.pop(viewer, None)
         if not self._viewers:
             self.close()
 
     def close(self) -> None:
-        """Stops sending."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

@@ -42,6 +42,7 @@ from genkidama.protocol.tokens import Entry, link_cookie, link_token, parse_toke
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.run import OWNER
 from genkidama.runs.status import Facts
+from genkidama.runtime.address import own_host
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
@@ -62,16 +63,8 @@ _PARTS_SECONDS = 30.0
 _OPENED = "opened-links"
 
 
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-
-
-def observer(parent: Parent) -> Dashboard:
-    """The page of a parent, which is started and knows its directory."""
-    return Dashboard(parent)
-
-
 class Dashboard(Observer, Page):
-    """Shows a parent's run."""
+    """The page of a parent, which is started and knows its directory."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -113,7 +106,7 @@ class Dashboard(Observer, Page):
         )
 
     def links(self, host: str, port: int) -> dict[str, str]:
-        page = page_of(host, port, secure=self.viewers.secure)
+        page = f"http{'s' * self.viewers.secure}://{own_host(host)}:{port}/"
         if self._secret:
             top = page.replace("://", f"://owner:{self._secret}@").rstrip("/")
             with suppress(OSError):
@@ -203,7 +196,7 @@ class Dashboard(Observer, Page):
             self._connections.exclude(child)
         elif action == "film":
             assert self._parent.out is not None
-            film = make_film(self._server, self._server.experiment, self._parent.out, self.now)
+            film = make_film(self._server, self._parent.out, self.now)
             self._film = asyncio.create_task(film)
 
     def _newest(self) -> tuple[Signature, Vector, int] | None:
@@ -259,10 +252,3 @@ class Dashboard(Observer, Page):
 
 def _full(error: ProtocolError) -> HttpResponse:
     return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.reason}\n".encode())
-
-
-def page_of(host: str, port: int, *, secure: bool = False) -> str:
-    """The page's address on the parent's own machine, or on the host that the parent listens on."""
-    host = _ANY.get(host, host)
-    shown = f"[{host}]" if ":" in host else host
-    return f"http{'s' * secure}://{shown}:{port}/"

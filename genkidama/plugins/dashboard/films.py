@@ -31,9 +31,7 @@ def newest_film(out: Path) -> Path | None:
     return films[-1] if films else None
 
 
-async def make_film(
-    server: ParameterServer, experiment: Experiment, out: Path, now: Callable[[], float]
-) -> None:
+async def make_film(server: ParameterServer, out: Path, now: Callable[[], float]) -> None:
     """Makes a film of the checkpoint that the server was asked for, one at a time, at a low
     priority; an event says what came of it. `now` is the parent's clock."""
     film = None
@@ -41,7 +39,7 @@ async def make_film(
         async with asyncio.timeout(_CHECKPOINT_SECONDS):
             while "checkpoint" in server.asked:
                 await asyncio.sleep(_LOOK_SECONDS)
-        film, problem = await _play(experiment, out)
+        film, problem = await _play(server.experiment, out)
     except TimeoutError:
         problem = "it takes too long"
     except (OSError, GenkidamaError) as error:

@@ -65,8 +65,6 @@ _KINDS = {
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
-    "png": "image/png",
-    "ico": "image/x-icon",
     "json": "application/json",
     "mp4": "video/mp4",
 }
@@ -89,8 +87,6 @@ _VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class HttpRequest(NamedTuple):
-    """A request."""
-
     #: `/path?query`, as it was sent.
     target: str
     #: By their names in lower case.
@@ -103,8 +99,6 @@ class HttpRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """An answer."""
-
     status: int
     body: bytes
     kind: str = "text/plain; charset=utf-8"
@@ -130,7 +124,7 @@ def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> Http
     it has none here: a request for the feed that is allowed, or an unknown path."""
     path = asked.path
     if page.browsers and (path == "/join" or path in _JOINING):
-        return _static(path[1:] if path in _JOINING else "static/join.html", asked, page)
+        return _static(path[1:] if path in _JOINING else "static/join.html", asked)
     if path == CONTROL:
         return _refusal(asked, viewers, now) or _control(asked, page, viewers, now)
     if asked.method not in ("GET", "HEAD"):
@@ -156,11 +150,11 @@ def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> Http
         return HttpResponse(HTTPStatus.OK, page.policy(number), _KINDS["json"], _NEVER)
     if path == "/film" and (film := page.film()) is not None:
         return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
-    return _static("static/index.html" if path == "/" else path[1:], asked, page)
+    return _static("static/index.html" if path == "/" else path[1:], asked)
 
 
-def _static(name: str, asked: HttpRequest, page: Page) -> HttpResponse:
-    found = page.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
+def _static(name: str, asked: HttpRequest) -> HttpResponse:
+    found = read_file(name, "gzip" in asked.headers.get("accept-encoding", ""))
     if found is None:
         return HttpResponse(HTTPStatus.NOT_FOUND, f"{asked.path}: there is no such file\n".encode())
     body, zipped = found
@@ -213,9 +207,7 @@ def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse |
     key = _given(asked).get("key", "")
     if key and asked.path == "/":
         if asked.method == "HEAD":  # a preview of the link, which must not use it up
-            return HttpResponse(
-                HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),)
-            )
+            return HttpResponse(HTTPStatus.OK, _WELCOME, _KINDS["html"], _NEVER)
         opened = _open_link(key, host, viewers, now)
         # Where everybody may look, a link that was opened before leads to the page all the same.
         return None if viewers.open and opened.status != HTTPStatus.OK else opened
@@ -235,11 +227,11 @@ def _open_link(key: str, host: str, viewers: Viewers, now: float) -> HttpRespons
     if not cookie:
         return _door(problem)
     keeps = "Path=/; HttpOnly; SameSite=Strict; Max-Age=31536000" + "; Secure" * viewers.secure
-    more = (("Set-Cookie", f"{cookie_of(host)}={cookie}; {keeps}"), ("Cache-Control", "no-store"))
+    more = (("Set-Cookie", f"{cookie_of(host)}={cookie}; {keeps}"), *_NEVER)
     return HttpResponse(HTTPStatus.OK, _WELCOME, _KINDS["html"], more)
 
 
-_ASKS = (("WWW-Authenticate", "Bearer"), ("Cache-Control", "no-store"))
+_ASKS = (("WWW-Authenticate", "Bearer"), *_NEVER)
 
 #: A link may be found on a page from elsewhere. After a redirection a browser would still come from
 #: there, and keep a strict cookie to itself; this page sends it on as one of ours.

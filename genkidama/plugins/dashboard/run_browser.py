@@ -39,7 +39,7 @@ from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
 from genkidama.runs.status import RunStatus
-from genkidama.runtime.address import explain, parse_listen
+from genkidama.runtime.address import explain, local_address, parse_listen
 from genkidama.server.events import Event, from_line
 
 #: What answers, in the headers.
@@ -155,8 +155,6 @@ def _is_run(path: Path) -> bool:
 
 
 class RecordedPage(Page):
-    """The page of a recorded run."""
-
     def __init__(self, run: RecordedRun) -> None:
         super().__init__(run.status)
         self.policies = Policies(lambda: run.experiment, run.path, lambda: None)
@@ -308,9 +306,8 @@ def show(folders: list[Path], listen: str, say: Callable[[str], None]) -> None:
         terminated = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
         server = await gallery.start(listen)
-        host, port = next(iter(server.sockets)).getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        say(f"{plural(len(gallery.runs), 'run')}: http://{shown}:{port}/  (Ctrl+C ends it)")
+        place = local_address(next(iter(server.sockets)))
+        say(f"{plural(len(gallery.runs), 'run')}: http://{place}/  (Ctrl+C ends it)")
         await terminated.wait()
 
     asyncio.run(serving())

@@ -28,8 +28,6 @@ _HOST = re.compile(r"(?:\[([\dA-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~-]+))(?::(\d{1,5
 
 
 class ViewerCredential(NamedTuple):
-    """Credential of a request."""
-
     secret: str
     #: Whether it is a cookie; else it is a token.
     is_cookie: bool = False

@@ -30,6 +30,7 @@ from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.tokens import is_loopback
+from genkidama.runtime.address import own_host
 from genkidama.runtime.files import hint, write_atomically
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import RestartPolicy
@@ -94,7 +95,7 @@ class EmbeddedEngine(OwnedProcess, Companion):
         self._binary = _binary()
         port, password, childrens = await asyncio.to_thread(self._prepare)
         self._launch()
-        await self._until_ready(f"redis://:{password}@{_local(self._hosts[0])}:{port}")
+        await self._until_ready(f"redis://:{password}@{own_host(self._hosts[0])}:{port}")
         self._watch = asyncio.get_running_loop().create_task(self._keep())
         if not all(map(is_loopback, self._hosts)):
             log.warning(
@@ -277,10 +278,3 @@ def _free_port(host: str, wanted: int, fixed: bool) -> int:
                 wanted = 0
                 continue
             return int(trial.getsockname()[1])
-
-
-def _local(host: str) -> str:
-    """An address of this machine that reaches a server listening on `host`."""
-    if host in ("0.0.0.0", ""):  # noqa: S104
-        return "127.0.0.1"
-    return "[::1]" if host == "::" else f"[{host}]" if ":" in host else host

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from genkidama._version import pip_install
-from genkidama.config.formatting import megabytes, one_line
+from genkidama.config.formatting import megabytes, one_line, without_password
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 if TYPE_CHECKING:
@@ -175,8 +175,3 @@ class RedisClient:
             f"`valkey-server --port {port} --appendonly yes --appendfsync no`, "
             "or set replay.url to 'embedded'"
         )
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    return re.sub(r"^(\w+://)([^@/]*)@", lambda found: f"{found[1]}…@", url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from genkidama.config.decoding import NAME, Count, Fraction, Meta, Section
+from genkidama.config.formatting import without_password
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _check_shared(experiment: Experiment, source: str) -> None:
     """Checks `replay.url` and `child.roles` against the other settings."""
     replay, roles = experiment.replay, experiment.child.roles
     local = replay.url == "local"
-    key = f"{source}: replay.url = {_shown(replay.url)!r}"
+    key = f"{source}: replay.url = {without_password(replay.url)!r}"
     if not local and not replay.steps:
         raise ConfigurationError(
             f"{key}: with replay.steps = 0 nothing is kept there; set it to how many steps all "
@@ -130,8 +131,3 @@ def _check_shared(experiment: Experiment, source: str) -> None:
                 f"{key}: the statistics of environment.{name} = True come from children that act "
                 "and learn; set it to false, or child.roles to ['bundle']"
             )
-
-
-def _shown(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://…@{rest.rpartition('@')[2]}" if "@" in rest else url

@@ -93,7 +93,6 @@ def fetch(name: str) -> Path | None:
 
 
 def _write(run: Run, repository: str, folder: Path, film: bool, say: Callable[[str], None]) -> None:
-    """Writes the files of the repository."""
     weights = weights_of(run)
     checkpoint, own = weights.checkpoint, weights.run or run
     experiment = own.experiment.published()

@@ -19,6 +19,7 @@ from genkidama.cli.options import (
     file,
     flag,
     number,
+    option,
     path,
     setting,
 )
@@ -52,12 +53,10 @@ SEARCH = Verb(
             "--cores",
             "core processes of each child (default: all CPU cores, divided among the children)",
         ),
-        (
+        option(
             "--listen",
-            {
-                "metavar": "HOST:PORT",
-                "help": "let children on other machines take part, as 0.0.0.0:8765",
-            },
+            "let children on other machines take part, as 0.0.0.0:8765",
+            metavar="HOST:PORT",
         ),
         SEED,
         OUT,
@@ -93,21 +92,17 @@ REPORT = Verb(
 
 
 def run_search(options: Any) -> int:
-    """Searches on this machine, and reports on the search."""
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
-    from genkidama.plugins.hypertrick.local_search import check_search, search
+    from genkidama.plugins.hypertrick.local_search import search
     from genkidama.runs.warm_start import found_weights
     from genkidama.runtime.forkserver import prefork
-    from genkidama.runtime.import_strings import check_environment
 
     if options.weights is not None:
         options.weights = found_weights(options.weights)
     experiment = experiment_of(options, "what is searched?")
     if options.weights is not None:
         experiment = experiment.with_settings({"parent.start": str(options.weights)})
-    check_search(experiment)
-    check_environment(experiment)
     prefork()
     progress = Progress(experiment)
     with closing_display(progress):
@@ -128,7 +123,6 @@ def run_search(options: Any) -> int:
 
 
 def run_report(options: Any) -> int:
-    """Reports on a search."""
     from genkidama.runs.run import Run
 
     print(Run.open(options.run).report(options.figures))

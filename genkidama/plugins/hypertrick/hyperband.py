@@ -39,6 +39,7 @@ import math
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
 
 import msgspec
@@ -72,7 +73,25 @@ def bracket_sizes(
     return tuple(-((highest + 1) * factor**s // -(s + 1)) for s in range(highest, -1, -1))
 
 
-class SynchronousHalving(SearchRule):
+class _Rungs(SearchRule):
+    """Trials in brackets, which they fill by their numbers, and of which one of η passes a rung."""
+
+    def __init__(self, workers: int, phases: int, factor: int, sizes: Sequence[int]) -> None:
+        super().__init__(workers, phases)
+        self.factor = factor
+        #: By bracket, the end of its trials in a turn.
+        self._ends = tuple(accumulate(sizes))
+
+    def bracket(self, trial: int) -> int:
+        """The bracket of a trial: it is compared with the trials of the same one."""
+        return bisect_right(self._ends, trial % self._ends[-1])
+
+    def _places(self, trials: int) -> int:
+        """The number of trials, of this many that have come to a rung, that continue."""
+        return max(1, trials // self.factor)
+
+
+class SynchronousHalving(_Rungs):
     """The rule of Successive Halving, as published: a rung waits for all its trials.
 
     `factor` is η, at least 2. `least` is r, the least number of phases before the first rung. With
@@ -90,11 +109,8 @@ class SynchronousHalving(SearchRule):
         brackets: bool = False,
         restart: bool = False,
     ) -> None:
-        super().__init__(workers, phases)
         sizes = bracket_sizes(phases, factor, least, as_in_tables=True)
-        self.factor = factor
-        #: By bracket, the end of its trials in a turn.
-        self._ends = tuple(accumulate(sizes)) if brackets else (sys.maxsize,)
+        super().__init__(workers, phases, factor, sizes if brackets else (sys.maxsize,))
         #: By bracket, the phases that are done at the end of each rung.
         self._rungs: list[tuple[int, ...]] = []
         for highest in range(len(sizes) - 1, len(sizes) - 1 - len(self._ends), -1):
@@ -108,10 +124,10 @@ class SynchronousHalving(SearchRule):
         self._reported: set[int] = set()
 
     def length(self, trial: int) -> int:
-        return self._rungs[self._bracket(trial)][-1]
+        return self._rungs[self.bracket(trial)][-1]
 
     def began(self, trial: int, phase: int) -> int:
-        ends = (0, *self._rungs[self._bracket(trial)])
+        ends = (0, *self._rungs[self.bracket(trial)])
         return ends[bisect_right(ends, phase) - 1] if self._restart else 0
 
     def settle(self) -> list[Decision]:
@@ -130,12 +146,9 @@ class SynchronousHalving(SearchRule):
                 count = self._places(count)
         return total / (self.workers * self.phases)
 
-    def _bracket(self, trial: int) -> int:
-        return bisect_right(self._ends, trial % self._ends[-1])
-
     def _group(self, trial: int) -> tuple[int, int]:
         """The turn and the bracket of a trial."""
-        return trial // self._ends[-1], self._bracket(trial)
+        return trial // self._ends[-1], self.bracket(trial)
 
     def _members(self, group: tuple[int, int]) -> list[int]:
         """The trials of a bracket."""
@@ -158,21 +171,20 @@ class SynchronousHalving(SearchRule):
         mode, verdict = Mode.NONE, Verdict.CONTINUE
         if math.isnan(metric):
             mode, verdict = Mode.FAILURE, Verdict.STOP
-        elif phase + 1 in self._rungs[self._bracket(trial)][:-1]:
+        elif phase + 1 in self._rungs[self.bracket(trial)][:-1]:
             mode, verdict = Mode.SELECTION, Verdict.PAUSE
         return Decision(trial, phase, metric, len(reports) + 1, worse, mode, verdict)
 
     def _count(self, decision: Decision) -> None:
         trial, phase = decision.trial, decision.phase
         self.numbers = max(self.numbers, trial + 1)
-        ends = self._rungs[self._bracket(trial)]
+        ends = self._rungs[self.bracket(trial)]
         if decision.verdict is Verdict.STOP or phase + 1 in ends[:-1]:
             self._ended[trial, self._rung(trial, phase)] = decision
             self._reported.add(trial)
 
     def _rung(self, trial: int, phase: int) -> int:
-        """The rung that a phase belongs to."""
-        return bisect_right(self._rungs[self._bracket(trial)], phase)
+        return bisect_right(self._rungs[self.bracket(trial)], phase)
 
     def _settle(self, group: tuple[int, int]) -> list[Decision]:
         """Decides on the paused trials of the rungs of a bracket that are full."""
@@ -198,12 +210,8 @@ class SynchronousHalving(SearchRule):
             ]
         return settled
 
-    def _places(self, trials: int) -> int:
-        """The number of trials, of this many in a rung, that continue."""
-        return max(1, trials // self.factor)
 
-
-class Halving(SearchRule):
+class Halving(_Rungs):
     """The rule of Successive Halving, without waiting.
 
     `factor` is η, at least 2: one trial of η passes a rung. `least` is r, the phases before the
@@ -213,11 +221,8 @@ class Halving(SearchRule):
     def __init__(
         self, *, workers: int, phases: int, factor: int, least: int = 1, brackets: bool = False
     ) -> None:
-        super().__init__(workers, phases)
         sizes = bracket_sizes(phases, factor, least)
-        self.factor = factor
-        #: By bracket, the end of its trials in a turn.
-        self._ends = tuple(accumulate(sizes if brackets else sizes[:1]))
+        super().__init__(workers, phases, factor, sizes if brackets else sizes[:1])
         #: By bracket, the phases after which anything is decided.
         self._rungs = [
             geometric_phases(phases, factor, least * factor**bracket)
@@ -227,17 +232,13 @@ class Halving(SearchRule):
         #: By bracket and phase, whether each report is a number, and its metric, worst first.
         self._reports: defaultdict[tuple[int, int], list[tuple[bool, float]]] = defaultdict(list)
 
-    def peers(self, trial: int) -> int:
-        """The bracket of a trial: it is compared with the trials of the same one."""
-        return bisect_right(self._ends, trial % self._ends[-1])
-
     def _judge(self, trial: int, phase: int, metric: float) -> Decision:
         """The decision; its order and worse count the reports of the same bracket."""
-        reports = self._reports[self.peers(trial), phase]
+        reports = self._reports[self.bracket(trial), phase]
         worse = bisect_left(reports, _key(metric))
         better = len(reports) - bisect_right(reports, _key(metric))
         order = len(reports) + 1
-        mode = Mode.SELECTION if phase in self._rungs[self.peers(trial)] else Mode.NONE
+        mode = Mode.SELECTION if phase in self._rungs[self.bracket(trial)] else Mode.NONE
         stop = mode is Mode.SELECTION and better >= self._places(order)
         if math.isnan(metric):
             mode = Mode.FAILURE
@@ -246,7 +247,7 @@ class Halving(SearchRule):
         return Decision(trial, phase, metric, order, worse, mode, verdict)
 
     def _count(self, decision: Decision) -> None:
-        insort(self._reports[self.peers(decision.trial), decision.phase], _key(decision.metric))
+        insort(self._reports[self.bracket(decision.trial), decision.phase], _key(decision.metric))
 
     @property
     def expected_completion_rate(self) -> float:
@@ -275,10 +276,6 @@ class Halving(SearchRule):
         whole = math.floor(arrivals)
         share = [self._places(n) / n for n in range(1, whole + 2)]
         return sum(share[:whole]) + (arrivals - whole) * share[whole]
-
-    def _places(self, reports: int) -> int:
-        """The number of reports, of this many, that are good enough."""
-        return max(1, reports // self.factor)
 
 
 def _key(metric: float) -> tuple[bool, float]:

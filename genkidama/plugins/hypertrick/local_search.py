@@ -19,15 +19,6 @@ from genkidama.runtime.script import begin
 from genkidama.server.limits import check_exposed
 
 
-def check_search(experiment: Experiment) -> None:
-    """Raises a ConfigurationError if the experiment has no `[search]`."""
-    if experiment.search is None:
-        raise ConfigurationError(
-            f"{experiment.name}: has no [search]; "
-            "say what to vary, as `genkidama examples lunarlander/search` shows"
-        )
-
-
 def search(
     experiment: Experiment,
     *,
@@ -67,7 +58,11 @@ def search(
     """
     begin("search")
     Experiment.expect(experiment)
-    check_search(experiment)
+    if experiment.search is None:
+        raise ConfigurationError(
+            f"{experiment.name}: has no [search]; "
+            "say what to vary, as `genkidama examples lunarlander/search` shows"
+        )
     check_environment(experiment)
     children = children_here(experiment, children, cores)
     if children < 0 or (children == 0 and listen is None):

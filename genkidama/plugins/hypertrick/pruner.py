@@ -61,8 +61,6 @@ _PREFIX = "hypertrick:"
 
 @dataclass
 class _Memory:
-    """The memory of one study."""
-
     rule: HyperTrick
     #: The number of trials that were seen.
     seen: int = 0

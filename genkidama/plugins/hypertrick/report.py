@@ -11,19 +11,17 @@ Laws of this file:
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
 from genkidama.config.allowlist import allowing, modules
-from genkidama.config.formatting import bar, clock, percent, plural, short_names, show
+from genkidama.config.formatting import bar, clock, percent, plural, short_names, show, toml_value
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.records import TITLES, Span, State, StudySnapshot, TrialRecord
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
@@ -64,23 +62,15 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
             f"{run.path}: is not a search; `genkidama plot {run.path}` draws it"
         )
     url = storage_url(settings.storage, run.path)
-    folder = None if figures is None else Path(figures)
-    allow = allowing(modules(experiment.to_dict()))
-    only = not settings.storage
-    return report(url, run.path.absolute().name, folder, str(run.path), allow, only)
-
-
-def report(
-    url: str, name: str, folder: Path | None, directory: str, allow: str = "", only: bool = False
-) -> str:
-    """The report on the study that `open_study` finds. Its commands name the search's run
-    directory, with `allow`, their options `--allow`."""
-    snapshot = read(open_study(url, name, only))
+    study = open_study(url, run.path.absolute().name, only=not settings.storage)
+    snapshot = read(study)
     shares = importances(snapshot)
-    parts = [text(snapshot, directory, shares, allow)]
-    if folder is not None:
+    allow = allowing(modules(experiment.to_dict()))
+    parts = [text(snapshot, str(run.path), shares, allow)]
+    if figures is not None:
         from genkidama.plugins.hypertrick.figures import draw  # Matplotlib
 
+        folder = Path(figures)
         paths = draw(snapshot, folder, shares)
         names = ", ".join(sorted({path.stem for path in paths}))
         parts.append(section("Figures", [f"{len(paths)} files in {folder}: {names}"]))
@@ -93,7 +83,8 @@ def text(
     shares: Importances | None = None,
     allow: str = "",
 ) -> str:
-    """The text of a report, of one to two screens; see `report`."""
+    """The text of a report, of one to two screens. Its commands name the search's run directory,
+    with `allow`, their options `--allow`."""
     parts = [_overview(snapshot)]
     if not snapshot.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")
@@ -186,7 +177,7 @@ def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
             f"No trial has run {every} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
-    lines += ["", *(f"    {key} = {_toml(value)}" for key, value in best.params.items()), ""]
+    lines += ["", *(f"    {key} = {toml_value(value)}" for key, value in best.params.items()), ""]
     if snapshot.observed is not None and snapshot.observed[1].score > best.score:
         ahead, record = snapshot.observed
         lines += [
@@ -210,10 +201,6 @@ def _as_long_again(best: TrialRecord) -> str:
     """A limit for more training of a trial, which has none of its own."""
     steps = best.phases[-1].steps if best.phases else 0
     return f" --set stop.steps={2 * steps}" if steps else ""
-
-
-def _toml(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def _top(snapshot: StudySnapshot) -> str:
@@ -307,7 +294,6 @@ def _phases(snapshot: StudySnapshot) -> str:
 
 
 def _timeline(snapshot: StudySnapshot) -> str:
-    """The timeline of each node."""
     timeline, end = snapshot.timeline, snapshot.search_time
     width = min(16, max(map(len, timeline)))
     columns = WIDTH - width - _OTHERS

@@ -55,8 +55,6 @@ from genkidama.server.trial import ProgressCounter, Snapshot, Trial
 
 @dataclass
 class SearchTrial(Trial):
-    """A trial of a search."""
-
     #: The settings that make it differ from the others.
     params: dict[str, Any] = field(default_factory=dict)
     state: State = "waiting"
@@ -225,13 +223,9 @@ class Search:
             trial.stop = ""
             trial.copied = False
             trial.began = self.seconds(now)
-            if trial.anew:
+            # Of one without weights nothing is left of what it had learned.
+            if trial.anew or (trial.vector is None and training != number):
                 trial.begin_anew()
-            if trial.vector is None and training != trial.number:
-                # Nothing is left of what it had learned.
-                trial.steps = 0
-                trial.episodes = 0
-                trial.seconds = 0.0
             self.events.append(
                 TrialAssigned(
                     time=now,

@@ -31,8 +31,6 @@ _STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed"} | 
 
 
 class SearchStatus:
-    """The status of a search."""
-
     def __init__(self, experiment: Experiment) -> None:
         assert experiment.search is not None
         self.settings = experiment.search
@@ -93,7 +91,6 @@ class SearchStatus:
         return min(1.0, share)
 
     def document(self) -> dict[str, Any]:
-        """The document's `search`."""
         best = self.best()
         numbers = sorted(self._trials)
         shown = numbers[-_MOST_TRIALS:]
@@ -125,15 +122,14 @@ class SearchStatus:
             event.trial,
             {
                 "number": event.trial,
-                "state": "running",
+                "state": "",
                 "score": None,
                 "mean_return": None,
-                "settings": event.params,
+                "settings": {},
                 "phases": [],
             },
         )
-        trial["state"] = "running"
-        trial["settings"] = event.params
+        trial |= {"state": "running", "settings": event.params}
         _close(trial, seconds)
         self._open(trial, event.child, seconds)
 

@@ -55,20 +55,15 @@ def _ntfy(notice: Notice, topic: str) -> dict[str, Any]:
     return {**words, "tags": [tag], "priority": priority}
 
 
-def _slack(notice: Notice, topic: str) -> dict[str, Any]:
-    return {"text": f"*{notice.title}*\n{notice.text}"}
-
-
-def _json(notice: Notice, topic: str) -> dict[str, Any]:
-    data = {"event": notice.kind, "run": notice.run}
-    return {"title": notice.title, "message": notice.text, "data": data}
-
-
 #: Bodies by the name of their form. Home Assistant takes `json` at webhooks and at `notify`.
 FORMS: dict[str, Callable[[Notice, str], dict[str, Any]]] = {
     "ntfy": _ntfy,
-    "slack": _slack,
-    "json": _json,
+    "slack": lambda notice, _: {"text": f"*{notice.title}*\n{notice.text}"},
+    "json": lambda notice, _: {
+        "title": notice.title,
+        "message": notice.text,
+        "data": {"event": notice.kind, "run": notice.run},
+    },
 }
 
 

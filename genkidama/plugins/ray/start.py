@@ -22,7 +22,7 @@ from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import one_line, plural
-from genkidama.config.parent_address import host_and_port
+from genkidama.config.parent_address import bracketed, host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ray.child_actor import ChildActor
 from genkidama.runs.evaluation import evaluate_trained
@@ -321,8 +321,7 @@ def _own_address(nodes: list[dict[str, Any]]) -> str:
         socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
     ) as way:
         way.connect((host, 9))  # nothing is sent
-        found = str(way.getsockname()[0])
-    return f"[{found}]" if ":" in found else found
+        return bracketed(str(way.getsockname()[0]))
 
 
 def layout(

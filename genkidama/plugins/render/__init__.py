@@ -78,7 +78,6 @@ PLAY = Verb(
 
 
 def run_play(options: Any) -> int:
-    """Shows a policy that plays."""
     from genkidama.config.decoding import parse_settings
     from genkidama.plugins.render.playback import play
     from genkidama.runtime import descendants

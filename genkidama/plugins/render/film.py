@@ -238,7 +238,6 @@ class Film:
         return True
 
     def close(self) -> None:
-        """Ends it."""
         with self._writing():
             self._writer.close()
 
@@ -344,7 +343,6 @@ class PlaybackScreen:
             self._pygame.time.wait(20)
 
     def close(self) -> None:
-        """Ends it."""
         self._pygame.display.quit()
 
 

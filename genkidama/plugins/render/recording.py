@@ -338,7 +338,6 @@ class Gamepad(Keyboard):
         self._left = self._left[whole:]
 
     def close(self) -> None:
-        """Closes the device."""
         os.close(self._device)
 
 

@@ -205,7 +205,6 @@ class Feeds(Feed):
                 thread.write(point, wait)
 
     def evaluated(self, run: Run) -> None:
-        """See `Feed`."""
         if self._threads:
             self.take(deque(run.history(), maxlen=1)[0])
 

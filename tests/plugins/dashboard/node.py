@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.made_up import STATIC
 
@@ -36,7 +39,9 @@ for await (const line of createInterface({ input: process.stdin })) {
 @contextmanager
 def in_node(folder: Path, modules: Sequence[str], *first: str) -> Iterator[Node]:
     """A `Node` with these modules of the page in `folder`, after lines of imports and others. One
-    process runs all bodies."""
+    process runs all bodies. Skips the test where there is no Node.js."""
+    if shutil.which("node") is None:
+        pytest.skip("needs Node.js")
     for name in modules:
         text = (STATIC / f"{name}.js").read_text().replace('.js";', '.mjs";')
         (folder / f"{name}.mjs").write_text(text)

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.parent.connection import PIECE_BYTES
-from genkidama.plugins.dashboard import endpoint, films, policies
+from genkidama.plugins.dashboard import endpoint, films, policies, routes
 from genkidama.protocol.messages import Push
 from genkidama.protocol.tokens import link_cookie, link_token, written
 from genkidama.runs.status import RunStatus, fold
@@ -241,7 +242,7 @@ async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_muc
         return content, False
 
     connections = parent.connections
-    monkeypatch.setattr(page_of(parent), "file", read)
+    monkeypatch.setattr(routes, "read_file", read)
     assert await fetch(place(parent, "static/page.css")) == (200, content)
     taken, refused = [], 0
     for _ in range(ANSWERS_OF_ONE + 3):
@@ -338,7 +339,6 @@ async def test_what_is_withdrawn_ends_the_pages_that_are_open(
 
 
 def test_the_documents_paths_are_those_of_the_parent() -> None:
-    from genkidama.plugins.dashboard import routes
     from tests.helpers import ROOT
 
     text = (ROOT / "docs" / "reference" / "status.md").read_text(encoding="utf-8")
@@ -356,7 +356,8 @@ def test_the_documents_paths_are_those_of_the_parent() -> None:
     ],
 )
 def test_the_address_of_the_page(host: str, secure: bool, page: str) -> None:
-    assert endpoint.page_of(host, 8765, secure=secure) == page
+    shown = SimpleNamespace(viewers=SimpleNamespace(secure=secure), _secret="")
+    assert endpoint.Dashboard.links(shown, host, 8765) == {"page": page}
 
 
 async def steer(parent: Parent, query: str, **headers: str) -> tuple[int, str]:

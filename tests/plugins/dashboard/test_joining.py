@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -45,8 +44,6 @@ from tests.plugins.dashboard.browser import Look, facts, picture, violations
 from tests.plugins.dashboard.node import Node, in_node
 from tests.plugins.dashboard.test_real_runs import LONG, a_parent
 from tests.plugins.dashboard.test_run_browser import fetch
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 
 TOKEN = "token-of-the-phone-1"
 
@@ -113,7 +110,6 @@ def same(one: Any, other: Any) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-@needs_node
 def test_what_a_browser_says_is_understood(node: Node) -> None:
     body = """
     return data.said.map(([map, rows]) => [...encode(map, rows && Float32Array.from(rows))]);
@@ -125,7 +121,6 @@ def test_what_a_browser_says_is_understood(node: Node) -> None:
     assert bytes(found[0]).hex(" ") == "0c 00 00 00 81 a4 74 79 70 65 a5 6c 65 61 76 65"
 
 
-@needs_node
 def test_a_browser_understands_what_a_parent_says(node: Node) -> None:
     experiment = Experiment().to_dict()
     replies: list[Reply] = [
@@ -175,7 +170,6 @@ EXPERIMENTS = [
 ]
 
 
-@needs_node
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda each: each.environment.id)
 def test_rows_of_a_browser_are_those_of_the_protocol(node: Node, experiment: Experiment) -> None:
     env = make_environment(experiment.environment)
@@ -233,7 +227,6 @@ def test_rows_of_a_browser_are_those_of_the_protocol(node: Node, experiment: Exp
         assert len(returns) == sum(sizes) // 200  # of 200 steps each, and truncated
 
 
-@needs_node
 def test_a_browser_draws_actions_as_often_as_they_are_probable(node: Node) -> None:
     experiment = acting("Acrobot-v1")
     model = Model(experiment, make_environment(experiment.environment))
@@ -252,7 +245,6 @@ def test_a_browser_draws_actions_as_often_as_they_are_probable(node: Node) -> No
     np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=0.03)
 
 
-@needs_node
 @pytest.mark.parametrize(
     ("experiment", "words"),
     [

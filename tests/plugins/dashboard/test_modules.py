@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,8 +16,6 @@ from genkidama.runs.status import fold
 from genkidama.server.events import Event, Joined, Left
 from tests.plugins.dashboard.node import Node, in_node
 from tests.stories import BEGAN, as_json, began, measured, pushed, told
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 
 TEXTS = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".css", ".html"))
 
@@ -41,7 +38,6 @@ def scale(node: Node) -> Callable[..., Any]:
     return lambda name, *given: node(f"return scale.{name}(...data.given);", given=given)
 
 
-@needs_node
 def test_a_range_leaves_outliers_out_and_nothing_else(scale: Callable[..., Any]) -> None:
     usual = [float(number % 7) for number in range(40)]
     assert scale("usual", [*usual, 5000.0]) == [0.0, 6.0]
@@ -80,14 +76,12 @@ SAID = [
 ]
 
 
-@needs_node
 def test_numbers_are_said_as_people_read_them(node: Node) -> None:
     body = "return data.all.map(([name, given]) => words[name](...given));"
     found = node(body, all=[(name, given) for name, given, _ in SAID])
     assert found == [said for _, _, said in SAID]
 
 
-@needs_node
 def test_an_axis_names_round_values_within_its_range(scale: Callable[..., Any]) -> None:
     assert scale("ticks", -200, 212, scale("step", 412, 6)) == [-200, -100, 0, 100, 200]
     assert scale("timeStep", 95, 9) == 15
@@ -116,7 +110,6 @@ def event(kind: str, name: str, second: int) -> Event:
     return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)
 
 
-@needs_node
 @given(story=HAPPENED)
 @settings(max_examples=20)
 def test_a_browser_puts_changes_together_as_python_does(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -24,10 +23,8 @@ from tests.helpers import ROOT, until
 from tests.plugins.dashboard.browser import Look, picture, violations
 from tests.plugins.dashboard.node import Node, in_node
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-
 sys.path.insert(0, str(ROOT / "examples/rotary"))
-from rotary import RotaryPendulum  # noqa: E402
+from rotary import RotaryPendulum
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,7 @@ import pytest
 from benchmarks.made_up import DRAWN
 from genkidama.config.experiment import Experiment
 from tests.helpers import Started, history, small, until
-from tests.plugins.dashboard.browser import (
-    Look,
-    facts,
-    picture,
-    rows,
-    violations,
-)
+from tests.plugins.dashboard.browser import Look, facts, picture, rows, violations
 
 Start = Callable[..., Started]
 

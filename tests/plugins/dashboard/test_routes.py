@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,6 +13,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from genkidama.errors import ProtocolError
+from genkidama.plugins.dashboard import routes
 from genkidama.plugins.dashboard.broadcast import Page
 from genkidama.plugins.dashboard.routes import (
     POLICY,
@@ -27,6 +29,8 @@ from genkidama.plugins.dashboard.routes import (
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of, host_and_port
 from genkidama.protocol.tokens import link_cookie, link_token, parse_tokens, written
 from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, SALT, TOKEN, Known, bearer
+
+STATIC = Path(routes.__file__).with_name("static")
 
 
 class Shown(Page):
@@ -58,10 +62,6 @@ class Shown(Page):
             raise ProtocolError("order", "the run is over: 10 steps done")
         self.commands.append((by, action, child, share))
 
-    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
-        known = ("static/index.html", "static/page.js")
-        return (name.encode(), zipped) if name in known else None
-
 
 OPEN = Viewers(None, frozenset({"shelf", "shelf.local"}))
 CLOSED = Viewers(KNOWN)
@@ -78,8 +78,8 @@ def ask(
 @pytest.mark.parametrize(
     ("target", "status", "kind", "body"),
     [
-        ("/", 200, "text/html", b"static/index.html"),
-        ("/static/page.js?v=1", 200, "text/javascript", b"static/page.js"),
+        ("/", 200, "text/html", (STATIC / "index.html").read_bytes()),
+        ("/static/main.js?v=1", 200, "text/javascript", (STATIC / "main.js").read_bytes()),
         ("/status", 200, "application/json", b'{"schema":1}'),
         ("/metrics", 200, "text/plain", b"genkidama_children 0\n"),
         ("/healthz?probe=1", 200, "text/plain", b"ok\n"),
@@ -122,7 +122,7 @@ def test_a_parent_that_takes_no_child_is_not_ready() -> None:
     assert found is not None and (found.status, found.body) == (503, b"the run is over\n")
 
 
-@pytest.mark.parametrize("target", ["/", "/status", "/metrics", "/static/page.js", "/watch"])
+@pytest.mark.parametrize("target", ["/", "/status", "/metrics", "/static/main.js", "/watch"])
 def test_a_viewers_token_is_asked_for(target: str) -> None:
     for headers in ({}, bearer("token-of-the-pi-01"), {"cookie": "genkidama-8765=wrong"}):
         refused = ask(target, CLOSED, **headers)
@@ -210,7 +210,7 @@ def test_a_host_that_is_read_is_read_by_others_in_the_same_way(host: str) -> Non
 
 
 def test_what_is_compressed_says_so() -> None:
-    found = ask("/static/page.js", **{"accept-encoding": "br, gzip"})
+    found = ask("/static/play.js", **{"accept-encoding": "br, gzip"})
     assert found is not None and ("Content-Encoding", "gzip") in found.headers
     assert is_watching(HttpRequest("/watch?x", {"upgrade": "websocket"}))
     assert not is_watching(HttpRequest("/watch", {}))

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
+from genkidama.config.formatting import without_password
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.gorila.redis_client import (
-    PASSWORD,
-    EngineGone,
-    RedisClient,
-    without_password,
-)
+from genkidama.plugins.gorila.redis_client import PASSWORD, EngineGone, RedisClient
 from tests.engines import RealEngine, running, saying
 from tests.helpers import free_port
 

@@ -27,7 +27,8 @@ from genkidama.plugins.hypertrick.figures import (
 from genkidama.plugins.hypertrick.study import Importances, StudySnapshot, read
 from genkidama.runs import figure_style
 from genkidama.runs.figure_style import STYLE
-from tests.plugins.hypertrick.studies import SPACE, make_study, url_of
+from genkidama.runs.run import EXPERIMENT, Run
+from tests.plugins.hypertrick.studies import SPACE, make_study
 
 RATE, NAME = "optimizer.learning_rate", "optimizer.name"
 #: A search of two settings.
@@ -35,6 +36,9 @@ TWO: dict[str, Any] = {
     "space": {RATE: SPACE[RATE], NAME: SPACE[NAME]},
     "score": lambda params, phase, rng: params[RATE] + phase + rng.normal(),
 }
+SEARCH = """environment.id = "A-v0"
+search = { trials = 1, phases = 1, phase_steps = 1, space."child.beta" = { choices = [0.5] } }
+"""
 ALL = {"timeline", "learning_curves", "settings", "best_score", "importances"}
 
 
@@ -72,13 +76,16 @@ def test_the_whole_report_with_all_figures(
 ) -> None:
     """`test_report.py` has one with forests."""
     monkeypatch.setattr(report, "importances", lambda _: Importances({RATE: 0.7, NAME: 0.3}, 6))
-    make_study(tmp_path, trials=6, phases=2, **TWO)
+    run = Run(tmp_path / "search")
+    run.path.mkdir()
+    make_study(run.path, trials=6, phases=2, **TWO)
+    (run.path / EXPERIMENT).write_text(SEARCH)
     before = dict(matplotlib.rcParams)
     managers = matplotlib._pylab_helpers.Gcf.get_all_fig_managers()
-    text = report.report(url_of(tmp_path), "search", tmp_path / "new" / "figures", "runs/x")
+    text = report.report_of(run, tmp_path / "new" / "figures")
     assert check(list((tmp_path / "new" / "figures").iterdir())) == ALL
     assert f"10 files in {tmp_path / 'new' / 'figures'}" in text
-    assert "genkidama train --resume runs/x/trials/" in text
+    assert f"genkidama train --resume {run.path}/trials/" in text
     after = dict(matplotlib.rcParams)
     assert after.pop("backend") and before.pop("backend")
     assert after == before

@@ -32,7 +32,7 @@ class InTurns(HyperbandPruner):
         self.rule = rule
 
     def _get_bracket_id(self, study: Any, trial: Any) -> int:
-        return self.rule.peers(trial.number)
+        return self.rule.bracket(trial.number)
 
 
 def reports(trials: int, phases: int, rng: np.random.Generator, rule: Halving) -> list[Any]:
@@ -93,7 +93,7 @@ def test_brackets_are_as_large_as_optunas(phases: int, factor: int, least: int) 
 
 def test_trials_fill_the_brackets_in_turn() -> None:
     rule = Halving(workers=100, phases=27, factor=3, brackets=True)
-    brackets = [rule.peers(trial) for trial in range(98)]
+    brackets = [rule.bracket(trial) for trial in range(98)]
     assert brackets[:49] == [0] * 27 + [1] * 12 + [2] * 6 + [3] * 4 == brackets[49:]
     modes = {
         bracket: [rule.decide(trial, p, 1.0).mode for p in range(27)]

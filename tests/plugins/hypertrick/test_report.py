@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import tomllib
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from genkidama.plugins.hypertrick import report, study
 from genkidama.plugins.hypertrick.records import Span
 from genkidama.plugins.hypertrick.report import gantt
 from genkidama.plugins.hypertrick.study import read
-from tests.plugins.hypertrick.studies import by_hand, make_study, url_of
+from tests.plugins.hypertrick.studies import by_hand, make_study
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         assert line in told.splitlines(), line
 
 
-def test_the_text_of_a_real_search(tmp_path: Path) -> None:
-    study = make_study(tmp_path, trials=8, phases=3)
-    told = report.report(url_of(tmp_path), "search", None, "runs/lander")
+def test_the_text_of_a_real_search() -> None:
+    study = make_study(trials=8, phases=3)
+    told = report.text(read(study), "runs/lander")
     best = study.best_trial
     for key, value in best.params.items():
         assert f'    {key} = "{value}"' in told or f"    {key} = {value!r}" in told
@@ -68,6 +68,14 @@ def test_the_text_of_a_real_search(tmp_path: Path) -> None:
     assert len(parts) >= 7
     assert max(len(line) for part in parts for line in part.splitlines()) <= 80
     assert len(told.splitlines()) < 110
+
+
+def test_the_best_settings_are_toml() -> None:
+    options = {"word": "π 🎮", "sizes": [1, 2.5], "more": True}
+    space = {"network.options": {"choices": [options]}}
+    lines = report.text(read(make_study(trials=1, phases=1, space=space, score=lambda *_: 1.0)))
+    (line,) = [line for line in lines.splitlines() if line.startswith("    network.options = ")]
+    assert tomllib.loads(line.strip()) == {"network": {"options": options}}
 
 
 @pytest.mark.parametrize(

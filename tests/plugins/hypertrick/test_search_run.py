@@ -15,7 +15,7 @@ from genkidama.child.parent_connection import ParentConnection
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
-from genkidama.plugins.hypertrick.local_search import check_search
+from genkidama.plugins.hypertrick.local_search import search
 from genkidama.runs.run import Run
 from studies.faults.searches import check, study_at, trials_of
 from tests.helpers import (
@@ -29,7 +29,6 @@ from tests.helpers import (
     small,
     url,
 )
-from tests.stories import PLAN
 
 pytestmark = pytest.mark.usefixtures("ready_tables", "impatient")
 
@@ -386,9 +385,8 @@ async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> N
 
 
 def test_a_search_has_something_to_search() -> None:
-    check_search(small(search=PLAN))
     with pytest.raises(ConfigurationError, match=r"small: has no \[search\]; say what to vary"):
-        check_search(small())
+        search(small())
 
 
 async def test_a_node_whose_parent_runs_another_search_now_asks_for_a_trial_of_that(

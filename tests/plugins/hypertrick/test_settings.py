@@ -135,7 +135,7 @@ def test_the_rule_takes_all_settings_of_its_method() -> None:
     assert rule.decide_after == (0, 2, 8)
     own = {"method": "asynchronous_hyperband", "reduction_factor": 2, "least_phases": 3}
     rule = of(**LEAST, **own, phases=13).search.rule()  # type: ignore[union-attr]
-    assert (rule.decide_after, rule.peers(0), rule.peers(4)) == ((2, 5, 11), 0, 1)
+    assert (rule.decide_after, rule.bracket(0), rule.bracket(4)) == ((2, 5, 11), 0, 1)
     own = {"method": "hyperband", "restart": True, "least_phases": 3}
     rule = of(**LEAST, **own, phases=27).search.rule()  # type: ignore[union-attr]
     assert [rule.length(trial) for trial in (0, 9, 12)] == [3 + 9 + 27, 9 + 27, 27]

@@ -17,12 +17,11 @@ from optuna.trial import create_trial
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.hypertrick import report
 from genkidama.plugins.hypertrick import study as study_module
 from genkidama.plugins.hypertrick.records import PhaseRecord, StudySnapshot
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.study import Importances, Study, importances, read
+from genkidama.plugins.hypertrick.study import Importances, Study, importances, open_study, read
 from studies.faults.searches import trials_of
 from tests.plugins.hypertrick.studies import (
     COMPLETE,
@@ -220,16 +219,16 @@ async def test_what_is_written_twice_stands_there_once(tmp_path: Path) -> None:
 def test_a_study_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
     make_study(tmp_path, trials=1, phases=1)
     with pytest.raises(ConfigurationError, match=r"study 'serch' is not in .*; it holds: search"):
-        report.report(url_of(tmp_path), "serch", None, "RUN")
+        open_study(url_of(tmp_path), "serch")
 
 
-def test_a_report_makes_no_file_and_says_what_it_cannot_read(tmp_path: Path) -> None:
+def test_reading_a_study_makes_no_file_and_says_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"study 'search': there is no file .*study\.db"):
-        report.report(url_of(tmp_path), "search", None, "RUN")
+        open_study(url_of(tmp_path), "search")
     assert not list(tmp_path.iterdir())
     (tmp_path / "study.db").write_bytes(b"no database " * 1000)
     with pytest.raises(EnvironmentFailure, match=r"study 'search' in sqlite.*cannot be read"):
-        report.report(url_of(tmp_path), "search", None, "RUN")
+        open_study(url_of(tmp_path), "search")
 
 
 def test_everything_that_a_real_search_wrote_is_read() -> None:

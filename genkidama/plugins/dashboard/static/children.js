@@ -191,7 +191,7 @@ function draw() {
   say(
     find("children-count"),
     (children.length ? here : "none has joined yet") +
-      `${wanted ? `, ${words.count(found.length)} found` : ""}`,
+      (wanted ? `, ${words.count(found.length)} found` : ""),
   );
   table.show(found, now);
 }

@@ -1,8 +1,6 @@
 // What the run's owner may press. The parent decides; this only asks, and says what it answered.
 
-import { element, find, reveal, say } from "./dom.js";
-
-const address = (query) => new URL(`control${query}`, location.href.split(/[?#]/)[0]);
+import { address, element, find, reveal, say } from "./dom.js";
 
 const PLAIN = [
   ["checkpoint", "Checkpoint now", "writes the weights as they are"],
@@ -22,7 +20,7 @@ async function ask(action, label, child = "") {
   say(find("controls-answer"), `${label} …`);
   let said;
   try {
-    const answer = await fetch(address(`?${query}`), { method: "POST" });
+    const answer = await fetch(address(`control?${query}`), { method: "POST" });
     said = answer.ok ? "done" : (await answer.text()).trim();
   } catch {
     said = "the parent does not answer";
@@ -76,7 +74,7 @@ function chooser(action, label) {
 
 async function know() {
   try {
-    const answer = await fetch(address(""), { cache: "no-store" });
+    const answer = await fetch(address("control"), { cache: "no-store" });
     if (answer.ok) owner = (await answer.json()).owner;
   } catch {
     asked = false;

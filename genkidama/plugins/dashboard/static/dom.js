@@ -4,6 +4,9 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export const find = (id) => document.getElementById(id);
 
+// What the parent gives beside this page, as `status` or `policy?version=7`.
+export const address = (name) => new URL(name, location.href.split(/[?#]/)[0]);
+
 function fill(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
@@ -42,6 +45,19 @@ export function reveal(node, seen) {
 export function fit(list, count, make) {
   while (list.children.length > count) list.lastElementChild.remove();
   while (list.children.length < count) list.append(make());
+}
+
+// A small picture with its name, a value beside that, and below it where an axis begins and ends.
+export function small(name, svg, caption) {
+  const [value, low, high] = [element("b"), element("span"), element("span")];
+  const node = element(
+    "figure",
+    { "data-name": name },
+    element("figcaption", {}, element("span", caption), value),
+    svg,
+    element("p", { class: "range soft" }, low, high),
+  );
+  return { node, svg, value, low, high };
 }
 
 // A list of terms and values: [term, value, hint, "warn" or nothing]. Rows are kept while they fit.

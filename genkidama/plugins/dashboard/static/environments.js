@@ -1,12 +1,12 @@
 // Environments that the page plays by itself. Those of classic control compute what Gymnasium's do,
 // in its order; the lander is an approximation without Box2D.
 //
-// Each has: `steps` a second and at most in an episode; `choices` of a discrete action, or `low` and
-// `high`; `reset(random)`, a state; `step(state, action, random)`, [state, reward, terminated];
-// `observe(state)`, a Float32Array; and `draw(pen, state)`. A state is an object or an array of
-// numbers that is never changed.
+// Each has: `rate`, steps a second; `longest`, steps of an episode at most; `choices` of a discrete
+// action, or `low` and `high`; `reset(random)`, a state; `step(state, action, random)`, [state,
+// reward, terminated]; `observe(state)`, a Float32Array; and `draw(pen, state)`. A state is an
+// object or an array of numbers that is never changed.
 
-const { PI, abs, ceil, cos, fround, hypot, max, min, round, sign, sin, sqrt } = Math;
+const { PI, abs, cos, fround, hypot, max, min, sign, sin } = Math;
 
 const clip = (x, low, high) => min(max(x, low), high);
 const between = (random, low, high) => low + (high - low) * random();

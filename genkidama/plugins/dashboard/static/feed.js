@@ -1,5 +1,6 @@
 // What the parent says, as it says it. A connection that is lost is made again, without end.
 
+import { address } from "./dom.js";
 import { fold } from "./fold.js";
 
 const FIRST_WAIT = 0.5;
@@ -10,8 +11,6 @@ const LIST_EVERY = 5;
 // seconds at least.
 const SILENCE = 45;
 
-const address = (name) => new URL(name, location.href.split("#")[0]);
-
 export class Feed {
   #document = null;
   #wait = FIRST_WAIT;
@@ -20,21 +19,18 @@ export class Feed {
   #show;
   #tell;
 
-  // `show(document)` after every message; `tell(state, seconds)` with "live", "lost" (with how long
-  // it waits) or "denied".
+  // `show(document)` after every message; `tell(state)` with "live", "lost" or "denied".
   constructor(show, tell) {
     this.#show = show;
     this.#tell = tell;
     for (const happened of ["online", "pageshow"]) {
-      addEventListener(happened, () => this.#timer && this.again());
+      addEventListener(happened, () => {
+        if (!this.#timer) return; // It asks already.
+        clearTimeout(this.#timer);
+        this.#wait = FIRST_WAIT;
+        this.#ask();
+      });
     }
-    this.#ask();
-  }
-
-  // Tries at once.
-  again() {
-    clearTimeout(this.#timer);
-    this.#wait = FIRST_WAIT;
     this.#ask();
   }
 
@@ -81,7 +77,7 @@ export class Feed {
   }
 
   #lose() {
-    this.#tell("lost", this.#wait);
+    this.#tell("lost");
     this.#later(this.#wait);
     this.#wait = Math.min(LONGEST_WAIT, 2 * this.#wait);
   }

@@ -3,8 +3,6 @@
 import { element, find, fit, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
-const STATES = { waiting: "waiting for children", training: "", over: "over" };
-
 function hero({ run, learning, children, search, evaluation = null }) {
   const search_ = run.kind === "search";
   const there = children.filter((child) => child.state !== "away").length;
@@ -56,7 +54,7 @@ function drawProgress({ run }, elapsed) {
   if (run.left !== null && run.state !== "over")
     parts.push(`at most ${words.duration(run.left)} left`);
   if (run.state === "over") parts.push(`over: ${run.reason}`);
-  if (run.state === "waiting") parts.push(STATES.waiting);
+  if (run.state === "waiting") parts.push("waiting for children");
   reveal(find("progress"), true);
   const bar = find("bar");
   reveal(bar, run.share !== null);

@@ -1,7 +1,7 @@
 // What backends and learners measure: diagnostics as small curves, newest figures, GA3C's queues.
 
 import { AXES, spark } from "./chart.js";
-import { drawn, element, facts, find, fit, mark, reveal, say } from "./dom.js";
+import { drawn, element, facts, find, fit, mark, reveal, say, small } from "./dom.js";
 import * as words from "./words.js";
 
 // As docs/notes/diagnostics.md has them; what learners of one's own measure follows, and counters are last.
@@ -36,17 +36,10 @@ let shown = null;
 
 function multiple(name) {
   const svg = drawn("svg", { class: "spark", role: "img", preserveAspectRatio: "none" });
-  const value = element("b");
-  const low = element("span", { title: "lowest" });
-  const high = element("span", { title: "highest" });
-  const node = element(
-    "figure",
-    { "data-name": name },
-    element("figcaption", {}, element("span", { text: words.named(name), title: words.meant(name) || null }), value),
-    svg,
-    element("p", { class: "range soft" }, low, high),
-  );
-  return { node, svg, value, low, high };
+  const made = small(name, svg, { text: words.named(name), title: words.meant(name) || null });
+  mark(made.low, "title", "lowest");
+  mark(made.high, "title", "highest");
+  return made;
 }
 
 function drawMultiples({ diagnostics }) {

@@ -1,7 +1,7 @@
 // The newest policy at play, beside the curve. A slider goes back to earlier versions. What plays is
 // computed here: the parent only sends weights, now and then.
 
-import { find, mark, reveal, say } from "./dom.js";
+import { address, find, mark, reveal, say } from "./dom.js";
 import { environment, known } from "./environments.js";
 import { actor } from "./policy.js";
 import * as words from "./words.js";
@@ -35,8 +35,6 @@ let running = false;
 let visible = true;
 let game = null;
 let before = 0;
-
-const address = (name) => new URL(name, location.href.split(/[?#]/)[0]);
 
 async function get(name) {
   const answer = await fetch(address(name), { cache: "no-store" });

@@ -77,22 +77,6 @@ export function begin() {
       location.href = new URL(run.url, location.href).href;
     },
   });
-  find("curve").before(
-    element("div", {
-      id: "environments",
-      class: "choices",
-      role: "group",
-      "aria-label": "Environments whose curves are shown",
-      hidden: true,
-    }),
-    element("div", {
-      id: "curves",
-      class: "choices",
-      role: "group",
-      "aria-label": "Curves that are shown",
-      hidden: true,
-    }),
-  );
   find("runs-table").append(table.node);
 }
 

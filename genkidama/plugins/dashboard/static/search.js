@@ -1,7 +1,7 @@
 // A search: its trials over time, what each setting did to the score, and all trials as a table.
 
 import * as details from "./details.js";
-import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
+import { drawn, facts, find, mark, reveal, say, small } from "./dom.js";
 import { extent, linear, roomy, spread } from "./scale.js";
 import { Table } from "./table.js";
 import { Timeline } from "./timeline.js";
@@ -30,7 +30,6 @@ function columns(settings) {
     {
       name: "number",
       label: "trial",
-      value: (trial) => trial.number,
       kind: (trial) => trial.state,
       spoken: (trial) => `trial ${trial.number}, ${trial.state}`,
       left: true,
@@ -95,21 +94,6 @@ function drawTable({ settings, trials }) {
   table.show(trials);
 }
 
-function scatter(name) {
-  const svg = drawn("svg", { class: "scatter", role: "img" });
-  const best = element("b");
-  const low = element("span");
-  const high = element("span");
-  const node = element(
-    "figure",
-    { "data-name": name },
-    element("figcaption", {}, element("span", { text: short(name), title: name }), best),
-    svg,
-    element("p", { class: "range soft" }, low, high),
-  );
-  return { node, svg, best, low, high };
-}
-
 // Numbers lie where they are, by their logarithm if they spread far; words side by side.
 function places(values) {
   if (values.every((value) => typeof value === "number")) {
@@ -132,11 +116,12 @@ function places(values) {
 
 function drawScatter(name, { trials, best }) {
   if (!scatters.has(name)) {
-    scatters.set(name, scatter(name));
+    const svg = drawn("svg", { class: "scatter", role: "img" });
+    scatters.set(name, small(name, svg, { text: short(name), title: name }));
     find("scatters").append(scatters.get(name).node);
   }
   const seen = trials.filter((trial) => trial.score !== null && name in trial.settings);
-  const { node, svg, best: value, low, high } = scatters.get(name);
+  const { node, svg, value, low, high } = scatters.get(name);
   mark(node, "data-points", String(seen.length));
   if (!seen.length) return;
   const { of, range, ends } = places(seen.map((trial) => trial.settings[name]));
@@ -147,7 +132,7 @@ function drawScatter(name, { trials, best }) {
     svg,
     "aria-label",
     `Score against ${name} of ${words.many(seen.length, "trial")}` +
-      `${best ? `; the best has ${told(best.settings[name])}` : ""}`,
+      (best ? `; the best has ${told(best.settings[name])}` : ""),
   );
   svg.replaceChildren(
     ...seen.map((trial) =>

@@ -62,7 +62,7 @@ function about({ run, learning, evaluation = null, settings = {} }) {
       "how much of the parent's weights a child takes at each exchange",
     ],
     ["version", words.count(learning.version), "pushes that the parent has applied"],
-    ["started", `${words.clock(run.started)}`],
+    ["started", words.clock(run.started)],
     ["software", run.software],
     [
       "evaluated",

@@ -118,17 +118,9 @@ export class Timeline {
           drawn("text", { class: "number", x: from + 4, y: y + 13, text: String(number) }),
         );
       }
-      if (index === phases.length - 1 && state in MARKS) {
-        const inside = to - from > 34;
-        group.append(
-          drawn("text", {
-            class: inside ? "mark" : "mark over",
-            x: to - 6,
-            y: y + 13,
-            "text-anchor": "end",
-            text: inside ? MARKS[state] : "",
-          }),
-        );
+      if (index === phases.length - 1 && state in MARKS && to - from > 34) {
+        const place = { x: to - 6, y: y + 13, "text-anchor": "end" };
+        group.append(drawn("text", { class: "mark", ...place, text: MARKS[state] }));
       }
       return group;
     });
