@@ -1,7 +1,7 @@
 """An emulated radio link between two network namespaces, for benchmarks. Needs Linux and root.
 
-Each namespace has a TUN device, and `studies/scaling/relay.py` carries what is written into one of
-them to the other. Both directions share the air, as on Wi-Fi.
+Each namespace has a TUN device, and `relay.py` carries what is written into one of them to the
+other. Both directions share the air, as on Wi-Fi.
 
     with link(Air(megabits=20.0, milliseconds=20.0, loss=0.01)) as (near, far):
         subprocess.run([*near.enter, "ping", "-c", "3", far.address])
@@ -15,11 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # a script finds only its neighbours
-
-from studies.scaling.relay import Way, device, serve
+from relay import Way, device, serve
 
 _MTU = 1500
 

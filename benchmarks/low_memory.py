@@ -36,13 +36,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from groups import Group
 from processes import ROOT, command, free_port, history, parser_of, start_parent, stop
 
 from genkidama.runtime.machine import end_with_parent
-
-sys.path.append(str(ROOT))  # a script finds only its neighbours
-
-from studies.groups import Group
 
 EXPERIMENT = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.groups import Group
 from genkidama.errors import EnvironmentFailure
-from studies.groups import Group
 from tests.helpers import ROOT, free_port, history, starting, until
 
 #: How long a child trains in all.

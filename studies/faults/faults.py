@@ -18,6 +18,7 @@ import psutil
 from websockets.exceptions import WebSocketException
 
 from benchmarks.fake_child import FakeChild
+from benchmarks.groups import Group
 from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.messages import Refusal, Reply, Weights
@@ -34,7 +35,6 @@ from studies.faults.shelf import (
     experiment,
     fill,
 )
-from studies.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.matrix import Link
 

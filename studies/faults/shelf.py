@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
+from benchmarks.groups import Group
 from benchmarks.processes import until
 from benchmarks.started import Started
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from studies.groups import Group
 
 #: A trial that stands still for this time has failed.
 PATIENCE = 90.0

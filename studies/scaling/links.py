@@ -6,9 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import ROOT, cpu_seconds
 from studies.scaling.matrix import Link
 
 #: A network that nobody else uses: each link takes two of its addresses.
@@ -48,7 +47,7 @@ class Network:
                 _ip("-n", name, "link", "set", "lo", "up")
             link = self._link
             figures = (link.megabits, link.delay_ms, link.loss, self._seed)
-            script = str(Path(__file__).with_name("relay.py"))
+            script = str(ROOT / "benchmarks/relay.py")
             self._relay = subprocess.Popen(
                 [sys.executable, script, self._parent, *map(str, figures), *self._machines],
                 stdin=subprocess.PIPE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import genkidama
-from studies.groups import Group
+from benchmarks.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.matrix import DISTURBANCES, LINKS, Condition, Row, churn, cuts, shares
 

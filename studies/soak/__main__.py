@@ -36,6 +36,7 @@ import msgspec
 import numpy as np
 
 from benchmarks import store
+from benchmarks.groups import Group
 from benchmarks.processes import command, cpu_seconds, free_port, start, stop
 from genkidama.child.backend import Work
 from genkidama.child.parent_connection import ParentConnection
@@ -44,7 +45,6 @@ from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.history import HistoryTail
 from genkidama.runs.run import HISTORY, Run
-from studies.groups import Group
 from studies.scaling.links import Network
 from studies.scaling.machines import ROOT, sweep
 from studies.scaling.matrix import LINKS

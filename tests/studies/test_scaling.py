@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import store
+from benchmarks.relay import Way
 from genkidama.config.schedules import learning_rate
 from studies.scaling import __main__ as command
 from studies.scaling import matrix
@@ -29,7 +30,6 @@ from studies.scaling.matrix import (
     study,
 )
 from studies.scaling.ours import experiment_of
-from studies.scaling.relay import Way
 from tests.studies.rows import of, row
 
 ROOT = Path(__file__).parents[2]
