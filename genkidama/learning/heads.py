@@ -312,7 +312,7 @@ class Gaussian:
     #: Whether tanh brings samples to the bounds.
     squashes = False
     #: σ of log σ.
-    _deviation = staticmethod(np.exp)
+    _deviation: Any = staticmethod(np.exp)
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)
