@@ -312,7 +312,7 @@ class Gaussian:
     #: Whether tanh brings samples to the bounds.
     squashes = False
     #: σ of log σ.
-    _deviation = staticmethod(np.exp)
+    _deviation: Any = staticmethod(np.exp)
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)
@@ -339,8 +339,8 @@ class Gaussian:
     ) -> Callable[[Array], Array]:
         """As `Head.sampler`; an exploration's noise takes the place of a step's own."""
         noise = _rows(lambda: rng.standard_normal((_BLOCK, self.columns), np.float32))
-        low, high, columns = self._low, self._high, self.columns
-        deviation, squashes = self._deviation, self.squashes
+        low, high = self._low, self._high
+        columns, deviation = self.columns, self._deviation
 
         def sample(outputs: Array) -> Array:
             if epsilon and rng.random() < epsilon:
@@ -349,7 +349,7 @@ class Gaussian:
                 action: Array = outputs[:columns] + exploration.noise[0]
             else:
                 action = outputs[:columns] + deviation(outputs[columns:]) * next(noise)
-            return np.tanh(action) if squashes else action
+            return np.tanh(action) if self.squashes else action
 
         return sample
 

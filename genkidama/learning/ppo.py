@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class PPO:
             at_value, at_entropy = actor_critic_slopes(value, returns, c_e, algorithm)
             at_log_pi = ppo_slope(log_pi, old, advantage, algorithm)
             network.backward(back(at_log_pi, at_entropy), at_value)
-            yield lambda known=known: self._measured(*known)["loss"]
+            yield partial(self._loss, *known)
 
     def _minibatches(self, rollout: Rollout, rng: Any) -> Iterator[tuple[Any, ...]]:
         """The columns of `_batch` in minibatches, shuffled anew for each epoch.
@@ -152,6 +153,9 @@ class PPO:
             "approximate_kl": approximate_kl(log_ratio),
             "clip_fraction": np.count_nonzero(clipped != ratio) / len(ratio),
         }
+
+    def _loss(self, *known: Any) -> float:
+        return self._measured(*known)["loss"]
 
     def _batch(self, rollout: Rollout) -> tuple[Any, ...]:
         """Observations, actions, log π_old, advantages and returns of its n steps."""

@@ -82,7 +82,8 @@ class StepReplay:
     ) -> None:
         self._table, self._added = memory.replay, memory.added
         self._pixels = getattr(memory, "pixels", None)
-        self._columns, self._model, self._rng = columns, model, rng
+        self._columns, self._model = columns, model
+        self._rng = rng
         self._gamma = np.float32(model.experiment.algorithm.gamma)
 
     def __len__(self) -> int:

@@ -103,7 +103,7 @@ class GA3C(PooledBackend):
         self._adjusting: asyncio.Task[None] | None = None
         self._policy = RestartPolicy(3)
         self._updates_at_death = 0
-        self._rates: Rates
+        self._rates = Rates()
         self._diagnosis = DiagnosticsReader(experiment)
         self._on_device = False
         #: As `genkidama.learning.spaces.describe_spaces` gives them; None of Gymnasium's own.

@@ -87,7 +87,7 @@ class SquashedGaussian(Gaussian):
         return super().entropy(outputs.clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
     @staticmethod
-    def _deviation(log_deviation: Array) -> Array:
+    def _deviation(log_deviation: Array) -> Any:
         return np.exp(log_deviation.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
     def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
