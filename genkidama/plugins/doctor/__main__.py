@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genkidama._version import __version__
+from genkidama.config.formatting import plural
 from genkidama.errors import GenkidamaError
 from genkidama.plugins.doctor import DOCTOR
 from genkidama.runtime.log import Parser
@@ -61,7 +62,7 @@ def doctor(options: argparse.Namespace) -> int:
         rows = [check._asdict() for check in checks]
         print(json.dumps({"ok": not failed, "checks": rows, "software": software}))
     else:
-        warnings = f"{counts['warning']} warning{'s' * (counts['warning'] != 1)}"
+        warnings = plural(counts["warning"], "warning")
         print(f"\n{counts['ok']} ok, {warnings}, {failed} failed, {counts['skipped']} skipped")
     return int(failed > 0)
 

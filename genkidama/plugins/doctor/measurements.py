@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from genkidama._version import DISTRIBUTION, __version__
+from genkidama.config.formatting import plural
 from genkidama.config.parent_address import parent_url
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.doctor import checks
@@ -365,7 +366,7 @@ def tokens(settings: ParentSettings | None) -> list[Check]:
         way = "make it, readable for the user that runs the parent"
         return [Check("tokens", "failed", f"{path}: cannot be read: {reason}", way)]
     names = {entry.name for entry in entries}
-    found = f"{len(names)} name{'s' * (len(names) != 1)}"
+    found = plural(len(names), "name")
     found += ", any name among them" if ANY in names else ""
     if mode & stat.S_IROTH:
         found += ", but everybody on this machine may read them"

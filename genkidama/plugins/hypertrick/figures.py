@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from genkidama.config.formatting import percent, show
+from genkidama.config.formatting import percent, plural, show
 from genkidama.plugins.hypertrick.records import PhaseRecord, Span, StudySnapshot, TrialRecord
 from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.study import Importances, ended_study
@@ -65,7 +65,7 @@ def limit(axes: Axes, values: Sequence[float]) -> None:
     below = sum(value < bottom for value in values)
     if below:
         axes.set_ylim(bottom, top + 0.08 * (top - bottom))
-        text = f"↓ {below} {'report' if below == 1 else 'reports'} below"
+        text = f"↓ {plural(below, 'report')} below"
         style: dict[str, Any] = {"fontsize": 8, "color": GREY, "va": "bottom"}
         axes.annotate(text, (0.005, 0.02), xycoords="axes fraction", **style)
 
