@@ -136,10 +136,10 @@ def age() -> float:
 
 
 def our_settings() -> dict[str, Any]:
-    """Those of `lunarlander.toml`, as a plan of `studies/environments/peer_settings.py`."""
+    """Those of `lunarlander.toml`, as a plan of `benchmarks/peer_settings.py`."""
     sys.path.append(str(_ROOT))
+    from benchmarks.peer_settings import our_plan
     from genkidama.config.experiment import Experiment
-    from studies.environments.peer_settings import our_plan
 
     return our_plan(Experiment.load(_ROOT / "examples/lunarlander/lunarlander.toml"))
 

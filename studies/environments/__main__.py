@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import store
+from benchmarks.peer_settings import our_plan, zoo_plan
 from benchmarks.store import Row
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.machine import end_with_parent
 from studies.environments import gallery, tables
-from studies.environments.peer_settings import our_plan, zoo_plan
 from studies.environments.tasks import OF, PROGRAMS, RANDOM, SEEDS, Condition, Task, plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+from benchmarks.peer_settings import published
 from benchmarks.store import Row
 from studies.differences import NONE, medians
 from studies.differences import interval as seed_interval
-from studies.environments.peer_settings import published
 from studies.environments.scores import (
     OURS,
     Rows,

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import store
+from benchmarks.peer_settings import ZOO, our_plan, published, zoo_plan
 from benchmarks.store import Row
 from genkidama.config.examples import examples, zoo
 from genkidama.config.experiment import Experiment
@@ -24,7 +25,6 @@ from genkidama.runs.run import Run, weights_of
 from genkidama.runs.warm_start import found_weights
 from studies.environments import __main__ as study
 from studies.environments import gallery, tables
-from studies.environments.peer_settings import ZOO, our_plan, published, zoo_plan
 from studies.environments.scores import (
     at_equal_steps,
     at_steps,

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from genkidama._version import DISTRIBUTION, pip_install
 from genkidama.child import capacity
-from genkidama.config.formatting import plural
 
 #: In seconds.
 DAY = 86400.0
@@ -167,7 +166,7 @@ def parse_quota(text: str) -> float | None:
 
 def judge_cores(wanted: int | None, available: int, quota: float | None) -> Check:
     """Checks the CPU cores, and a cgroup's quota of them, for the wanted core processes."""
-    found = plural(available, "CPU core")
+    found = f"{available} CPU core{'s' * (available != 1)}"
     if wanted is not None:
         found += f" for {wanted} core processes"
     if quota is not None and quota < min(available, available if wanted is None else wanted):
@@ -196,7 +195,7 @@ def judge_memory(
     found = f"{size(available)} available"
     found += f" with the {size(running)} of the child that runs" if running else ""
     found += f", {f'{size(swap)} of swap' if swap else 'no swap'}; "
-    found += f"a child with {plural(wanted, 'core')} takes about {size(takes)}"
+    found += f"a child with {wanted} core{'s' * (wanted != 1)} takes about {size(takes)}"
     if available < capacity.CHILD_BYTES + per_core:
         return Check("memory", "failed", found, _FREE)
     fit = capacity.expected_cores(available, wanted)

@@ -1,6 +1,6 @@
 """Settings for Stable-Baselines3 and SBX: the zoo's, and ours as they can be said there. Pure.
 
-A plan for `peers/train.py` is a JSON object:
+A plan for `studies/environments/peers/train.py` is a JSON object:
 
     algorithm          "PPO", "A2C", "DQN" or "SAC"
     id, options        of the environment
