@@ -1,4 +1,4 @@
-"""Stable-Baselines3 or SBX for some seconds, by a plan of benchmarks/peer_settings.py, or at random.
+"""Stable-Baselines3 or SBX for some seconds, by a plan of benchmarks/peer_settings.py; or chance.
 
 It prints a JSON object: the mean return and deviation of sampled episodes with the last weights,
 steps, seconds, and the curve: seconds since training began, steps, and the mean return of the last
