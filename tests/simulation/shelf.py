@@ -305,6 +305,8 @@ class Day:
         self.answered: dict[tuple[str, str], float] = {}
         #: When the first child heard that the run is over, or the parent ended without one.
         self.stopped: float | None = None
+        #: Parents that have ended in order, and were not started again since.
+        self.finished: set[str] = set()
         #: Children that have said goodbye before the run's end.
         self.gone: set[str] = set()
         #: Children that push NaN next.
@@ -450,6 +452,7 @@ class Day:
     async def _run_parent(self, host: str, machine: Machine) -> None:
         shard = Shard(self.hosts.index(host) + 1, len(self.hosts))
         books = self.books[host]
+        self.finished.discard(host)
         try:
             books.looks(self.world.disk(host))
             parent = Parent(self.experiment, out=self._out(host), part=shard)
@@ -459,6 +462,7 @@ class Day:
             await parent.serve()
             await parent.shutdown()
             books.ended()
+            self.finished.add(host)
             if parent.server.stop and self.stopped is None:
                 self.stopped = self.world.now
         except GenkidamaError as error:
@@ -693,7 +697,7 @@ class Day:
             disk = self.world.disk(host)
             disk.fault, disk.slow, disk.fuse = 0, False, None
             parent = self.parents.get(host)
-            if (parent is None or parent.dead) and not self._ended(host):
+            if (parent is None or parent.dead) and host not in self.finished:
                 self._start_parent(host)
 
     def _all_came_through(self) -> bool:
