@@ -52,7 +52,7 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
                 "network": {"hidden": [8]},
                 "algorithm": {
                     "name": "a3c" if rule == "weighted" else "ppo",
-                    "batch_size": 768,
+                    "batch_size": 3072,
                 },
                 "parent": {"rule": rule, "linger_seconds": 1},
                 "child": {"exchange": "chunk"},
@@ -81,8 +81,9 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
         assert len(exchanges) - 1 <= exchanges[-1]["version"] <= len(exchanges)
         # The first child may have begun alone.
         assert exchanges[-1]["update"] >= 20 and len(exchanges) > 25
-        # A push has a chunk of both cores, and θ_P was taken just before it was learned from.
-        assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 192
+        # A push has a chunk of both cores, which takes longer than a busy machine's CPU is waited for;
+        # and θ_P was taken just before it was learned from.
+        assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 768
         assert sorted(line["staleness"] for line in exchanges)[len(exchanges) // 2] <= 2
         chosen = history(tmp_path / rule, "averaging")
         assert 1.0 <= chosen[0]["children"] <= 2.1 and chosen[-1]["lanes"] == 8
