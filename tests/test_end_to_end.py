@@ -81,7 +81,7 @@ def test_children_average_in_chunks(tmp_path: Path) -> None:
         assert len(exchanges) - 1 <= exchanges[-1]["version"] <= len(exchanges)
         # The first child may have begun alone.
         assert exchanges[-1]["update"] >= 20 and len(exchanges) > 25
-        # A push has a chunk of both cores, which takes longer than a busy machine's CPU is waited for;
+        # A push has a chunk of both cores, which is longer than a busy machine's CPU is waited for;
         # and θ_P was taken just before it was learned from.
         assert exchanges[-1]["steps"] >= 0.8 * len(exchanges) * 2 * 768
         assert sorted(line["staleness"] for line in exchanges)[len(exchanges) // 2] <= 2
