@@ -27,7 +27,7 @@ from statistics import median
 
 import numpy as np
 from exchange import frame_header
-from processes import free_port, parser_of, resident, start_parent, stop
+from processes import free_port, parser_of, resident, start_parent, stop, until
 from websockets.sync.client import connect
 
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, encode
@@ -196,8 +196,7 @@ def measure(
     waits: list[float] = []
     honest = threading.Thread(target=behave, args=(port, size, calm, waits), daemon=True)
     honest.start()
-    while len(waits) < 20:
-        time.sleep(0.05)
+    until(lambda: len(waits) >= 20, "20 answers to the honest child")
     before, quiet = resident(parent.pid), len(waits)
 
     def persist(number: int) -> None:

@@ -17,7 +17,7 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.real_time import RealTime
-from genkidama.protocol.diagnostics import CYCLE_COUNTS, CycleReader, Cycles
+from genkidama.protocol.diagnostics import CYCLE_COUNTS
 
 PERIOD = 0.02
 
@@ -91,25 +91,6 @@ def test_a_step_begins_at_its_tick_or_as_soon_as_its_action_is_there(delays: lis
     assert counts[:-2].sum() == len(delays)
     # Nothing is made up for by a burst.
     assert min(cycles[1:], default=PERIOD) >= 0.9 * PERIOD - 1e-9
-
-
-@given(st.integers(100, 300), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_percentiles_are_right_to_a_hundredth_of_a_period(
-    count: int, decimals: int, seed: int
-) -> None:
-    periods = np.random.default_rng(seed).uniform(0.0, 9.0, count).round(decimals).tolist()
-    counts = np.zeros((2, CYCLE_COUNTS), np.int64)
-    both = [Cycles(PERIOD, row) for row in counts]
-    reader = CycleReader(PERIOD)
-    for number, cycle in enumerate(periods):
-        both[number % 2].add(cycle * PERIOD, cycle > 1.1, number % 7 == 0)
-    figures = reader.figures(counts)
-    for name, share in (("cycle_p50_ms", 50), ("cycle_p99_ms", 99)):
-        exact = 1000.0 * PERIOD * np.percentile(periods, share, method="inverted_cdf")
-        assert 0.0 <= figures[name] - exact <= 10.01 * PERIOD
-    assert figures["late_steps"] == sum(cycle > 1.1 for cycle in periods)
-    assert figures["safe_steps"] == -(-len(periods) // 7)
-    assert reader.figures(counts) == {}  # nothing new
 
 
 def test_with_a_silent_parent_the_safe_action_is_taken() -> None:

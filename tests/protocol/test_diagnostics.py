@@ -6,12 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkidama.protocol.diagnostics import (
+    CYCLE_COUNTS,
     DIAGNOSTICS,
     SHAPE,
+    CycleReader,
+    Cycles,
     Diagnostics,
     Window,
     approximate_kl,
@@ -124,3 +127,35 @@ def test_a_figure_counts_by_its_samples_its_episodes_or_as_any_other() -> None:
     assert weight_of("episode_length", figures) == 2.0
     assert weight_of("lag", figures) == weight_of("entropy", {}) == 1.0
     assert len(set(DIAGNOSTICS)) == len(DIAGNOSTICS) == 13
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=3),
+    st.integers(1, 9),
+)
+@example([(99, 1), (1, 2)], 9)
+def test_percentiles_of_new_cycles_are_right_to_a_hundredth_of_a_period(
+    windows: list[tuple[int, int]], decimals: int
+) -> None:
+    """Those of ten periods and more count as ten; fewer than 100 wait for the next time."""
+    period = 0.02
+    counts = np.zeros((2, CYCLE_COUNTS), np.int64)
+    both = [Cycles(period, row) for row in counts]
+    reader = CycleReader(period)
+    every: list[float] = []
+    new: list[float] = []
+    for count, seed in windows:
+        new += np.random.default_rng(seed).uniform(0.0, 12.0, count).round(decimals).tolist()
+        for number, cycle in enumerate(new[len(new) - count :], len(every)):
+            both[number % 2].add(cycle * period, cycle > 1.1, number % 7 == 0)
+        every += new[len(new) - count :]
+        figures = reader.figures(counts)
+        if len(new) < 100:
+            assert figures == {}
+            continue
+        for name, share in (("cycle_p50_ms", 50), ("cycle_p99_ms", 99)):
+            exact = min(10.0, np.percentile(new, share, method="inverted_cdf"))
+            assert -1e-6 <= figures[name] / (1000.0 * period) - exact <= 0.01001
+        assert figures["late_steps"] == sum(cycle > 1.1 for cycle in every)
+        assert figures["safe_steps"] == -(-len(every) // 7)
+        new = []
