@@ -19,6 +19,8 @@ import pytest
 
 from benchmarks import store
 from studies.differences import interval, medians
+from studies.environments import scores
+from studies.environments.tasks import OF
 from tests.helpers import ROOT
 
 README, SUMMARY = "README.md", "docs/results/README.md"
@@ -46,7 +48,6 @@ PRINTED = [
     (LANDER, r"and ours ([\d,]+ to [\d,]+), about", README, "and this one {} (one"),
     (EDGE, r"16 children, 40 windows each \| ([\d,]+)", SUMMARY, "beside {} of commit 226ec37"),
     (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", SUMMARY, "handles {} exchanges a second"),
-    (EDGE, r"16 children, 40 .*?\| [\d,]+ \| ([\d,]+)", README, "handles {} exchanges a second"),
     (EDGE, r"environments of your own \| (\d+)", README, "a parent, takes {} MB;"),
     (EDGE, r"a film of it \| (\d+)", README, "with , {};"),
     (EDGE, r"its CPU build\) \| ([\d,]+)", README, "for your own networks, {} ("),
@@ -388,8 +389,21 @@ def memory() -> Iterator[tuple[str, str]]:
                     "a3c": "with {:.0f} (",
                 }
                 yield SUMMARY, words[name].format(row["pss"])
-                if name == "lunarlander":
-                    yield README, f"a child with four cores takes {row['pss']:.0f} MB"
+
+
+def environments() -> Iterator[tuple[str, str]]:
+    """How often `init`'s settings are ahead of the peer's, which has those of its zoo."""
+    rows = scores.grouped(store.read(ROOT / "docs/results/environments.jsonl"))
+    found = scores.standing(rows, OF, "sb3-zoo")
+    win, tie, loss = (found.clock[word] for word in ("win", "tie", "loss"))
+    assert loss == 0, "no longer behind in none"
+    yield README, f"In {win + tie} environments"
+    yield README, f"zoo's settings in {win} and behind in none"
+    yield SUMMARY, f"In {win + tie} environments"
+    yield SUMMARY, f"zoo's settings in {win} and equal in {tie}"
+    win, tie, loss = (found.steps[word] for word in ("win", "tie", "loss"))
+    yield README, f"it is ahead in {win} and behind in {loss} of {win + tie + loss}"
+    yield SUMMARY, f"it is ahead in {win}, equal in {tie} and behind in {loss}"
 
 
 def dear_steps() -> Iterator[tuple[str, str]]:
@@ -465,7 +479,8 @@ def _cells(values: Sequence[float]) -> str:
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
-    found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory(), *dear_steps()]
+    found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
+    found += [*environments(), *dear_steps()]
     found += [*memory_tasks(), *best_ways(), *off_policy()]
     for source, pattern, page, words in PRINTED:
         (number,) = re.findall(pattern, text(source))
