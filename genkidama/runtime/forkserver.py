@@ -676,9 +676,13 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
 def _freeze() -> None:
     """Prepares this process' memory for being shared, and gives back what is free."""
     gc.freeze()
+    if sys.version_info < (3, 12):  # later names live for ever, and nothing counts who uses them
+        # It holds the names that were looked up last. With each one that a forked process looks up,
+        # it would let go of another, and so write to that one's page.
+        sys._clear_type_cache()
+    unmap_libraries()
     with suppress(OSError, AttributeError):  # glibc alone can
         ctypes.CDLL(None).malloc_trim(0)
-    unmap_libraries()
 
 
 # What it forks.
