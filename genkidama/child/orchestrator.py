@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-
 from genkidama.child.backend import Work
 from genkidama.child.capacity import (
     CORE_BYTES,
@@ -348,8 +346,9 @@ class CoreOrchestrator(PooledBackend):
                 self._prepared.pop(index).end()
 
     def _first_seed(self, index: int) -> int:
-        seed = (self.experiment.seed, zlib.crc32(self.name.encode()), index)
-        return int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
+        # NumPy's random numbers would take a megabyte of this process, which needs no others.
+        seed = (self.experiment.seed, self.name, index)
+        return zlib.crc32(repr(seed).encode()) % 2**31
 
     def _describe(self) -> Description:
         """As `PreparedCore.describe`, of core 0."""

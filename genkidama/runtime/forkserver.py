@@ -425,7 +425,7 @@ def prefork() -> None:
 
     with suppress(OSError):  # not Linux
         if _shared is None and len(os.listdir("/proc/self/task")) == 1:
-            gc.freeze()  # to look for garbage would be to write to every page
+            _freeze()
             _shared = _serving(forked)
 
 
@@ -538,6 +538,7 @@ class ForkServer:
 def main() -> None:
     """A forkserver that was started as a program."""
     _show([__name__], dict(os.environ))
+    _freeze()
     _serve(*map(int, sys.argv[1:4]))
 
 
@@ -566,7 +567,6 @@ def _serve(*descriptors: int) -> NoReturn:
     kill = math.inf
     requests = socket.socket(fileno=listener)
     sources: list[Any] = [requests, ending, noticed]
-    _freeze()
     while True:
         left = None if kill == math.inf else max(0.0, kill - time.monotonic())
         ready = select.select(sources, [], [], left)[0]
@@ -675,10 +675,14 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
 
 def _freeze() -> None:
     """Prepares this process' memory for being shared, and gives back what is free."""
-    gc.freeze()
+    gc.freeze()  # to look for garbage would be to write to every page
+    if sys.version_info < (3, 12):  # later names live for ever, and nothing counts who uses them
+        # It holds the names that were looked up last. With each one that a forked process looks up,
+        # it would let go of another, and so write to that one's page.
+        sys._clear_type_cache()
+    unmap_libraries()
     with suppress(OSError, AttributeError):  # glibc alone can
         ctypes.CDLL(None).malloc_trim(0)
-    unmap_libraries()
 
 
 # What it forks.

@@ -285,7 +285,8 @@ def private_bytes(root: Path = _ROOT) -> int | None:
 
 
 def unmap_libraries() -> None:
-    """Takes the code of all libraries out of this process' memory; what runs again is mapped again.
+    """Takes code and constants of all libraries out of this process' memory; what is needed again
+    is mapped again.
 
     A library's first moments run through most of it. The pages stay in the system's cache, but no
     process holds them there any more. Only Linux can.
@@ -300,10 +301,11 @@ def unmap_libraries() -> None:
             madvise(start, end - start, mmap.MADV_DONTNEED)
 
 
-#: A library's code in `/proc/self/smaps`, unchanged since it was mapped.
+#: A library's code or constants in `/proc/self/smaps`, unchanged since they were mapped.
 _MAPPING = re.compile(
-    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-xp .*\.so\S*\n"
-    r"(?:[A-Z].*\n)*?Anonymous: +0 kB$",
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-[x-]p .*\.so\S*\n"
+    r"(?:[A-Z].*\n)*?Anonymous: +0 kB\n"
+    r"(?:[A-Z].*\n)*?Swap: +0 kB$",
     re.MULTILINE,
 )
 

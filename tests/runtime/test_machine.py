@@ -375,7 +375,7 @@ from genkidama.runtime.machine import unmap_libraries
 
 def mapped():
     text = Path("/proc/self/smaps").read_text()
-    sizes = re.findall(r" r-xp .*numpy.*[.]so\\S*\\n(?:[A-Z].*\\n)*?Rss: +(\\d+) kB", text)
+    sizes = re.findall(r" r-[x-]p .*numpy.*[.]so\\S*\\n(?:[A-Z].*\\n)*?Rss: +(\\d+) kB", text)
     return sum(map(int, sizes))
 
 import numpy as np
