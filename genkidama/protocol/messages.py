@@ -309,7 +309,7 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
         raise ProtocolError(
             "length", f"{len(frame) - end} bytes behind the map are no vector of float32"
         )
-    message.vector = np.frombuffer(frame, DTYPE, -1, start)
+    message.vector = np.frombuffer(frame, DTYPE, offset=start)
     return message  # type: ignore[no-any-return]
 
 

@@ -226,7 +226,7 @@ class DeltaBase:
             difference[:trained] -= self.vector[:trained]
             self._difference = difference if is_finite(vector) else None
             return "difference", difference
-        if self.vector is not None and gradient is not None and self.pushes == "gradient":
+        if self.vector is not None and gradient is not None:
             return "gradient", np.concatenate((gradient, vector[trained:]))
         return "weights", vector
 

@@ -98,7 +98,7 @@ def _cut(part: Shard, signature: Signature) -> Signature:
     for name, shape in signature.entries:
         size = prod(shape)
         held = min(start + size, mine.stop) - max(start, mine.start)
-        if held == size and mine.start <= start:
+        if held == size:
             entries.append((name, shape))
         elif held > 0:
             entries.append((name, (held,)))

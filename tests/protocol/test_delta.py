@@ -6,7 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from genkidama.protocol.delta import (
     Encoding,
     ParentDelta,
     agree,
+    check_weights,
     compress,
     expand,
 )
@@ -37,8 +38,13 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 
-SIGNATURE = Signature.of([("weight", (30, 20)), ("statistics.observations", (5,))])
+SIGNATURE = Signature.of([("weight", (29, 20)), ("statistics.observations", (5,))])
 SIZE = SIGNATURE.size
+
+
+def as_read(text: str) -> str:
+    """An equal text that is an object of its own, as readers of files and messages make them."""
+    return "".join([*text])
 
 
 def hello(*encodings: str) -> Hello:
@@ -48,6 +54,7 @@ def hello(*encodings: str) -> Hello:
 @pytest.mark.parametrize(
     ("wish", "offer", "agreed"),
     [
+        *((name, ENCODINGS, name) for name in ENCODINGS),
         ("int4", ("float16", "int4"), "int4"),
         ("int4", ("float16", "int5"), None),
         ("int4", (), None),
@@ -57,16 +64,18 @@ def hello(*encodings: str) -> Hello:
     ],
 )
 def test_what_both_know_is_agreed_on(wish: str, offer: tuple[str, ...], agreed: str | None) -> None:
-    line = agree(hello(*offer), wish)
+    line = agree(hello(*offer), as_read(wish))
     assert (line.encoding if line else None) == agreed
 
 
-def ends(encoding: Encoding, start: Vector | None) -> tuple[ParentDelta, ChildDelta]:
+def ends(
+    encoding: Encoding, start: Vector | None, version: int = 0
+) -> tuple[ParentDelta, ChildDelta]:
     """Both ends after a join."""
     parent, child = ParentDelta(encoding), ChildDelta(encoding)
     parent.join(SIGNATURE)
-    parent.answer(Weights(version=0, vector=start))
-    child.join(Weights(version=0, vector=start), SIGNATURE)
+    parent.answer(Weights(version=version, vector=start))
+    child.join(Weights(version=version, vector=start), SIGNATURE)
     return parent, child
 
 
@@ -103,9 +112,10 @@ def test_both_ends_know_the_same_after_every_exchange(encoding: Encoding) -> Non
     generator = np.random.default_rng(5)
     theirs, ours = generator.normal(size=(2, SIZE)).astype(DTYPE)
     theirs[-5:] = 1e6
-    parent, child = ends(encoding, theirs)
+    newest = 2**53 - 8  # versions are large in a long run
+    parent, child = ends(encoding, theirs, newest)
     distances = []
-    for version in range(6):
+    for version in range(newest, newest + 6):
         received = exchange(parent, child, version, ours, theirs, 0.5)
         assert parent.parent is not None and child.parent is not None
         assert parent.parent.tobytes() == child.parent.tobytes()
@@ -139,6 +149,18 @@ def test_what_a_push_leaves_over_is_not_lost(encoding: Encoding, beta: float, se
     assert np.abs(ours - wanted).max() < 1e-4
     # Without what was left over, none of these steps would ever have arrived.
     assert np.abs(theirs[1:-5]).max() > 0.0
+
+
+@pytest.mark.parametrize("kind", ["weights", "difference", "gradient", "experience"])
+def test_without_an_encoding_all_travels_whole_and_no_second_vector_is_kept(kind: Kind) -> None:
+    start, learned, newer = np.random.default_rng(4).normal(size=(3, SIZE)).astype(DTYPE)
+    child = ChildDelta()
+    child.join(Weights(version=0, vector=start), SIGNATURE)
+    message = kind_of(kind, 0, learned)
+    assert child.write(message) is message
+    answer = Weights(version=1, vector=newer)
+    assert child.read(answer) is answer and child.settle(answer) is newer
+    assert child.parent is None
 
 
 def test_the_first_push_to_a_parent_without_weights_is_whole() -> None:
@@ -233,17 +255,28 @@ def test_experience_travels_whole_and_what_is_pulled_does_not() -> None:
     assert np.abs(received - newest).max() < 1e-4
 
 
-def test_weights_that_start_from_an_older_version_travel_whole() -> None:
+def test_a_child_that_only_acts_is_told_what_has_changed() -> None:
+    start, newer = np.random.default_rng(10).normal(size=(2, SIZE)).astype(DTYPE)
+    parent, child = ends("int8", start)
+    message = Push(version=0, sequence=1, kind="work", steps=9)
+    assert child.write(message) is message
+    received = replied(parent, child, message, Weights(version=1, vector=newer))
+    assert child.parent is received and parent.parent is not None
+    assert parent.parent.tobytes() == received.tobytes() != newer.tobytes()
+
+
+def test_weights_that_start_from_another_version_travel_whole() -> None:
     start = np.ones(SIZE, DTYPE)
     _, child = ends("int8", start)
     child.join(Weights(version=9, vector=start), SIGNATURE)
-    assert child.write(push(4, start)).encoding == ""
+    for version in (4, 8, 10):
+        assert child.write(push(version, start)).encoding == ""
     assert child.write(push(9, start)).encoding == "int8"
 
 
 def test_an_empty_difference_is_none() -> None:
     parent, _ = ends("int8", np.ones(SIZE, DTYPE))
-    with pytest.raises(ProtocolError, match="0 bytes are no int8 difference of a vector of 605"):
+    with pytest.raises(ProtocolError, match="0 bytes are no int8 difference of a vector of 585"):
         parent.read("pi", Push(version=0, sequence=1, encoding="int8"))
 
 
@@ -252,10 +285,47 @@ def test_a_difference_in_reply_to_nothing_is_refused() -> None:
         ChildDelta("int8").read(Weights(version=0, encoding="int8", vector=np.zeros(3, np.uint8)))
 
 
-encodings = st.sampled_from(ENCODINGS)
+@pytest.mark.parametrize(
+    ("agreed", "sent"),
+    [pair for pair in permutations(("", *ENCODINGS), 2) if pair[1]],
+)
+def test_a_reply_in_an_encoding_that_was_not_agreed_on_is_refused(
+    agreed: Encoding, sent: Encoding
+) -> None:
+    parent, child = ends(sent, np.ones(SIZE, DTYPE))
+    child.encoding = agreed
+    answer = parent.answer(Weights(version=1, vector=np.zeros(SIZE, DTYPE)))
+    with pytest.raises(ProtocolError, match="a difference that was not agreed on") as caught:
+        child.read(answer)
+    assert caught.value.code == "base"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "signature", "words"),
+    [
+        (SIZE, SIGNATURE, ""),
+        (0, None, ""),
+        (SIZE - 1, SIGNATURE, f"the parent sends {SIZE - 1} numbers, expected {SIZE}"),
+        (SIZE + 1, SIGNATURE, f"the parent sends {SIZE + 1} numbers, expected {SIZE}"),
+        (1, None, "the parent sends 1 numbers, expected 0"),
+    ],
+)
+def test_weights_have_the_size_of_the_network(
+    numbers: int, signature: Signature | None, words: str
+) -> None:
+    weights = Weights(version=0, vector=np.zeros(numbers, DTYPE))
+    if not words:
+        check_weights(weights, signature)
+        return
+    with pytest.raises(ProtocolError) as caught:
+        check_weights(weights, signature)
+    assert (caught.value.code, caught.value.reason) == ("length", words)
+
+
+encodings = st.sampled_from(ENCODINGS).map(as_read)
 numbers = st.floats(-1e4, 1e4, width=32)
-#: So that a block is full, nearly, or begun.
-sizes = st.sampled_from([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 70 * BLOCK + 5])
+#: So that a block is full, nearly, or begun, and so is what is worked on at a time.
+sizes = st.sampled_from([0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 130 * BLOCK + 5])
 
 
 @st.composite
@@ -317,7 +387,7 @@ def read_by_the_letter(encoding: str, content: bytes, base: list[float], trainab
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("trainable", [3, 256, 300])
+@pytest.mark.parametrize("trainable", [0, 3, 256, 300])
 def test_a_second_reader_of_the_format_agrees(encoding: Encoding, trainable: int) -> None:
     vector, base = np.random.default_rng(3).normal(size=(2, trainable + 4)).astype(DTYPE)
     found = compress(encoding, vector, base, trainable)
@@ -341,6 +411,19 @@ def test_an_equal_vector_costs_next_to_nothing_and_changes_nothing() -> None:
     for encoding in ENCODINGS:
         found = compress(encoding, base.copy(), base, 1000)
         assert found is not None and found[1].tobytes() == base.tobytes()
+        scales, codes = found[0][:16].tobytes(), found[0][16:].tobytes()
+        if encoding == "int4":
+            codes = zlib.decompress(codes, wbits=-15).replace(b"\x88", b"\0")
+        assert not any(scales) and not any(codes)
+
+
+@pytest.mark.parametrize(("encoding", "largest"), [("int8", 127), ("int4", 7)])
+def test_the_smallest_scale_is_the_smallest_normal_number(encoding: str, largest: int) -> None:
+    tiny = np.finfo(DTYPE).tiny
+    base = np.zeros(3, DTYPE)
+    for factor, expected in ((largest, largest * tiny), (largest - 1, 0.0)):
+        found = compress(encoding, np.array([factor * tiny, 0.0, 0.0], DTYPE), base, 3)
+        assert found is not None and found[1].tolist() == [expected, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -385,14 +468,15 @@ def test_a_byte_too_few_or_too_many_is_noticed(encoding: Encoding, more: int) ->
     assert caught.value.code == "length"
 
 
-def test_a_stream_that_inflates_to_too_much_takes_no_memory() -> None:
-    bomb = zlib.compress(bytes(50_000_000), wbits=-15)
-    content = struct.pack("<f", 1.0) + bomb
-    difference = np.frombuffer(content, np.uint8)
-    tracemalloc.start()
-    try:
-        with pytest.raises(ProtocolError, match="do not inflate to 128 bytes, as this network"):
-            expand("int4", difference, np.zeros(3, DTYPE), 3)
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
+@pytest.mark.parametrize("length", [1, 127, 129, 50_000_000])
+def test_a_stream_that_inflates_to_another_size_is_refused_and_takes_no_memory(length: int) -> None:
+    stream = zlib.compress(bytes(length), wbits=-15)
+    for trainable, size in ((0, 0), (3, 128)):
+        difference = np.frombuffer(bytes(4 if trainable else 0) + stream, np.uint8)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ProtocolError, match=f"do not inflate to {size} bytes, as this net"):
+                expand("int4", difference, np.zeros(trainable, DTYPE), trainable)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()

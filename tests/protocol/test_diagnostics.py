@@ -88,10 +88,70 @@ def test_the_explained_variance_waits_for_enough_samples_and_for_returns_that_va
     assert "explained_variance" not in window.read(sums[0])
 
 
-def test_measuring_is_due_after_enough_samples_or_enough_updates() -> None:
+@pytest.mark.parametrize(
+    ("offset", "scale", "shown"),
+    [
+        (0.0, 1.0, True),
+        (0.0, 1e-7, True),
+        (0.0, 1e6, True),
+        (1e4, 1.0, True),
+        # What varies less than this may be rounding alone.
+        (0.0, 1e-13, False),
+        (1e7, 1.0, False),
+    ],
+)
+def test_the_explained_variance_is_the_same_in_every_unit(
+    offset: float, scale: float, shown: bool
+) -> None:
+    sums, (core,) = writers()
+    returns, errors = np.random.default_rng(0).normal(size=(2, 200)) * [[scale], [0.1 * scale]]
+    core.add_values(offset + returns + errors, offset + returns)
+    core.close(1.0)
+    found = Window().read(sums[0])
+    assert ("explained_variance" in found) == shown
+    if shown:
+        expected = 1.0 - np.var(errors) / np.var(returns)
+        assert found["explained_variance"] == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-6, 1.0))
+def test_no_more_than_all_is_explained(shift: float, scale: float) -> None:
+    """Values that are wrong by a constant explain all, whatever the rounding says."""
+    sums, (core,) = writers()
+    returns = scale * np.random.default_rng(0).normal(size=64)
+    core.add_values(returns + shift, returns)
+    core.close(1.0)
+    assert Window().read(sums[0])["explained_variance"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("mean", "noted"),
+    [
+        *((9e29, True), (-9e29, True), (1.1e30, False), (-1.1e30, False)),
+        *((math.inf, False), (-math.inf, False), (math.nan, False)),
+    ],
+)
+def test_a_mean_that_is_beyond_all_sense_is_left_out(mean: float, noted: bool) -> None:
+    sums, (core,) = writers()
+    core.add(2.0, loss=mean, entropy=0.5)
+    core.close(1.0)
+    found = Window().read(sums[0])
+    assert found.get("loss") == (mean if noted else None)
+    assert found.get("samples") == (2.0 if noted else None)
+    assert found["entropy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("samples", "due"),
+    [(1, [1023, 3071]), (256, [3, 11, 19]), (300, [3, 10, 17]), (5000, [0, 1, 2])],
+)
+def test_measuring_is_due_after_enough_samples(samples: int, due: list[int]) -> None:
     _, (core,) = writers()
-    large = [core.due(256) for _ in range(24)]
-    assert [number for number, due in enumerate(large) if due] == [3, 11, 19]
+    said = [core.due(samples) for _ in range(due[-1] + 1)]
+    assert [number for number, now in enumerate(said) if now] == due
+
+
+def test_measuring_is_due_after_enough_updates() -> None:
     _, (core,) = writers()
     small = []
     for _ in range(100):
@@ -99,9 +159,17 @@ def test_measuring_is_due_after_enough_samples_or_enough_updates() -> None:
         if core.updated():
             core.close(1.0)
     assert [number for number, due in enumerate(small) if due] == [32, 65, 98]
-    _, (core,) = writers()  # a learner of one's own that notes nothing: its norms are
+
+
+def test_norms_of_a_learner_that_notes_nothing_are_noted_now_and_then() -> None:
+    _, (core,) = writers()
     norms = [core.updated() and (core.close(1.0) is None) for _ in range(130)]
-    assert norms.count(True) == 2
+    assert [number for number, noted in enumerate(norms) if noted] == [63, 127]
+    _, (core,) = writers()
+    assert [core.updated() for _ in range(66)] == [False] * 63 + [True] * 3  # until one is
+    assert core.due(0)
+    core.close(1.0)
+    assert not core.updated() and not core.due(0)
 
 
 @given(st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=50))
@@ -123,8 +191,8 @@ def test_the_approximate_kl_of_many_samples_is_the_divergence() -> None:
 
 def test_a_figure_counts_by_its_samples_its_episodes_or_as_any_other() -> None:
     figures = {"samples": 7.0, "episodes_ended": 2.0}
-    assert weight_of("entropy", figures) == 7.0
-    assert weight_of("episode_length", figures) == 2.0
+    weights = {name: weight_of(name, figures) for name in DIAGNOSTICS}
+    assert weights == dict.fromkeys(DIAGNOSTICS, 7.0) | {"episode_length": 2.0}
     assert weight_of("lag", figures) == weight_of("entropy", {}) == 1.0
     assert len(set(DIAGNOSTICS)) == len(DIAGNOSTICS) == 13
 
@@ -145,7 +213,9 @@ def test_percentiles_of_new_cycles_are_right_to_a_hundredth_of_a_period(
     every: list[float] = []
     new: list[float] = []
     for count, seed in windows:
-        new += np.random.default_rng(seed).uniform(0.0, 12.0, count).round(decimals).tolist()
+        longest = 12.0 if seed % 2 else 1.5
+        draws = np.random.default_rng(seed).uniform(0.0, longest, count)
+        new += draws.round(decimals).tolist()
         for number, cycle in enumerate(new[len(new) - count :], len(every)):
             both[number % 2].add(cycle * period, cycle > 1.1, number % 7 == 0)
         every += new[len(new) - count :]

@@ -361,7 +361,11 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
             "malformed",
             "a 'push' that cannot be read: a vector is never part of the map",
         ),
-        (oracle_encode(PUSH) + bytes(8), "length", None),
+        (
+            oracle_encode(PUSH) + bytes(208),
+            "length",
+            "208 bytes behind the map are no vector of float32",
+        ),
         (oracle_encode(PUSH, [1.0])[:-1], "length", None),
         (
             oracle_encode({"type": "leave"}, [1.0] * 30),
@@ -506,16 +510,21 @@ def test_what_lies_too_deep_is_refused() -> None:
 
 @pytest.mark.parametrize("extra", range(8))
 @pytest.mark.parametrize("rest", range(1, 8))
-def test_what_is_shorter_than_its_padding_is_no_vector(extra: int, rest: int) -> None:
-    frame = oracle_encode(PUSH | {"ignored": "x" * extra})
+@pytest.mark.parametrize(("encoding", "dtype"), [("", DTYPE), ("int8", np.dtype(np.uint8))])
+def test_what_is_shorter_than_its_padding_is_no_vector(
+    extra: int, rest: int, encoding: str, dtype: np.dtype[Any]
+) -> None:
+    frame = oracle_encode(PUSH | {"encoding": encoding, "ignored": "x" * extra})
     padding = -len(frame) % 8
-    if rest < padding or (rest - padding) % 4:
+    if rest < padding or (rest - padding) % dtype.itemsize:
         assert refused(decode_request, frame + bytes(rest)) == (
             "length",
             f"{rest} bytes behind the map are no vector of float32",
         )
     else:
-        assert len(decode_request(frame + bytes(rest)).vector) == (rest - padding) // 4  # type: ignore[union-attr, arg-type]
+        vector = decode_request(frame + bytes(rest)).vector  # type: ignore[union-attr]
+        assert vector is not None and vector.dtype == dtype
+        assert vector.tolist() == [0] * ((rest - padding) // dtype.itemsize)
 
 
 def decodes_or_is_refused(frame: bytes) -> None:

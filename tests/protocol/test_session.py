@@ -36,6 +36,7 @@ from genkidama.protocol.messages import (
     Request,
     Weights,
     Welcome,
+    decode_reply,
     decode_request,
     encode,
 )
@@ -56,6 +57,7 @@ from genkidama.protocol.session import (
     Work,
     check_same,
 )
+from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature
 
 SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
@@ -75,6 +77,11 @@ OURS, THEIRS = vector(1, 2, 3), vector(4, 5, 6)
 def welcome(experiment: Experiment = EXPERIMENT, **fields: Any) -> Welcome:
     fields = {"run": "run-1", **fields}
     return Welcome(protocol=PROTOCOL, experiment=experiment.to_dict(), **fields)
+
+
+def heard(refusal: Refusal) -> Reply:
+    """The refusal as it arrives."""
+    return decode_reply(encode(refusal))
 
 
 def new(**options: Any) -> Session:
@@ -171,13 +178,24 @@ def test_a_child_waits_as_often_as_it_is_told_to() -> None:
     assert session.receive(session.hello(), welcome(trial=0)) == Train(EXPERIMENT)
 
 
+@pytest.mark.parametrize("protocol", [1, 3])
 @pytest.mark.parametrize("session", [new(), joined()], ids=["first", "again"])
-def test_a_parent_that_speaks_another_protocol(session: Session) -> None:
+def test_a_parent_that_speaks_another_protocol(session: Session, protocol: int) -> None:
     with pytest.raises(
         EnvironmentFailure,
-        match=f"^{PARENT} speaks protocol 9, this child 2; install the same version$",
+        match=f"^{PARENT} speaks protocol {protocol}, this child 2; install the same version$",
     ):
-        session.receive(session.hello(), Welcome(protocol=9, experiment={}))
+        session.receive(session.hello(), Welcome(protocol=protocol, experiment={}))
+
+
+def test_a_parent_that_is_another_part_than_the_child_takes_it_for() -> None:
+    session = new(part=Shard(2, 3))
+    assert session.hello().part == "2/3"
+    for part in ("1/1", "1/3", "3/3", "2/4"):
+        words = f"^{PARENT} is part {part} of a parent, this child takes it for part 2/3; list the"
+        with pytest.raises(EnvironmentFailure, match=words):
+            session.receive(session.hello(), welcome(part=part))
+    assert session.receive(session.hello(), welcome(part="2/3")) == Train(EXPERIMENT)
 
 
 def test_an_experiment_that_this_version_cannot_read() -> None:
@@ -193,7 +211,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
     ("trial", "reply", "decision"),
     [
         (None, welcome(), JOIN),
-        (700, welcome(trial=int("700")), JOIN),
+        (700, welcome(trial=int("700"), run="run-" + str(1)), JOIN),
         # A plain run that is over says so again in the reply to the join.
         (None, welcome(stop="3 exchanges a child done"), JOIN),
         (7, welcome(stop="all trials are done"), Over("all trials are done")),
@@ -207,6 +225,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
         (None, welcome(trial=8), Over("another child trains it now", next=True)),
         # Its trial has that number in another search, of which it must begin one anew.
         (7, welcome(trial=7, run="run-2"), Over(f"{PARENT} has another run now", next=True)),
+        (7, welcome(trial=7, run="run-0"), Over(f"{PARENT} has another run now", next=True)),
         (7, welcome(trial=8, run="run-2"), Over(f"{PARENT} has another run now", next=True)),
         (7, welcome(run="run-2"), Over(f"{PARENT} has another run now", next=True)),
         # A parent that has lost its directory takes the weights of a plain run.
@@ -325,7 +344,7 @@ def test_work_without_a_parent_is_pushed_before_anything_is_pulled_and_counted_o
     assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
     assert session.pull() is None
     again = session.push(OURS + 1)
-    assert (again.sequence, again.steps) == (lost.sequence, 7)
+    assert (again.sequence, again.steps, again.version) == (lost.sequence, 7, 8)
     answered(session, again)
     assert session.pull() == Pull()
     assert session.push(OURS).steps == 5
@@ -362,8 +381,10 @@ def test_progress_before_a_late_reply_has_the_version_that_it_was_learned_from()
     assert (session.version, session.pull()) == (91, None)
 
 
-def test_pushes_of_a_child_that_always_learns_on_are_one_reply_behind() -> None:
-    session = differing(0)
+@pytest.mark.parametrize("rule", ["blend", "difference", "gradient", "experience"])
+def test_pushes_of_a_child_that_always_learns_on_are_one_reply_behind(rule: str) -> None:
+    settings = {"parent.rule": rule, "child.exchange": "update"}
+    session = differing(0, experiment=EXPERIMENT.with_settings(settings))
     session.receive(Pull(), Weights(version=5, vector=THEIRS))
     versions = []
     for version in (20, 30, 40, 50):
@@ -371,18 +392,19 @@ def test_pushes_of_a_child_that_always_learns_on_are_one_reply_behind() -> None:
         versions.append(late.version)
         session.add_work(7, [], {})  # it has learned on
         answered(session, late, version=version)
-    assert versions == [5, 5, 20, 30]
+    # Experience is of the policy that acts now.
+    assert versions == ([5, 20, 30, 40] if rule == "experience" else [5, 5, 20, 30])
     answered(session, session.push(OURS), version=60)
     assert session.push(OURS).version == 60
 
 
 def test_differences_start_from_what_was_pulled_unless_that_is_nothing_new() -> None:
     session = differing(0)
-    session.receive(Pull(), Weights(version=5, vector=THEIRS))
+    session.receive(Pull(), Weights(version=5, vector=FAR))
     session.receive(Pull(), Weights(version=5, children=7.5))
     push = session.push(OURS)
     assert (push.version, push.kind) == (5, "difference")
-    np.testing.assert_array_equal(push.vector, OURS - THEIRS)
+    np.testing.assert_array_equal(push.vector, OURS - FAR)
 
 
 def test_what_only_concerns_the_parent_may_change() -> None:
@@ -466,12 +488,16 @@ def test_a_name_that_is_taken_is_numbered_unless_people_have_chosen_it() -> None
     assert chosen.name == "pi"
 
 
-def test_a_number_that_the_token_is_not_for_is_taken_back() -> None:
+@pytest.mark.parametrize("code", [code for code in ProtocolError.CODES if code != "name"])
+def test_a_number_is_taken_back_only_if_the_token_is_not_for_it(code: str) -> None:
+    taken = heard(Refusal(code="name", reason="the name is in use"))
     session = new(numbered=True)
-    session.receive(session.hello(), Refusal(code="name", reason="the name is in use"))
+    session.receive(session.hello(), taken)
     with pytest.raises(RequestRefused):
-        session.receive(session.hello(), Refusal(code="token", reason="this token is for 'pi'"))
-    assert session.hello() == hello(name="pi")
+        session.receive(session.hello(), heard(Refusal(code=code, reason="this is for 'pi'")))
+    assert session.hello() == hello(name="pi" if code == "token" else "pi-2")
+    again = session.receive(session.hello(), taken)
+    assert again == Renamed("pi-2" if code == "token" else "pi-3")
 
 
 def test_a_child_that_trains_keeps_its_name() -> None:
@@ -488,7 +514,7 @@ def test_weights_that_are_not_finite_are_replaced_and_their_work_is_sent_again()
     session = joined()
     session.add_work(10, [1.0], {})
     push = session.push(OURS)
-    assert session.receive(push, Refusal(code="finite", reason="pi pushes NaN")) == JOIN
+    assert session.receive(push, heard(Refusal(code="finite", reason="pi pushes NaN"))) == JOIN
     reset = session.receive(JOIN, Weights(version=3, vector=THEIRS))
     assert reset == Reset(THEIRS)
     assert reset.vector is THEIRS  # type: ignore[union-attr]
@@ -683,6 +709,18 @@ def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -
     assert session.over == Over("it has stopped")
 
 
+def test_the_proof_of_the_end_is_kept_for_the_other_parts() -> None:
+    session = joined()
+    assert session.proof == ""
+    session.receive(session.push(OURS), Weights(version=1, stop="over", proof="a proof"))
+    assert session.proof == "a proof"
+    session.receive(session.push(OURS), Weights(version=2, stop="over"))
+    session.receive(session.hello(), welcome(stop="over"))
+    assert session.proof == "a proof"
+    session.receive(session.hello(), welcome(stop="over", proof="another one"))
+    assert session.proof == "another one"
+
+
 def test_the_next_trial_starts_from_nothing_but_the_numbers_go_on() -> None:
     session = joined(version=5, trial=7)
     session.add_work(10, [1.0], {"lag": 1.0})
@@ -690,7 +728,7 @@ def test_the_next_trial_starts_from_nothing_but_the_numbers_go_on() -> None:
     session.add_work(10, [1.0], {"lag": 1.0})
     session.receive(session.push(OURS), Weights(version=6, stop="it has stopped", next=True))
     session.renew()
-    assert session.over is None
+    assert (session.over, session.version) == (None, 0)
     assert session.hello() == hello()
     other = EXPERIMENT.with_settings({"parent.rule": "difference"})
     assert session.receive(session.hello(), welcome(other, trial=12)) == Train(other)
@@ -718,9 +756,11 @@ DIFFERENCES = EXPERIMENT.with_settings({"parent.rule": "difference"})
 FAR = vector(8, 8, 8)
 
 
-def differing(version: int, weights: np.ndarray | None = THEIRS) -> Session:
+def differing(
+    version: int, weights: np.ndarray | None = THEIRS, experiment: Experiment = DIFFERENCES
+) -> Session:
     session = new()
-    session.receive(session.hello(), welcome(DIFFERENCES))
+    session.receive(session.hello(), welcome(experiment))
     session.receive(session.join(SIGNATURE), Weights(version=version, vector=weights))
     return session
 
@@ -750,6 +790,8 @@ def test_a_difference_starts_from_the_last_answer() -> None:
     assert decision.sent is OURS
     assert decision.vector is FAR
     assert said(session) == ("difference", 6, [-7, -6, -5])
+    session.receive(session.push(OURS), Weights(version=7))
+    assert said(session) == ("weights", 7, [1, 2, 3])  # there is nothing to start from
 
 
 @pytest.mark.parametrize(("version", "said_version"), [(9, 4), (4, 4), (2, 2)])
@@ -785,21 +827,21 @@ def test_a_parent_whose_rule_takes_something_else_is_another_experiment() -> Non
         session.receive(session.hello(), welcome(DIFFERENCES))
 
 
-TRAINED = Signature.of([("weight", (2,)), ("statistics.observations", (1,))])
-BASE = np.array([1, 2, 30], DTYPE)
-CHILD = np.array([1.5, 4, 50], DTYPE)
-SLOPE = np.array([-1, 7], DTYPE)
+TRAINED = Signature.of([("weight", (3,)), ("statistics.observations", (1,))])
+BASE = np.array([1, 2, 3, 30], DTYPE)
+CHILD = np.array([1.5, 4, 3, 50], DTYPE)
+SLOPE = np.array([-1, 7, 9], DTYPE)
 
 
 @pytest.mark.parametrize(
     ("pushes", "gradient", "kind", "payload"),
     [
-        ("weights", None, "weights", [1.5, 4, 50]),
-        ("weights", SLOPE, "weights", [1.5, 4, 50]),
-        ("difference", None, "difference", [0.5, 2, 50]),
-        ("difference", SLOPE, "difference", [0.5, 2, 50]),
-        ("gradient", SLOPE, "gradient", [-1, 7, 50]),
-        ("gradient", None, "weights", [1.5, 4, 50]),
+        ("weights", None, "weights", [1.5, 4, 3, 50]),
+        ("weights", SLOPE, "weights", [1.5, 4, 3, 50]),
+        ("difference", None, "difference", [0.5, 2, 0, 50]),
+        ("difference", SLOPE, "difference", [0.5, 2, 0, 50]),
+        ("gradient", SLOPE, "gradient", [-1, 7, 9, 50]),
+        ("gradient", None, "weights", [1.5, 4, 3, 50]),
     ],
 )
 def test_a_push_carries_what_the_rule_takes_and_statistics_whole(
@@ -812,7 +854,7 @@ def test_a_push_carries_what_the_rule_takes_and_statistics_whole(
     assert (said, vector.tolist(), vector.dtype) == (kind, payload, DTYPE)
     assert base.pushed is CHILD
     assert CHILD.tobytes() == before
-    assert BASE.tolist() == [1, 2, 30]
+    assert BASE.tolist() == [1, 2, 3, 30]
 
 
 def test_a_difference_without_an_answer_is_pushed_again_as_it_was() -> None:
@@ -822,7 +864,7 @@ def test_a_difference_without_an_answer_is_pushed_again_as_it_was() -> None:
     again = base.payload(CHILD + DTYPE.type(1.0), None, TRAINED)
     assert again[1] is first[1] and base.pushed is CHILD
     base.set(BASE)
-    assert base.payload(CHILD * 2, None, TRAINED)[1].tolist() == [2, 6, 100]
+    assert base.payload(CHILD * 2, None, TRAINED)[1].tolist() == [2, 6, 3, 100]
 
 
 @pytest.mark.parametrize("pushes", ["weights", "difference", "gradient"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 from datetime import UTC, datetime
 
@@ -15,9 +16,13 @@ from genkidama.protocol.tokens import (
     ANY,
     Entry,
     Invitation,
+    find_cookie,
     find_entry,
+    find_link,
     is_loopback,
     is_token,
+    link_cookie,
+    link_token,
     parse_tokens,
     rotated,
     written,
@@ -57,6 +62,50 @@ def test_a_file_by_values() -> None:
     assert parse_tokens("", "tokens") == ()
 
 
+SALT, COOKIE = "0123456789abcdef" * 2, "a cookie"
+
+
+@pytest.mark.parametrize("kind", ["viewer", "owner"])
+def test_a_line_may_say_a_last_day_and_a_kind_in_any_order(kind: str) -> None:
+    link = f"{kind}={SALT}.{digest(COOKIE)}"
+    ends = datetime(2027, 2, 1, tzinfo=UTC).timestamp()
+    linked = {"kind": kind, "salt": SALT, "cookie": digest(COOKIE)}
+    for words, entry in (
+        ("", Entry("pi", digest(FIRST))),
+        ("until=2027-01-31", Entry("pi", digest(FIRST), ends)),
+        (kind, Entry("pi", digest(FIRST), kind=kind)),
+        (link, Entry("pi", digest(FIRST), **linked)),
+        (f"until=2027-01-31 {link}", Entry("pi", digest(FIRST), ends, **linked)),
+        (f"{link} until=2027-01-31", Entry("pi", digest(FIRST), ends, **linked)),
+    ):
+        assert parse_tokens(f"pi {FIRST} {words}", "tokens") == (entry,)
+        assert entry.viewer == (kind in words)
+    last = datetime(2027, 1, 31, tzinfo=UTC)
+    for day, until in ((None, math.inf), (last, ends)):
+        line = written("pi", FIRST, day, SALT, COOKIE, kind)
+        assert parse_tokens(line, "tokens") == (Entry("pi", digest(FIRST), until, **linked),)
+
+
+def test_a_link_leaves_a_cookie_by_which_its_token_is_found() -> None:
+    salts = {"anna": "0" * 32, "bob": "1" * 32}
+    lines = [
+        written(name, link_token(name * 4, salt), None, salt, link_cookie(name * 4, salt))
+        for name, salt in salts.items()
+    ]
+    text = "".join([f"pi {FIRST}\n", *lines, f"eve {SECOND} viewer\n"])
+    entries = parse_tokens(text, "tokens")
+    for name, salt in salts.items():
+        key = name * 4
+        token, cookie = link_token(key, salt), link_cookie(key, salt)
+        assert token == hmac.new(salt.encode(), key.encode(), "sha256").hexdigest()
+        assert find_link(key, entries) == cookie
+        assert name_of(token, entries) == name
+        assert find_cookie(cookie, entries) == find_entry(token, entries)
+        assert find_cookie(token, entries) is find_entry(cookie, entries) is None
+    for other in ("", FIRST, "another key"):
+        assert find_link(other, entries) == "" and find_cookie(other, entries) is None
+
+
 def test_a_token_belongs_to_a_name_and_a_name_may_have_several() -> None:
     entries = parse_tokens(f"pi {FIRST}\npi {SECOND}\n* {THIRD}\n", "tokens")
     assert [name_of(token, entries) for token in (FIRST, SECOND, THIRD)] == ["pi", "pi", ANY]
@@ -69,12 +118,21 @@ def test_a_token_belongs_to_a_name_and_a_name_may_have_several() -> None:
     [
         ("pi", "tokens: line 1: expected NAME TOKEN, found 1 word"),
         (f"# x\npi {FIRST} a b", "tokens: line 2: expected NAME TOKEN, found 4 words"),
+        (f"pi {FIRST} viewer owner", "tokens: line 1: expected NAME TOKEN, found 4 words"),
+        (
+            f"pi {FIRST} viewer until=2027-01-31 owner",
+            "tokens: line 1: expected NAME TOKEN, found 5 words",
+        ),
         (f"pi {FIRST} more", "tokens: line 1: the third word is no day: expected until=YYYY-MM-DD"),
         (f"pi {FIRST} until=2027-02-30", "tokens: line 1: the third word is no day"),
         (f"pi {FIRST} until=9999-12-31", "tokens: line 1: the third word is no day"),
         ("pi sha256:0123456789abcdef", "tokens: line 1: the second word is no token: "),
         (
             f"-pi {FIRST}",
+            "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, ",
+        ),
+        (
+            f"!pi {FIRST}",
             "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, ",
         ),
         (
@@ -134,6 +192,19 @@ def test_a_token_ends_with_its_last_day() -> None:
     assert rotated(text, "pi", None) == f"# shelf\nother {THIRD}\n"
 
 
+@pytest.mark.parametrize("kind", ["", "viewer", "owner"])
+def test_tokens_of_another_name_or_kind_stay_as_they_are(kind: str) -> None:
+    def line(name: str, kind: str, last: datetime | None = None) -> str:
+        return written(name, f"{name} {kind}", last, SALT if kind else "", COOKIE, kind)
+
+    kinds = ("", "viewer", "owner")
+    text = "".join(line(name, kind) for name in ("ada", "pi", "zoe") for kind in kinds)
+    mine, last = line("pi", kind), datetime(2027, 1, 31, tzinfo=UTC)
+    assert text.count(mine) == 1
+    assert rotated(text, "pi", None, kind) == text.replace(mine, "")
+    assert rotated(text, "pi", last, kind) == text.replace(mine, line("pi", kind, last))
+
+
 @given(st.text(), tokens)
 def test_whatever_the_file_says_no_token_is_shown(text: str, token: str) -> None:
     for whole in (
@@ -166,6 +237,7 @@ def test_a_token_has_printable_ascii_only(text: str) -> None:
         ("::", False),
         ("192.168.1.1", False),
         ("localhost.example.org", False),
+        ("a.example", False),
         ("pi", False),
     ],
 )
@@ -207,6 +279,8 @@ def test_by_values() -> None:
         (f"wss://pi:{TOKEN}ü@host:1#{PRINT}", "no name and token"),
         (f"https://pi:{TOKEN}@host:1#{PRINT}", "it is incomplete"),
         (f"wss://pi:{TOKEN}@host#{PRINT}", "it is incomplete"),
+        (f"wss://pi:{TOKEN}@host:0#{PRINT}", "it is incomplete"),
+        (f"wss://pi:{TOKEN}@host:1/x#{PRINT}", "it is incomplete"),
     ],
 )
 def test_what_is_none_is_not_shown(text: str, words: str) -> None:

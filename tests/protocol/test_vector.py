@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import struct
 
 import numpy as np
 import pytest
@@ -8,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.protocol.vector import BLOCK, DTYPE, Signature, is_finite, unflatten
+from genkidama.protocol.vector import (
+    BLOCK,
+    DTYPE,
+    LARGEST,
+    Signature,
+    are_actions,
+    are_numbers,
+    checksum,
+    is_finite,
+    length,
+    unflatten,
+)
 
 PAIR = Signature.of([("policy.weight", (2, 3)), ("policy.bias", [2]), ("scale", ())])
 
@@ -155,3 +168,54 @@ def test_running_statistics_are_known_by_their_names(
     names: tuple[str, str], statistics: int
 ) -> None:
     assert Signature.of(zip(names, [(3,), (2,)], strict=True)).statistics == statistics
+
+
+@pytest.mark.parametrize("size", [1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 5])
+@pytest.mark.parametrize("number", [2.0, -2.0, 2.0**100])
+def test_a_long_vector_has_the_length_of_its_numbers(size: int, number: float) -> None:
+    found = length(np.full(size, number, DTYPE))
+    assert found == pytest.approx(abs(number) * math.sqrt(size), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("place", [(0, 0), (1, 1), (2, 0)])
+def test_rows_of_numbers_are_told_from_others(dtype: type, place: tuple[int, int]) -> None:
+    for value in (LARGEST, -LARGEST, 0.5):
+        rows = np.zeros((3, 2), dtype)
+        rows[place] = value
+        assert are_numbers(rows).tolist() == [True] * 3
+    for value in (np.nan, np.inf, -np.inf, 1.01 * LARGEST, -1.01 * LARGEST):
+        rows = np.zeros((3, 2), dtype)
+        rows[place] = value
+        assert are_numbers(rows).tolist() == [row != place[0] for row in range(3)]
+
+
+def test_the_numbers_of_images_are_numbers() -> None:
+    assert are_numbers(np.full((2, 3, 3), 255, np.uint8)).tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("action", "good"),
+    [
+        *(((0.0, 0.0, 9.5), True), ((2.0, 1.0, np.nan), True), ((1.0, 0.0, -3.0), True)),
+        *(((3.0, 0.0, 0.0), False), ((0.0, 2.0, 0.0), False), ((-1.0, 0.0, 0.0), False)),
+        *(((0.5, 0.0, 0.0), False), ((-0.5, 0.0, 0.0), False), ((0.0, 1.5, 0.0), False)),
+        *(((np.nan, 0.0, 0.0), False), ((0.0, np.inf, 0.0), False), ((-np.inf, 0.0, 0.0), False)),
+    ],
+)
+def test_discrete_actions_are_counted_from_0(action: tuple[float, ...], good: bool) -> None:
+    """Here of 3 and of 2 choices, and a third column that is not discrete."""
+    actions = np.array([(0.0, 0.0, 0.0), action, (2.0, 1.0, 0.0)], DTYPE)
+    assert are_actions(actions, (3, 2)).tolist() == [True, good, True]
+    assert are_actions(actions, ()).tolist() == [True, True, True]
+
+
+def test_a_checksum_is_of_all_names_values_types_and_shapes() -> None:
+    metadata = {"b": "2", "a": "1"}
+    tensors = {"w": np.array([[1.0, 2.0]], DTYPE), "n": np.array(3, np.int64)}
+    text = b"a=1\nb=2\nn:<i8[]\n" + struct.pack("<q", 3) + b"w:<f4[1, 2]\n"
+    expected = hashlib.blake2b(text + struct.pack("<2f", 1.0, 2.0), digest_size=16).hexdigest()
+    assert checksum(tensors, metadata) == expected
+    assert checksum(tensors, metadata | {"checksum": "x"}) == expected
+    turned = {"w": np.array([[1.0, 2.0]], DTYPE).T, "n": tensors["n"]}
+    assert checksum(turned, metadata) != expected

@@ -115,8 +115,12 @@ def test_who_lacks_what_an_exchange_counts_exchanges_freely(
     found = with_free_exchange(child)
     assert found.child.exchange == kept
     assert (found is child) == (kept == exchange)
-    by_seconds = with_free_exchange(child.with_settings({"child.exchange_steps": 0}))
-    assert (by_seconds.child.exchange_seconds > 0) == (kept != exchange)
+    # Some limit there is always: the steps or the seconds that were set, or a second.
+    for steps, seconds, limit in ((5, 0.0, 0.0), (5, 2.5, 2.5), (0, 2.5, 2.5), (0, 0.0, 1.0)):
+        changes = {"child.exchange_steps": steps, "child.exchange_seconds": seconds}
+        found = with_free_exchange(child.with_settings(changes))
+        assert found.child.exchange_steps == steps
+        assert found.child.exchange_seconds == (seconds if kept == exchange else limit)
 
 
 def test_where_the_replay_is_is_told_and_kept_nowhere() -> None:
@@ -135,10 +139,22 @@ def test_where_the_replay_is_is_told_and_kept_nowhere() -> None:
         assert (found.url, found.name) == (url, "run-1")
 
 
-def test_an_engine_of_yours_without_a_host_is_on_the_parents_machine_too() -> None:
-    child = Experiment.from_dict({"replay": {"steps": 1000, "url": "redis://:4711/2"}})
-    assert resolve_host(child, "ws://10.0.0.1:8765").replay.url == "redis://10.0.0.1:4711/2"
-    assert resolve_host(Experiment(), "ws://10.0.0.1:8765").replay.url == "local"
+@pytest.mark.parametrize(
+    ("url", "parent", "resolved"),
+    [
+        ("redis://:4711/2", "ws://10.0.0.1:8765", "redis://10.0.0.1:4711/2"),
+        ("redis:///2", "ws://10.0.0.1:8765", "redis://10.0.0.1/2"),
+        ("rediss://", "wss://[fe80::1]:8765/x", "rediss://[fe80::1]"),
+        ("redis://me:word@", "ws://10.0.0.1:8765", "redis://me:word@10.0.0.1"),
+        ("redis://:4711", "the parent", "redis://127.0.0.1:4711"),
+        ("local", "ws://10.0.0.1:8765", "local"),
+    ],
+)
+def test_an_engine_of_yours_without_a_host_is_on_the_parents_machine_too(
+    url: str, parent: str, resolved: str
+) -> None:
+    child = Experiment.from_dict({"replay": {"steps": 1000, "url": url}})
+    assert resolve_host(child, parent).replay.url == resolved
 
 
 def test_an_engine_with_a_host_stays_where_it_is() -> None:
