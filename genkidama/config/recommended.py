@@ -159,13 +159,13 @@ def lanes(look: Look, most: int) -> int:
         return 1
     if look.bytes and look.room is not None:
         most = min(most, int(_MEMORY_SHARE * look.room) // look.bytes)
-    return 1 << max(0, most.bit_length() - 1)
+    return 1 << max(1, most).bit_length() - 1
 
 
 def gamma(look: Look) -> Line:
     """γ: 0.999 where episodes may last far longer than random ones and earn something, so that the
     loss at a fall is all that would have come after it; else 0.99."""
-    outlives = look.terminated and look.limit > 10 * look.length > 0
+    outlives = look.terminated and look.limit > 10 * look.length
     if is_continuous(look) and outlives and (look.mean_return or 0.0) > 0.0:
         return Line(0.999, f"episodes of {look.length:.0f} steps earn, and can last {look.limit:,}")
     return Line(0.99)
@@ -368,9 +368,7 @@ _FITS: dict[Algorithm, Callable[[Look], bool]] = {
     sac: lambda look: (
         is_continuous(look) and look.plain_actions and look.finite_actions and lanes(look, 1) == 1
     ),
-    dqn: lambda look: (
-        len(look.choices) == 1 and look.plain_actions and not look.numbers and lanes(look, 1) == 1
-    ),
+    dqn: lambda look: len(look.choices) == 1 and look.plain_actions and lanes(look, 1) == 1,
     gsde: is_continuous,
     convolution: lambda look: not look.clock,
 }
@@ -524,8 +522,7 @@ def describe(look: Look) -> dict[str, str]:
     if look.states:
         seen = f"one of {plural(look.states, 'state')}"
     else:
-        seen = f"{_size(look)} numbers" if len(look.shape) > 1 else f"{look.shape[0]} numbers"
-        seen = "an image, " * look.image + seen
+        seen = "an image, " * look.image + f"{_size(look)} numbers"
         seen += "" if look.bounded else ", without bounds"
         seen += f", up to {show(look.largest)}" if look.steps else ""
     if look.keys:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.config.allowlist import check_imports, import_string, imports, modules
+from genkidama.config.allowlist import (
+    allowing,
+    check_imports,
+    import_string,
+    imports,
+    modules,
+)
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
@@ -44,6 +52,45 @@ def test_each_module_needs_to_be_on_the_list() -> None:
             check_imports(HOSTILE, named - {module})
 
 
+def test_what_the_user_has_set_may_import_anything() -> None:
+    keys = imports(HOSTILE)
+    check_imports(HOSTILE, [], named=keys)
+    for key in keys:
+        with pytest.raises(ConfigurationError, match=re.escape(f"{key} = {keys[key][0]!r}: ")):
+            check_imports(HOSTILE, [], named=keys.keys() - {key})
+
+
+def test_an_error_says_how_to_allow_a_module() -> None:
+    settings = {
+        "environment": {"id": "envpool:Pong-v5"},  # needs no place on a list
+        "network": {"name": "mine:Net"},
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        check_imports(settings, ["yours"])
+    assert str(caught.value) == (
+        "network.name = 'mine:Net': this child may not import 'mine'; if that is your own, put it "
+        'on the child\'s list: allow = ["mine"], or --allow mine'
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        check_imports(settings, ["yours"], "mine.toml")
+    assert str(caught.value) == (
+        "mine.toml: network.name = 'mine:Net': a file may not have 'mine' imported; if that is "
+        'your own: --allow mine, in Python allow=["mine"]'
+    )
+    assert (allowing([]), allowing(["mine", "a.b"])) == ("", " --allow mine --allow a.b")
+
+
+def test_settings_of_some_children_name_modules_too() -> None:
+    settings = {
+        "environment.options.maker": "a:Maker",
+        "child.backend": "b:Backend",
+        "ga3c": {"device": "cuda:1", "agents": 3},
+    }
+    assert imports({"children": [{"name": "pi-*", "settings": settings}]}) == {
+        "children[0].settings.child.backend": ("b:Backend", "b"),
+    }
+
+
 def test_a_file_needs_those_of_the_parent_too() -> None:
     search = {"sampler": "their.sampler:Grid", "space": "spaces:draw", "store": "no.module:X"}
     settings = {**HOSTILE, "search": search}
@@ -52,6 +99,15 @@ def test_a_file_needs_those_of_the_parent_too() -> None:
         *("their.sampler", "theirs"),
     )
     assert modules({"search": None}) == ()
+    known = {module for _, module in imports(settings).values()}
+    check_imports(settings, known)
+    with pytest.raises(ConfigurationError, match=r"^parent\.rule = 'theirs:Rule': "):
+        check_imports(settings, known, whole=True)
+
+
+def test_environments_of_the_old_gym_are_ids() -> None:
+    assert modules({"network": {"name": "GymV26Environment"}}) == ()
+    assert modules({"network": {"name": "envpool:Net"}}) == ("envpool",)
 
 
 @pytest.mark.parametrize(

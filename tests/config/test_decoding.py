@@ -22,6 +22,7 @@ from genkidama.config.decoding import (
     NotNegative,
     Positive,
     Section,
+    check_least,
     convert,
     name_of_script,
     parse_setting,
@@ -29,11 +30,13 @@ from genkidama.config.decoding import (
     plug,
 )
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Network, Stop
 from genkidama.errors import ConfigurationError
 
 
 class Wheel(Section, frozen=True):
     size: Natural = 28
+    tyre: Literal["road", "mud"] = "road"
 
 
 class Bicycle(Section, frozen=True):
@@ -44,7 +47,12 @@ class Bicycle(Section, frozen=True):
     load: Fraction = 0.0
     wheels: tuple[Wheel, ...] = ()
     spare: Wheel | None = None
+    lamps: tuple[Literal["front", "back"], ...] = ()
     notes: dict[str, Any] = {}
+
+
+class Frame(Section, frozen=True):
+    number: str
 
 
 def wrong(**settings: Any) -> str:
@@ -70,13 +78,25 @@ def test_what_is_absent_has_its_default() -> None:
         ({"colour": "green"}, "colour = 'green': expected one of 'red', 'blue'"),
         ({"gears": "many"}, "gears = 'many': expected one of 'none', or int >= 1"),
         ({"gears": 0}, "gears = 0: expected int >= 1"),
+        ({"gears": 1.5}, "gears = 1.5: expected one of 'none', or int >= 1"),
         ({"load": 1.5}, "load = 1.5: expected float <= 1.0"),
         ({"plate": "a1"}, "plate = 'a1': expected capital letters"),
         (
             {"brake": "drum"},
             "brake = 'drum': expected one of 'rim', 'disc', or an import string 'module:Name'",
         ),
+        (
+            {"brake": "redis://:secret@host:1"},
+            "brake = 'redis://…@host:1': expected one of 'rim', 'disc', or an import string "
+            "'module:Name'",
+        ),
+        (
+            {"brake": str.join},
+            "brake = <method 'join' of 'str' objects>: expected str, got method_descriptor",
+        ),
+        ({"lamps": ["front", "side"]}, "lamps[1] = 'side': expected one of 'front', 'back'"),
         ({"wheels": [{}, {"size": "big"}]}, "wheels[1].size = 'big': expected int, got str"),
+        ({"wheels": [{"tyre": "ice"}]}, "wheels[0].tyre = 'ice': expected one of 'road', 'mud'"),
         ({"spare": {"size": 0}}, "spare.size = 0: expected int >= 1"),
         ({"spare": 3}, "spare = 3: expected a table, got int"),
         ({"notes": "none"}, "notes = 'none': expected a table, got str"),
@@ -89,7 +109,7 @@ def test_a_wrong_value_is_told_with_its_place_and_what_is_allowed(
 
 
 def test_an_unknown_key_is_told_with_the_nearest_or_all_that_there_are() -> None:
-    known = "brake, colour, gears, load, notes, plate, spare, wheels"
+    known = "brake, colour, gears, lamps, load, notes, plate, spare, wheels"
     assert wrong(color="red") == (
         "shed.toml: color = 'red': no such setting; did you mean 'colour'?"
     )
@@ -97,6 +117,59 @@ def test_an_unknown_key_is_told_with_the_nearest_or_all_that_there_are() -> None
     assert wrong(spare={"siz": 3}) == (
         "shed.toml: spare.siz = 3: no such setting; did you mean 'size'?"
     )
+    for name in ("size", "siz"):
+        assert wrong(**{name: 3}) == (
+            f"shed.toml: {name} = 3: no such setting; did you mean 'spare.size'?"
+        )
+    # Of two that are near, the nearest.
+    assert wrong(loads=3) == "shed.toml: loads = 3: no such setting; did you mean 'load'?"
+
+
+def test_a_setting_that_is_needed_is_told() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        convert({}, Frame, "shed.toml")
+    assert str(caught.value) == ("shed.toml: top level = {}: object missing required field number")
+
+
+def nested(levels: int) -> Any:
+    """Lists, tables and tuples in each other."""
+    value: Any = 0
+    for level in range(levels):
+        value = ([value], {"deeper": value}, (value,))[level % 3]
+    return value
+
+
+def test_tables_and_lists_are_in_each_other_64_times_at_most() -> None:
+    assert convert({"notes": {"deep": nested(63)}}, Bicycle, "x").notes == {"deep": nested(63)}
+    assert wrong(notes={"deep": nested(64)}) == "shed.toml: not settings: it is nested too deeply"
+
+
+#: By the name that other libraries give a setting, the one that is meant.
+ELSEWHERE = {
+    "buffer_size": "replay.steps",
+    "clip_range": "algorithm.clip",
+    "discount": "algorithm.gamma",
+    "ent_coef": "algorithm.entropy_coefficient",
+    "env": "environment.id",
+    "exploration_fraction": "algorithm.epsilon_fraction",
+    "learning_starts": "algorithm.start_steps",
+    "lr": "optimizer.learning_rate",
+    "max_grad_norm": "algorithm.max_gradient_norm",
+    "n_envs": "environment.lanes",
+    "n_epochs": "algorithm.epochs",
+    "net_arch": "network.hidden",
+    "num_envs": "environment.lanes",
+    "target_update_interval": "algorithm.target_updates",
+    "total_timesteps": "stop.steps",
+    "vf_coef": "algorithm.value_coefficient",
+}
+
+
+@pytest.mark.parametrize(("name", "meant"), ELSEWHERE.items())
+def test_a_name_of_other_libraries_is_known(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({name: 1}, source="x")
+    assert str(caught.value) == f"x: {name} = 1: no such setting; did you mean {meant!r}?"
 
 
 def test_a_key_with_a_line_break_is_told_in_one_line() -> None:
@@ -111,7 +184,7 @@ def test_a_key_with_a_line_break_is_told_in_one_line() -> None:
         ),
         max_leaves=6,
     ),
-    st.sampled_from(["colour", "gears", "brake", "plate", "load", "wheels", "spare", "notes", "x"]),
+    st.sampled_from([*Bicycle.__struct_fields__, "x"]),
 )
 def test_any_value_is_taken_or_told_in_one_line(value: Any, key: str) -> None:
     try:
@@ -161,6 +234,9 @@ def test_what_is_no_plug(name: str) -> None:
 def test_a_class_or_a_function_becomes_its_import_string() -> None:
     assert Bicycle(brake=OrderedDict).brake == "collections:OrderedDict"  # type: ignore[arg-type]
     assert convert({"brake": re.compile}, Bicycle, "shed.toml").brake == "re:compile"
+    assert convert({"spare": {"tyre": "mud"}, "brake": re.compile}, Bicycle, "x") == Bicycle(
+        spare=Wheel(tyre="mud"), brake="re:compile"
+    )
     line = "no other process can import it; define it at the top of a module, as a class or by def"
     assert wrong(brake=lambda: 1) == f"shed.toml: brake = <lambda>: {line}"
 
@@ -170,6 +246,7 @@ def test_a_class_or_a_function_becomes_its_import_string() -> None:
     [
         ("/home/me/mine.py", None, "mine"),
         ("/home/me/my-own.py", None, ""),
+        (r"C:\me\mine.py", None, "mine"),
         ("/home/me/bin/genkidama", None, ""),
         (None, None, ""),
         ("/home/me/package/mine.py", "package.mine", "package.mine"),
@@ -185,6 +262,73 @@ def test_a_class_of_the_program_itself_is_named_as_others_import_it(
     mine = type("Mine", (), {"__module__": "__main__"})
     assert name_of_script() == name
     assert Bicycle(brake=mine).brake == f"{name or '__main__'}:Mine"  # type: ignore[arg-type]
+    theirs = type("Disc", (), {"__module__": "Theirs"})
+    assert Bicycle(brake=theirs).brake == "Theirs:Disc"  # type: ignore[arg-type]
+
+
+def test_a_wrong_value_fails_where_it_is_written() -> None:
+    for make, said in (
+        (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
+        (lambda: Network(hidden=[64, 0]), r"^Network: hidden\[1\] = 0: expected int >= 1$"),
+        (lambda: Experiment(stop=3), r"^Experiment: stop = 3: expected"),  # type: ignore[arg-type]
+        (lambda: Stop(steps=0), r"^Stop: steps = 0: expected int >= 1$"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            make()
+    assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
+    assert isinstance(Algorithm(gamma=1).gamma, float)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (Algorithm, "learning_rate", "Optimizer.learning_rate"),
+        (Algorithm, "gama", "gamma"),
+        (Algorithm, "lr", "Optimizer.learning_rate"),
+        (Experiment, "gamma", "Algorithm.gamma"),
+        (Algorithm, "total_timesteps", "Stop.steps"),
+        (Wheel, "siz", "size"),
+    ],
+)
+def test_a_program_is_told_which_setting_it_means(kind: Any, name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(**{name: 3})
+    line = f"{kind.__name__}: {name} = 3: no such setting; did you mean {meant!r}?"
+    assert str(caught.value) == line
+
+
+def test_of_several_settings_the_one_that_is_unknown_is_told() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Wheel(size=26, spokes=36, rays=1)  # type: ignore[call-arg]
+    assert str(caught.value) == ("Wheel: spokes = 36: no such setting; known here: size, tyre")
+
+
+def test_a_program_is_told_no_setting_of_its_own_sections() -> None:
+    with pytest.raises(ConfigurationError, match=r"no such setting; known here: size, tyre$"):
+        Wheel(xyz="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Frame(), lambda: Wheel(1, "mud", 3)], ids=["absent", "no name"]
+)
+def test_another_mistake_in_a_call_is_pythons(make: Any) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+def test_numbers_of_a_call_are_checked_if_they_are_given() -> None:
+    check_least(games=1, seconds=None, steps=2)
+    check_least(0, games=0.0)
+    for least, value, line in (
+        (1, 0, "steps = 0: at least 1 is needed"),
+        (1, 0.5, "steps = 0.5: at least 1 is needed"),
+        (0, -1, "steps = -1: at least 0 is needed"),
+        (2.5, 2, "steps = 2: at least 2.5 is needed"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}$"):
+            check_least(least, games=None, seconds=9, steps=value)
+    with pytest.raises(ConfigurationError, match=r"^games = 0\.5: at least 1 is needed$"):
+        check_least(games=0.5)
 
 
 @pytest.mark.parametrize(

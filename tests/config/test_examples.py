@@ -31,12 +31,31 @@ def test_a_name_or_its_last_word_is_enough(name: str) -> None:
     [
         ("lunarlandr", "lunarlandr: no such file, and no example; did you mean lunarlander"),
         ("xyz", "xyz: no such file, and no example; `genkidama examples` lists them"),
+        (
+            "sac",
+            "sac: no such file, and no example; did you mean lunarlander/sac or mountaincar/sac",
+        ),
     ],
 )
 def test_another_name_is_the_users_mistake(name: str, words: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         example(name)
     assert str(raised.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("# A cart.\n#   genkidama train cart\n# A pole.\nseed = 0\n", "A cart"),
+        ("# A cart and\n# a pole v1.2. It\n# falls.\n", "A cart and a pole v1.2"),
+        ("seed = 0\n# A cart.\n", ""),
+    ],
+)
+def test_an_example_is_summed_up_by_its_first_sentence(
+    tmp_path: Path, text: str, summary: str
+) -> None:
+    (tmp_path / "cart.toml").write_text(text)
+    assert about(tmp_path / "cart.toml") == summary
 
 
 def test_a_trained_policy_has_a_name_too() -> None:
@@ -54,5 +73,6 @@ def test_a_file_goes_before_an_example(tmp_path: Path, monkeypatch: pytest.Monke
         ConfigurationError, match=r"^mine\.toml: no such file; `genkidama init mine"
     ):
         experiment_file(Path("mine.toml"))
+    assert experiment_file(Path("nowhere/mine.toml")) == Path("nowhere/mine.toml")
     Path("cartpole").write_text("")
     assert experiment_file(Path("cartpole")) == Path("cartpole")

@@ -281,8 +281,18 @@ def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
     both = Experiment().with_settings({**given, "child.exchange": "chunk"})
     assert (both.adapts, both.algorithm.batch_size) == (some.adapts, 512)
     assert plain.with_settings({**given, "child.adapt": ["alpha"]}).adapts == ("alpha",)
-    a3c = Experiment.from_dict({"child": {"exchange": "chunk"}, "algorithm": {"name": "a3c"}})
-    assert a3c.algorithm.vtrace and a3c.adapts == ("alpha", "lanes", "learning_rate")
+    for name in ("a3c", "dqn", "vtrace", "sac"):
+        found = Experiment.from_dict({**CHUNK, **KEPT, "algorithm": {"name": name}})
+        assert found.adapts == ("alpha", "lanes", "learning_rate")
+        assert found.algorithm.vtrace == (name == "a3c")
+    named = {"child": {"exchange": "chunk", "adapt": ["lanes"]}, "parent": {"alpha": 0.5}}
+    assert Experiment.from_dict(named).adapts == ("lanes",)
+    explores = {"name": "a3c", "epsilon": 0.1, "batch_size": 96}
+    some = Experiment.from_dict(
+        {**CHUNK, "algorithm": explores, "optimizer": {"learning_rate": 1e-3}}
+    )
+    assert (some.algorithm.vtrace, some.adapts) == (False, ("alpha", "lanes"))
+    assert (some.algorithm.batch_size, some.algorithm.normalize_advantages) == (96, True)
 
 
 def test_a_file_by_values(tmp_path: Path) -> None:
@@ -394,6 +404,121 @@ def test_a_single_option_of_a_plug_can_be_set() -> None:
     assert experiment.environment.options == {"wind": {"power": 1.0}}
 
 
+SEARCH = {"search": {"phase_steps": 1000, "space": {"algorithm": {"gamma": [0.9, 0.99]}}}}
+ALONE = "every child learns by itself, and "
+BLENDED = "every child learns, and the parent blends their weights: hardly faster than one"
+
+
+@pytest.mark.parametrize(
+    ("settings", "pushes", "alpha", "beta", "cooperation"),
+    [
+        ({"parent": {"alpha": 0.7}}, "weights", 0.7, 0.5, BLENDED),
+        ({"parent": {"rule": "mine:Rule"}}, "weights", 0.5, 0.5, BLENDED),
+        ({"parent": {"rule": "difference"}}, "difference", 0.5, None, BLENDED),
+        (
+            {"parent": {"rule": "mine:Rule"}, "child": {"push": "difference"}},
+            "difference",
+            0.5,
+            None,
+            BLENDED,
+        ),
+        (
+            {"child": {"exchange": "chunk"}},
+            "weights",
+            0.5,
+            1.0,
+            f"{ALONE}their weights are averaged in chunks",
+        ),
+        (
+            {"parent": {"rule": "gradient"}, "child": {"exchange": "update"}},
+            "gradient",
+            None,
+            None,
+            f"{ALONE}sends the parent what it has learned",
+        ),
+        (
+            {"parent": {"rule": "experience"}},
+            "experience",
+            None,
+            None,
+            "children act, and one learner beside the parent learns from all",
+        ),
+        (SEARCH, "weights", 0.5, 0.5, "each child trains trials of its own"),
+    ],
+)
+def test_the_rule_says_how_children_cooperate(
+    settings: dict[str, Any], pushes: str, alpha: float | None, beta: float | None, cooperation: str
+) -> None:
+    experiment = Experiment.from_dict(settings)
+    assert (experiment.pushes, experiment.alpha, experiment.beta) == (pushes, alpha, beta)
+    assert experiment.cooperation == cooperation
+    assert experiment.searches == ("search" in settings)
+
+
+@pytest.mark.parametrize(
+    ("roles", "role"),
+    [(["bundle"], "bundle"), (["act"], "act"), (["learn"], "learn"), (["act", "learn"], "bundle")],
+)
+def test_a_child_has_the_one_role_that_its_parent_has_sent(roles: list[str], role: str) -> None:
+    shared = {"replay": {"steps": 5000, "url": "embedded"}, "child": {"roles": roles}}
+    assert Experiment.from_dict({"algorithm": {"name": "dqn"}, **shared}).role == role
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "shared"),
+    [
+        ({}, 0, False),
+        ({"replay": {"steps": 5000}}, 5000, False),
+        ({"replay": {"steps": 5000, "url": "embedded"}}, 5000, True),
+        ({"replay": {"steps": 5000, "url": "redis://host:1"}}, 5000, True),
+        ({"algorithm": {"name": "sac"}}, 100_000, False),
+        ({"algorithm": {"name": "sac"}, "parent": {"rule": "experience"}}, 0, False),
+    ],
+)
+def test_a_replay_is_of_a_core_or_of_all_children(
+    settings: dict[str, Any], steps: int, shared: bool
+) -> None:
+    experiment = Experiment.from_dict(settings)
+    assert (experiment.replay_steps, experiment.shares_replay) == (steps, shared)
+
+
+def test_a_page_shows_the_settings_of_learning_that_are_not_the_defaults() -> None:
+    assert Experiment().changed() == {}
+    settings = {
+        "name": "mine",
+        "environment": {"id": "CartPole-v1", "lanes": 4, "options": {"wind": 1}},
+        "network": {"hidden": [64, 64]},
+        "algorithm": {"gamma": 0.9, "batch_size": 240, "clip": 0.3},
+        "parent": {"alpha": 0.7, "tokens_file": "secret"},
+        "child": {"beta": 0.7, "cores": 2},
+        "stop": {"steps": 500},
+    }
+    assert Experiment.from_dict(settings).changed() == {
+        "environment.lanes": 4,
+        "environment.options": {"wind": 1},
+        "network.hidden": (64, 64),
+        "algorithm.gamma": 0.9,
+        "algorithm.batch_size": 240,
+        "algorithm.clip": 0.3,
+        "child.cores": 2,
+        "stop.steps": 500,
+    }
+    same = {"algorithm": {"name": "a3c", "gamma": 0.99}, "network": {"hidden": [128]}}
+    assert Experiment.from_dict(same).changed() == {}
+
+
+def test_an_environment_may_be_given_by_its_id_alone() -> None:
+    known = Experiment(environment=Environment(id="CartPole-v1"))
+    assert Experiment(environment="CartPole-v1") == known  # type: ignore[arg-type]
+    Experiment.expect(known)
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.expect("lunarlander")
+    assert str(caught.value) == (
+        "experiment = 'lunarlander': expected a genkidama.Experiment, as "
+        "Experiment(environment='CartPole-v1') or Experiment.load('lunarlander')"
+    )
+
+
 @pytest.mark.parametrize(
     ("rule", "pushes", "pull"),
     [
@@ -427,6 +552,9 @@ CHILD = (
 )
 PLUG = "or an import string 'module:Name'"
 KEPT = {"replay": {"steps": 5000}}
+CORES = {"child": {"cores": 2}}
+VECTORIZED = "is vectorized: take that out"
+CHUNK = {"child": {"exchange": "chunk"}}
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
 
 
@@ -485,6 +613,24 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         ({"stop": {"updates": "many"}}, "stop.updates = 'many': expected int, got str"),
         ({"solved": [200]}, "solved = [200]: expected float, got array"),
+        *(
+            ({**kind, key: 3}, f"{key} = 3: expected a table, got int")
+            for kind, key in (
+                (CHUNK, "environment"),
+                (CHUNK, "algorithm"),
+                (CHUNK, "optimizer"),
+                ({"algorithm": {"name": "sac"}}, "network"),
+                ({"algorithm": {"name": "sac"}}, "replay"),
+            )
+        ),
+        (
+            {"environment": {"lanes": "many"}, **CHUNK},
+            "environment.lanes = 'many': expected int, got str",
+        ),
+        (
+            {"child": {"exchange": "chunk", "adapt": "no"}},
+            "child.adapt = 'no': expected one of 'auto'",
+        ),
         # ranges
         ({"seed": -1}, "seed = -1: expected int >= 0"),
         ({"seed": 2**31}, "seed = 2147483648: expected int <= 2147483647"),
@@ -567,6 +713,45 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             {"replay": {"steps": 120}, "child": {"backend": "ga3c"}},
             "replay.steps = 120: the backend ga3c has no replay tensor; "
             "set it to 0, or child.backend to 'hogwild'",
+        ),
+        *(
+            (
+                {**settings, "environment": {"exclusive": True, **settings.get("environment", {})}},
+                f"environment.exclusive = True: one core plays one environment, but {cause}",
+            )
+            for settings, cause in (
+                ({"environment": {"lanes": 2}}, "environment.lanes = 2: set it to 1"),
+                ({"environment": {"vectorized": True}}, f"the environment {VECTORIZED}"),
+                ({"environment": {"id": "envpool:Pong-v5"}}, f"the environment {VECTORIZED}"),
+                (
+                    {"child": {"backend": "ga3c"}},
+                    "child.backend = 'ga3c' has several agents: set it to 'hogwild'",
+                ),
+                ({"child": {"cores": 2}}, "child.cores = 2: set it to 1"),
+            )
+        ),
+        (
+            {"environment": {"period": 0.02, "lanes": 2}, "child": {"cores": 1}},
+            "environment.period = 0.02: each core has one environment with a clock, but "
+            "environment.lanes = 2: set it to 1",
+        ),
+        (
+            {"environment": {"period": 0.02}},
+            "environment.period = 0.02: each core has one environment with a clock, but "
+            "child.cores = 'auto': set it to 1, or to how many there are at each child",
+        ),
+        (
+            {"environment": {"period": 0.02, "safe_action": [0], "safe_seconds": 0.02}, **CORES},
+            "environment.safe_seconds = 0.02: an observation is environment.period = 0.02 old when "
+            "the next action is due; set it to twice that, for instance",
+        ),
+        *(
+            (
+                {"environment": {"period": 0.02, key: 0.5}, **CORES},
+                "environment.safe_seconds, environment.offline_seconds: say when "
+                "environment.safe_action is taken, which is not there; set it",
+            )
+            for key in ("safe_seconds", "offline_seconds")
         ),
         ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
         ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),
@@ -754,6 +939,23 @@ def test_what_is_wrong_is_told_in_one_line(settings: dict[str, Any], line: str) 
         {"child": {"exchange": "free", "exchange_seconds": 0, "exchange_steps": 1}},
         {"child": {"exchange": "episode", "exchange_seconds": 0}},
         {"parent": {"checkpoint_seconds": 0, "checkpoint_updates": 1}},
+        {"environment": {"exclusive": True}},
+        {"environment": {"exclusive": True}, "child": {"cores": 1}},
+        {"environment": {"period": 0.02}, **CORES},
+        {"environment": {"period": 0.02, "safe_action": [0], "safe_seconds": 0.021}, **CORES},
+        {"environment": {"period": 0.02, "safe_action": [0], "offline_seconds": 0.01}, **CORES},
+        {"environment": {"lanes": 120}},
+        {"algorithm": {"name": "dqn", "batch_size": 4}, **KEPT},
+        {"algorithm": {"batch_size": 8}, "parent": {"rule": "experience"}},
+        {"algorithm": {"name": "a3c", "vtrace": True}, "child": {"backend": "ga3c"}},
+        {"algorithm": {"name": "a3c", "vtrace": True}, "parent": {"rule": "experience"}},
+        {"algorithm": {"name": "a3c", "vtrace": True}, **CHUNK},
+        {"algorithm": {"name": "mine:Learner", "vtrace": True}, **CHUNK},
+        {"algorithm": {"name": "vtrace", "burn_in": 4}, "network": {"memory": 8}, **KEPT},
+        {"algorithm": {"batch_size": 96}, **CHUNK},
+        {"parent": {"browsers": True, "rule": "experience"}},
+        {"environment": {"vectorized": True}},
+        {"environment": {"wrappers": [{"name": "ClipReward"}]}},
     ],
 )
 def test_combinations_that_make_sense_are_allowed(settings: dict[str, Any]) -> None:
@@ -963,6 +1165,14 @@ def test_another_algorithm_can_be_set_and_takes_its_own_settings() -> None:
     changed = plain.with_settings({"algorithm.name": "dqn", "algorithm.n_steps": 3})
     assert (changed.algorithm.name, changed.algorithm.n_steps) == ("dqn", 3)
     assert changed.with_settings({"algorithm.name": "a3c"}).algorithm.name == "a3c"
+    robot = {"environment": {"period": 0.02}, "child": {"cores": 1}}
+    for more in (SEARCH, robot):
+        sampling = Experiment.from_dict({"algorithm": {"name": "dqn"}, **KEPT, **more})
+        ppo = sampling.with_settings({"algorithm.name": "ppo"})
+        lanes, rule = (8, "blend") if more is SEARCH else (1, "experience")
+        assert (ppo.algorithm.batch_size, ppo.environment.lanes, ppo.parent.rule) == (
+            *(1024, lanes, rule),
+        )
 
 
 KINDS = {"ppo": "new", "a3c": "new", "dqn": "old", "vtrace": "old", "sac": "sac"}
@@ -1015,36 +1225,6 @@ def test_what_has_no_memory_says_so(settings: dict[str, Any], cause: str) -> Non
     assert said.endswith(", or network.memory to 0")
     without = {**settings, "network": {**network, "memory": 0}}
     assert Experiment.from_dict(without).network.memory == 0
-
-
-def test_a_wrong_value_fails_where_it_is_written() -> None:
-    for make, said in (
-        (lambda: Algorithm(gamma=7.0), r"^Algorithm: gamma = 7.0: expected float <= 1.0$"),
-        (lambda: Network(hidden=[64, 0]), r"^Network: hidden\[1\] = 0: expected int >= 1$"),
-        (lambda: Experiment(stop=3), r"^Experiment: stop = 3: expected"),  # type: ignore[arg-type]
-        (lambda: Stop(steps=0), r"^Stop: steps = 0: expected int >= 1$"),
-    ):
-        with pytest.raises(ConfigurationError, match=said):
-            make()
-    assert Network(hidden=[64, 64]).hidden == (64, 64)  # type: ignore[arg-type]
-    assert isinstance(Algorithm(gamma=1).gamma, float)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "meant"),
-    [
-        (Algorithm, "learning_rate", "Optimizer.learning_rate"),
-        (Algorithm, "gama", "gamma"),
-        (Algorithm, "lr", "Optimizer.learning_rate"),
-        (Experiment, "gamma", "Algorithm.gamma"),
-        (Algorithm, "total_timesteps", "Stop.steps"),
-    ],
-)
-def test_a_program_is_told_which_setting_it_means(kind: Any, name: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        kind(**{name: 3})
-    line = f"{kind.__name__}: {name} = 3: no such setting; did you mean {meant!r}?"
-    assert str(caught.value) == line
 
 
 def test_an_example_is_read_by_its_name() -> None:

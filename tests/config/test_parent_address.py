@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkidama.child.transport import Transport
-from genkidama.config.parent_address import host_and_port, parse_url
+from genkidama.config.parent_address import Url, host_and_port, parent_url, parse_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, redacted
 from genkidama.plugins.dashboard.top import _uplink
@@ -21,6 +21,52 @@ PRINT = "0123456789abcdef" * 4
 hosts = st.sampled_from(["10.0.0.1", "parent.local", "[fe80::1]", "[fe80::1%eth0]", "größe", "a"])
 parts = [":", "/", "@", "#", "?", ",", "[", "]", " ", "\n", "x", "1", "99999", "ws://", "[::1]"]
 texts = st.lists(st.sampled_from(parts), max_size=7).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "secure", "place"),
+    [
+        ("ws://pi:8765", Url("ws", "", "", "pi", 8765, "", ""), False, "pi:8765"),
+        ("wss://pi:65535/", Url("wss", "", "", "pi", 65535, "/", ""), True, "pi:65535"),
+        ("http://[::1]/x", Url("http", "", "", "::1", None, "/x", ""), False, "[::1]/x"),
+        (
+            f"https://ada:{TOKEN}@[fe80::1]:1/join#{PRINT}",
+            Url("https", "ada", TOKEN, "fe80::1", 1, "/join", PRINT),
+            True,
+            "[fe80::1]:1/join",
+        ),
+    ],
+)
+def test_an_address_has_parts(text: str, url: Url, secure: bool, place: str) -> None:
+    assert parse_url(text) == url
+    assert (url.secure, url.place) == (secure, place)
+
+
+@pytest.mark.parametrize("text", ["pi:65535", "pi:65536", "[::1]:65536", "pi:99999"])
+def test_a_port_has_16_bits(text: str) -> None:
+    fits = text == "pi:65535"
+    assert host_and_port(text) == (("pi", 65535) if fits else None)
+    assert (parse_url(f"ws://{text}") is not None) == fits
+
+
+@pytest.mark.parametrize(
+    ("text", "join"),
+    [
+        ("pi:1", False),
+        ("http://pi:1", False),
+        ("ws://pi:65536", False),
+        (f"wss://pi:1#{PRINT}", True),
+        (f"https://ada:{TOKEN}@pi:1", True),
+    ],
+)
+def test_what_is_no_address_of_a_child_says_what_it_is(text: str, join: bool) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parent_url(text)
+    hint = ": that is a join string, which `genkidama join` takes" * join
+    assert str(caught.value) == (
+        f"parent = {redacted(text)!r}: expected ws://HOST:PORT or wss://HOST:PORT, with a port up "
+        f"to 65535{hint}"
+    )
 
 
 @given(hosts, st.integers(1, 65535), st.booleans())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,8 @@ def test_an_installed_plug_in_brings_a_rule(quorum: None) -> None:
     assert type(make_rule(Experiment.from_dict({"parent": {"rule": "own"}}))) is OwnRule
     with pytest.raises(ConfigurationError, match=r"parent\.rule = 'owl': expected one of 'blend',"):
         Experiment.from_dict({"parent": {"rule": "owl"}})
+    with pytest.raises(ConfigurationError, match=r"child\.backend = 'owl': expected one of 'hog"):
+        Experiment.from_dict({"parent": {"rule": "own"}, "child": {"backend": "owl"}})
 
 
 def test_a_table_with_the_defaults_of_its_plug_in_is_left_out() -> None:
@@ -132,18 +135,103 @@ def test_an_installed_plug_in_that_lacks_a_module_is_one_line(quorum: None) -> N
     )
 
 
-def test_a_hook_that_nothing_asks_of_an_installed_plug_in_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    value = Plugin(followers={"log": "somewhere:Follower"})
-    entry = SimpleNamespace(name="quiet", value="quiet:PLUGIN", load=lambda: value)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [entry])
-    plugin._installed.cache_clear()
-    try:
-        with pytest.raises(ConfigurationError, match="plug-in 'quiet': followers: only plug-ins"):
-            plugin.find("rules", "quiet")
-    finally:
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs packages with these plug-ins: by name, what importing one gives."""
+
+    def install(**plugins: Callable[[], Any]) -> None:
+        entries = [
+            SimpleNamespace(name=name, value=f"{name}:PLUGIN", load=load)
+            for name, load in plugins.items()
+        ]
+        found = {"genkidama.plugins": entries}
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found[group])
         plugin._installed.cache_clear()
+
+    yield install
+    plugin._installed.cache_clear()
+
+
+def broken() -> Plugin:
+    raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("load", "line"),
+    [
+        (
+            broken,
+            "plug-in 'quiet' (quiet:PLUGIN): importing it fails: no disk; mend it, or uninstall "
+            "its package",
+        ),
+        (dict, "plug-in 'quiet': quiet:PLUGIN is no genkidama.Plugin value"),
+        *(
+            (
+                lambda hook=hook: Plugin(**{hook: {"log": "somewhere:Name"}}),
+                f"plug-in 'quiet': {hook}: only plug-ins that come with Genkidama have this hook; "
+                "take it out of PLUGIN",
+            )
+            for hook in ("rule_wrappers", "trials", "status_parts", "followers", "exports")
+        ),
+    ],
+)
+def test_an_installed_plug_in_that_is_none_is_one_line(
+    install: Callable[..., None], load: Callable[[], Any], line: str
+) -> None:
+    install(good=Plugin, quiet=load)
+    with pytest.raises(ConfigurationError) as caught:
+        plugin.find("rules", "quiet")
+    assert str(caught.value) == line
+
+
+def test_names_of_installed_plug_ins_are_found_behind_the_built_in_ones(
+    install: Callable[..., None],
+) -> None:
+    own = Plugin(rules={"own": f"{__name__}:OwnRule", "blend": f"{__name__}:Slope"})
+    other = Plugin(
+        rules={"other": f"{__name__}:Slope"},
+        backends={"mine": "nowhere:Backend"},
+        sections={"other": f"{__name__}:Quorum"},
+    )
+    install(own=lambda: own, gorila=Plugin, other=lambda: other)
+    assert "own" not in plugin.plugins() and plugin.plugins(installed=True)["own"] is own
+    assert plugin.plugins(installed=True)["gorila"] is plugin.plugins()["gorila"] is not None
+    assert "own" not in plugin.names("rules") and "own" in plugin.names("rules", installed=True)
+    found = ("blend", "own", "other", "none", f"{__name__}:OwnRule")
+    assert [plugin.find("rules", name) for name in found] == [Blend, OwnRule, Slope, None, None]
+    assert [plugin.home("rules", name) for name in found] == [
+        "",
+        f"{__name__}:OwnRule",
+        f"{__name__}:Slope",
+        "",
+        "",
+    ]
+    built_in, both = dict(plugin.every("sections")), dict(plugin.every("sections", installed=True))
+    assert "other" not in built_in and both == {**built_in, "other": Quorum}
+    assert next(plugin.every("rules", installed=True)) == ("blend", Blend)
+    assert (plugin.is_of_parents("own"), plugin.is_of_parents("other")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "hook", ["backends", "cores", "core_parts", "connections", "learners", "environments"]
+)
+def test_a_child_needs_a_plug_in_that_has_a_part_of_it(
+    install: Callable[..., None], hook: str
+) -> None:
+    install(own=lambda: Plugin(**{hook: {"own": "nowhere:Part"}}))
+    assert not plugin.is_of_parents("own")
+
+
+def test_an_import_string_that_leads_nowhere_is_one_line_unless_it_is_genkidamas() -> None:
+    assert plugin.load("collections:OrderedDict.fromkeys")("a") == {"a": None}
+    with pytest.raises(ConfigurationError) as caught:
+        plugin.load("collections")
+    assert str(caught.value) == (
+        "'collections' of a plug-in: importing it fails: expected 'package.module:Name'; mend it, "
+        "or uninstall its package"
+    )
+    with pytest.raises(ModuleNotFoundError):
+        plugin.load("genkidama.nowhere:Rule")
 
 
 def test_a_rule_of_an_installed_plug_in_may_ask_for_losses(quorum: None) -> None:
@@ -168,6 +256,8 @@ def test_installed_plug_ins_are_looked_up_only_if_something_asks_for_one(
 
     monkeypatch.setattr(plugin, "_installed", reads_metadata)
     Experiment.from_dict({"parent": {"rule": "experience"}, "algorithm": {"name": "a3c"}})
+    assert plugin.find("rules", "mine:Rule") is None
+    assert plugin.home("rules", "mine:Rule") == plugin.home("rules", "blend") == ""
 
 
 def test_tables_of_plug_ins_are_fields_like_others() -> None:

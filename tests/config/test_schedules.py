@@ -92,7 +92,14 @@ def test_exploration_is_annealed_and_may_differ_from_core_to_core(
 
 @pytest.mark.parametrize(
     ("children", "lanes", "minibatch", "rate"),
-    [(0, 8, 64, 1), (1, 8, 64, 1), (4, 8, 64, 1), (8, 4, 32, 2**0.5), (16, 4, 32, 8**0.5)],
+    [
+        (0, 8, 64, 1),
+        (1, 8, 64, 1),
+        (4, 8, 64, 1),
+        (5, 6.4, 51, 0.8**0.5 * 1.25),
+        (8, 4, 32, 2**0.5),
+        (16, 4, 32, 8**0.5),
+    ],
 )
 def test_lanes_minibatch_and_rate_of_children(
     children: float, lanes: float, minibatch: int, rate: float
@@ -101,3 +108,5 @@ def test_lanes_minibatch_and_rate_of_children(
     assert following(experiment, children) == (lanes, minibatch, pytest.approx(rate))
     alone = experiment.with_settings({"child.adapt": []})
     assert following(alone, children) == (8, 64, 1)
+    rates = experiment.with_settings({"child.adapt": ["learning_rate"]})
+    assert following(rates, children) == (8, 64, pytest.approx(max(1, children / 4)))
