@@ -91,7 +91,7 @@ class Averaging:
         """
         self._children.note(child, joined)
         n = self._children.count
-        fresh = _FRESH * max(1.0, n)
+        fresh = _FRESH * n
         self._staleness += _NEW * (min(float(staleness), fresh) - self._staleness)
         if abs(n - self._reported) >= _CHANGE and now >= self._after:
             self._reported, self._after = n, now + _SECONDS
@@ -103,7 +103,7 @@ class Averaging:
     def _alpha(self, n: float) -> float:
         """η of a difference. A blend with α also takes back α of what others did meanwhile, so its
         η is α/(1 + α·s) at staleness s."""
-        eta = min(0.5, 2.0 / max(1.0, n))
+        eta = min(0.5, 2.0 / n)
         return eta if self._differences else eta / max(0.5, 1.0 - eta * self._staleness)
 
     def _report(self, n: float, now: float) -> None:

@@ -121,7 +121,7 @@ class ChildRecord:
             push = self.delta.read(child, push)
         return push
 
-    def join(self, signature: Signature, cores: int = 0) -> None:
+    def join(self, signature: Signature, cores: int) -> None:
         """Notes a join with a network of this signature."""
         self.cores = cores
         if self.delta is not None:

@@ -557,7 +557,7 @@ class RoleAssignment:
         experiment = self._without_the_parents(experiment)
         name = hello.name
         plain = set(self._list) == {"bundle"}
-        role = hello.role or self._of.get(name) or self._next(name, connected)
+        role = hello.role or self._of.get(name) or self._next(connected)
         if plain and role == "bundle" and not self.replay:
             self._of.pop(name, None)
             return experiment
@@ -592,6 +592,6 @@ class RoleAssignment:
             return len(joined) or 1
         return max(1, sum(self._of.get(name) != "act" for name in joined))
 
-    def _next(self, name: str, connected: Collection[str]) -> str:
-        others = [self._of[other] for other in connected if other != name and other in self._of]
+    def _next(self, connected: Collection[str]) -> str:
+        others = [self._of[name] for name in connected if name in self._of]
         return min(self._list, key=lambda role: others.count(role) / self._list.count(role))

@@ -130,7 +130,7 @@ def measure(vector: Vector, statistics: int) -> tuple[float, str]:
         return norm, "NaN or infinity"
     if norm > LARGEST:
         return norm, f"numbers no network has: their norm is {norm:.3g}, at most {LARGEST:g}"
-    if statistics and np.abs(tail).max() > LARGEST_STATISTIC:
+    if np.abs(tail).max() > LARGEST_STATISTIC:
         return norm, f"running statistics beyond ±{LARGEST_STATISTIC:g}"
     return norm, ""
 

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.schedules import following
 from genkidama.protocol.messages import Hello, Join, Push, Weights
 from genkidama.protocol.vector import DTYPE
+from genkidama.server import averaging as module
 from genkidama.server.averaging import Averaging, PushingChildren
 from genkidama.server.events import AveragingChosen, Event
 from genkidama.server.parameter_server import ParameterServer
@@ -50,6 +52,35 @@ def test_children_come_and_go_step_by_step_and_for_ever() -> None:
     assert rounds(children, 8, times=2000) == pytest.approx(8.0, rel=0.02)  # through a rescaling
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 9)), min_size=8, max_size=60),
+    st.sampled_from([1e100, 1.05]),
+)
+def test_each_push_fades_by_one_part_in_eight_pushes_of_each_child(
+    pushes: list[tuple[str, int]], largest: float
+) -> None:
+    """Of four children at least, and the same through a rescaling."""
+    children, weights = PushingChildren(), dict.fromkeys("abcd", 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LARGEST", largest)
+        for child, joined in pushes:
+            children.note(child, joined)
+            for name in weights:
+                weights[name] /= 1.0 + 1.0 / (8 * max(4, joined))
+            weights[child] += 1.0
+            squares = sum(weight**2 for weight in weights.values())
+            n = sum(weights.values()) ** 2 / squares
+            assert children.count == pytest.approx(n, rel=1e-9)
+
+
+def test_names_that_push_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST", 1e7)
+    children = PushingChildren()
+    for number in range(2000):
+        children.note(f"pod-{number}", 4)
+    assert len(children._weights) < 1000
+
+
 def averaging(events: list[Event], rule: str = "difference", **parent: Any) -> Averaging:
     settings = {**CHUNK, "parent": {"rule": rule, **parent}}
     return Averaging(Experiment.from_dict(settings), events)
@@ -84,6 +115,26 @@ def test_what_a_child_brings_from_a_long_absence_counts_little() -> None:
     assert late == pytest.approx(alpha / 100, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("rule", "staleness", "times", "alpha"),
+    [
+        ("difference", 0, 1, 0.5),
+        ("difference", 4, 1, 0.5),
+        ("difference", 8, 1, 0.25),
+        ("blend", 1, 1, 0.5 / (1.0 - 0.5 * 0.02)),
+        ("blend", 100, 1, 0.5 / (1.0 - 0.5 * 0.08) * 0.04),
+        ("blend", 1, 2, 0.5 / (1.0 - 0.5 * 0.0396)),
+        ("blend", 3, 1000, 1.0),
+    ],
+)
+def test_alpha_of_a_lone_child_by_its_staleness(
+    rule: str, staleness: int, times: int, alpha: float
+) -> None:
+    what = averaging([], rule)
+    found = [what.push("pi", 1, staleness, float(turn)) for turn in range(times)]
+    assert found[-1] == pytest.approx(alpha, rel=1e-9)
+
+
 def test_what_the_experiment_sets_stays() -> None:
     events: list[Event] = []
     what = averaging(events, alpha=0.5)
@@ -100,7 +151,30 @@ def test_each_change_is_said_once_and_rarely() -> None:
     assert chosen[-1].children == pytest.approx(8.0, abs=0.75)
     times = [event.time for event in chosen]
     assert all(later - sooner >= 2.0 for sooner, later in pairwise(times))
+    assert times[:4] == [0.0, 2.0, 4.0, 6.0]
     assert len(chosen) < 8
+
+
+def test_what_is_said_is_what_counts_from_then_on_rounded() -> None:
+    experiment, events = Experiment.from_dict({**CHUNK, "parent": {"rule": "difference"}}), []
+    what = Averaging(experiment, events)
+    rate = experiment.optimizer.learning_rate
+    for turn in range(400):
+        said = len(events)
+        alpha = what.push(str(turn % 23), 23, 3, float(turn))
+        if said < len(events):
+            child = following(experiment, what.children)
+            assert alpha is not None
+            assert events[-1] == AveragingChosen(
+                time=float(turn),
+                children=round(what.children, 1),
+                staleness=round(3.0 * (1.0 - 0.98 ** (turn + 1)), 1),
+                alpha=round(alpha, 3),
+                lanes=round(child.lanes),
+                minibatch_size=child.minibatch_size,
+                learning_rate=round(rate * child.rate, 6),
+            )
+    assert len(events) > 5
 
 
 def test_every_reply_has_the_number_and_a_repeated_push_is_not_counted() -> None:

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from genkidama.errors import ProtocolError
+from genkidama.plugins.hypertrick.search import Search
 from genkidama.protocol.messages import Push, Refusal, Weights, Welcome
+from genkidama.protocol.shard import Shard
 from genkidama.runs.status import RunStatus
 from genkidama.server.events import Commanded, Event, Left, Stopped, as_lines, from_line
 from genkidama.server.parameter_server import ACTIONS, ParameterServer
+from genkidama.server.trial import SingleTrialRun
 from tests.helpers import small
 from tests.server.test_parameter_server import SIGNATURE, hello, join, vector
 
@@ -59,7 +62,7 @@ def test_more_time_makes_each_limit_longer() -> None:
     server = trained(stop={"steps": 15, "seconds": 100.0, "mean_return": 500.0})
     status = RunStatus(server.experiment)
     assert server.progress(2.0) == 10 / 15
-    event = server.command("extend", "anna", 2.0, share=0.5)
+    event = server.command("extend", "anna", 2.0)
     assert event.limits == {"steps": 23, "seconds": 150.0}
     assert server.progress(2.0) == 10 / 23
     assert server.experiment.stop.steps == 23 and server.experiment.stop.mean_return == 500.0
@@ -77,6 +80,8 @@ def test_more_time_makes_each_limit_longer() -> None:
         assert "expected a number above 0" in refused(
             trained(stop={"steps": 100}), "extend", "anna", 2.0, share=share
         )
+    longest = trained(stop={"steps": 100}).command("extend", "anna", 2.0, share=10.0)
+    assert longest.limits == {"steps": 1100}
     endless = trained(stop={"mean_return": 500.0})
     assert refused(endless, "extend", "anna", 2.0).startswith("the run has no limit")
 
@@ -122,6 +127,49 @@ def test_a_robot_is_not_moved_for_a_film(settings: dict[str, Any]) -> None:
     said = "a film would need a second environment, and move it"
     assert refused(server, "film", "anna", 3.0) == said
     server.command("checkpoint", "anna", 3.0)
+
+
+ASK_FIRST = "this is part 2/2 of the parent; ask the first"
+
+
+@pytest.mark.parametrize(
+    ("number", "action", "said"),
+    [
+        (1, "film", "a parent in parts makes no film: play its checkpoint with `genkidama play`"),
+        (
+            1,
+            "extend",
+            "a parent in parts keeps its limits: its parts have proven them to each other",
+        ),
+        (2, "stop", ASK_FIRST),
+        (2, "exclude", ASK_FIRST),
+        (1, "checkpoint", ""),
+        (2, "checkpoint", ""),
+        (1, "stop", ""),
+    ],
+)
+def test_a_parent_in_parts_does_what_one_part_can(number: int, action: str, said: str) -> None:
+    experiment = small(stop={"steps": 100})
+    trials = SingleTrialRun(experiment, part=Shard(number, 2))
+    server = ParameterServer(experiment, trials=trials)
+    server.trial.vector = np.zeros(2, np.float32)
+    if said:
+        assert refused(server, action, "anna", 3.0) == said
+    else:
+        assert server.command(action, "anna", 3.0).action == action
+
+
+def test_a_search_ends_with_its_trials_and_plays_none() -> None:
+    plan = {"space": {"algorithm.gamma": [0.9, 0.99]}, "phase_steps": 10}
+    experiment = small(search=plan)
+    server = ParameterServer(experiment, trials=Search(experiment))
+    for action, said in (
+        ("film", "a film of a search: play its best trial with `genkidama play`"),
+        ("extend", "a search ends with its trials; search.trials and search.seconds say when"),
+    ):
+        assert refused(server, action, "anna", 1.0) == said
+    server.command("checkpoint", "anna", 1.0)
+    assert server.asked == {"checkpoint"}
 
 
 def test_another_word_is_no_command() -> None:

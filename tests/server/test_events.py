@@ -281,10 +281,24 @@ def test_fields_that_are_not_known_are_passed_over(event: Event, line: str) -> N
     assert from_line(json.loads(line) | {"something_new": [1]}) == event
 
 
+def test_a_line_stands_for_one_refusal_unless_it_says_how_many() -> None:
+    refused = PushesRefused(time=1.5, child="pi", code="finite", reason="NaN")
+    assert refused.times == 1
+    assert msgspec.structs.replace(refused, count=7).times == 7
+
+
 @pytest.mark.parametrize(
-    "line", ["{torn", '{"time":1.0,"event":"join"}', '{"event":"warning","reason":"late"}']
+    "line",
+    [
+        "{torn",
+        "[1]",
+        '{"time":1.0,"event":"join"}',
+        '{"event":"warning","reason":"late"}',
+        b'{"time":1.0,"event":"\xff"}',
+        pytest.param('{"event":' + 100_000 * "[", id="deep"),
+    ],
 )
-def test_what_is_no_line_of_a_history_is_an_error(line: str) -> None:
+def test_what_is_no_line_of_a_history_is_an_error(line: str | bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         from_line(line)
 

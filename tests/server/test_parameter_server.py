@@ -29,12 +29,14 @@ from genkidama.protocol.messages import (
     Weights,
     Welcome,
 )
+from genkidama.protocol.shard import Shard, end_proof
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.server import parameter_server as module
+from genkidama.server.child_record import absent_children
 from genkidama.server.events import as_lines
 from genkidama.server.parameter_server import ParameterServer, Snapshot
 from genkidama.server.rules.blend import Blend, Rule, Update
-from genkidama.server.trial import SingleTrialRun
+from genkidama.server.trial import SingleTrialRun, Trial
 
 SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
 ENTRIES: list[tuple[str, list[int]]] = [("weight", [1, 2]), ("bias", [1])]
@@ -342,12 +344,13 @@ def test_a_rule_is_told_what_a_push_brings() -> None:
         reason="child 'a' pushes before the parent has weights, and this push cannot become them",
     )
     assert state(server, 1) == before
-    server.restore(server.snapshot(1), SIGNATURE, vector(1, 2, 3))
+    fifth = msgspec.structs.replace(server.snapshot(1), version=5)
+    server.restore(fifth, SIGNATURE, vector(1, 2, 3))
     enter(server, "a", "b")
     server.handle("b", push(1, 0, 0, 0), 2)
-    reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
-    assert heard(reply) == (Weights(version=2), [0, 1, 2])
-    assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0, math.sqrt(3), None)
+    reply = server.handle("a", push(1, 1, 1, 1, version=3, steps=7), 3)
+    assert heard(reply) == (Weights(version=7), [0, 1, 2])
+    assert rule.seen == (3, 3, 7, "a", 2, 3, 0.0, None, 0, math.sqrt(3), None)
 
 
 def test_a_pull_gives_the_weights_and_counts_nothing() -> None:
@@ -393,6 +396,41 @@ def test_a_rule_says_what_is_news_to_a_child_and_how_much_to_bring() -> None:
     rule.gone.clear()
     server.disconnected("a", "gone", 4.0)
     assert rule.gone == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "reason"),
+    [
+        *[
+            (kind, number, reason)
+            for kind in ("weights", "difference", "gradient")
+            for number, reason in (
+                (1e14, ""),
+                (1e20, "numbers no network has: their norm is 1e+20, at most 1e+15"),
+                (NAN, "NaN or infinity"),
+            )
+        ],
+        ("experience", 1e20, ""),
+        ("experience", NAN, "NaN or infinity"),
+    ],
+)
+def test_what_a_rule_takes_is_finite_and_has_a_length_unless_it_is_experience(
+    kind: Any, number: float, reason: str
+) -> None:
+    class Taking(Blend):
+        takes = kind
+
+    experiment = Experiment()
+    server = ParameterServer(experiment, trials=SingleTrialRun(experiment, Taking(0.5)))
+    server.restore(server.snapshot(0), SIGNATURE, vector(0, 0, 0))
+    enter(server, "a")
+    message = push(1, number, 0, 0)
+    message.kind = kind
+    reply = server.handle("a", message, 1)
+    if reason:
+        assert reply == Refusal(code="finite", reason=f"child 'a' pushes {reason}")
+    else:
+        assert heard(reply) == (Weights(version=1), [DTYPE.type(number / 2), 0, 0])
 
 
 def test_a_search_needs_trials_of_its_own() -> None:
@@ -497,6 +535,229 @@ def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
     assert isinstance(server.handle("", hello("c"), 4), Welcome)
     assert server.handle("", hello("a"), 5) == full
     assert set(server.children) == {"b", "c"}  # who has never pushed is forgotten
+
+
+def test_a_network_may_be_another_while_nobody_has_one_and_nothing_was_pushed() -> None:
+    server = make()
+    other = Join(signature=[("weight", [4])])
+    enter(server, "a", "b")
+    server.handle("", hello("c"), 0)
+    for name in "ab":
+        assert isinstance(server.handle("c", other, 1), Refusal)
+        server.disconnected(name, "gone", 2)
+    assert isinstance(server.handle("c", other, 3), Weights)
+    assert isinstance(server.handle("c", push(1, 1, 2, 3, 4), 4), Weights)
+    server.disconnected("c", "gone", 5)
+    server.handle("", hello("a"), 6)
+    assert isinstance(server.handle("a", join(), 7), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("over", "told", "absent"),
+    [
+        (False, {}, ["a"]),
+        (False, {"told": True}, ["a"]),
+        (True, {}, ["a"]),
+        (True, {"told": True}, []),
+    ],
+)
+def test_a_child_that_took_part_is_waited_for_until_it_knows_that_all_is_over(
+    over: bool, told: dict[str, bool], absent: list[str]
+) -> None:
+    server = make()
+    enter(server, "a", "b")
+    server.handle("a", push(1, 1, 2, 3), 1)
+    if over:
+        server.command("stop", "anna", 2)
+    server.disconnected("b", "it has brought nothing", 2)
+    server.disconnected("a", "gone", 2, **told)
+    assert absent_children(server.children) == absent
+
+
+# Trials that children do not share.
+
+
+class OwnTrials(SingleTrialRun):
+    """Two trials, for the first two children; a third one waits."""
+
+    shared, wait = False, 7.0
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self.of: dict[str, Trial] = {}
+        self.diverging: list[int | None] = []
+
+    def assign(self, child: str, now: float, training: int | None) -> Trial:
+        if child not in self.of and len(self.of) < 2:
+            settings = self.trial.experiment
+            self.of[child] = Trial(window=1, number=len(self.of), experiment=settings)
+        return self.of.get(child)  # type: ignore[return-value]
+
+    def owns(self, child: str, trial: Trial) -> bool:
+        return self.of.get(child) is trial
+
+    def diverged(self, trial: Trial, now: float) -> None:
+        self.diverging.append(trial.number)
+        trial.stop = "it has diverged"
+
+
+def searching() -> tuple[ParameterServer, OwnTrials]:
+    """A server of such trials, whose first two children have joined."""
+    experiment = Experiment()
+    trials = OwnTrials(experiment)
+    server = ParameterServer(experiment, trials=trials)
+    enter(server, "a", "b")
+    return server, trials
+
+
+def own(message: Push, trial: int) -> Push:
+    return msgspec.structs.replace(message, trial=trial)
+
+
+def test_a_child_with_a_trial_of_its_own_has_its_weights_and_is_not_sent_them() -> None:
+    server, trials = searching()
+    for version in (1, 2):
+        reply = server.handle("b", own(push(version, 1, 2, 3), 1), version)
+        assert heard(reply) == (Weights(version=version), None)
+    assert heard(server.handle("b", Pull(), 3)) == (Weights(version=2), [1, 2, 3])
+    assert heard(server.handle("b", join(), 4)) == (Weights(version=2), [1, 2, 3])
+    assert heard(server.handle("a", Pull(), 5)) == (Weights(version=0), None)
+    assert isinstance(server.handle("a", own(push(1, 1, 2, 3), 1), 6), Refusal)
+    assert trials.trial.version == 0
+    assert [line.get("trial") for line in lines(server)] == [1, 1, 1, None]
+
+
+def test_a_child_without_a_trial_is_told_how_long_to_wait() -> None:
+    server, trials = searching()
+    settings = trials.trial.experiment
+    told = {"protocol": PROTOCOL, "part": "1/1"}
+    assert server.handle("", hello("c"), 1) == Welcome(**told, experiment={}, wait=7.0)
+    assert server.handle("", hello("b"), 1) == Welcome(**told, experiment=settings, trial=1)
+    for message in (join(), Pull(), push(1, 1, 2, 3), Leave()):
+        assert server.handle("c", message, 2) == Refusal(code="order", reason=EARLY)
+    server.disconnected("c", "gone", 3)
+    assert server.connected == ["a", "b"]
+    server.command("stop", "anna", 4)
+    over = {"experiment": settings, "stop": "stopped by anna"}
+    assert server.handle("", hello("c"), 5) == Welcome(**told, **over)
+
+
+def test_a_trial_that_diverges_is_over_and_told_so_once() -> None:
+    server, trials = searching()
+    server.handle("a", own(push(1, 1, 2, 3, steps=1), 0), 1)
+    over = Weights(version=1, stop="it has diverged", next=True)
+    for sequence, number in ((2, NAN), (3, NAN), (4, 1.0)):
+        message = own(push(sequence, number, 2, 3, steps=1), 0)
+        assert heard(server.handle("a", message, sequence)) == (over, None)
+    assert trials.diverging == [0]
+    assert (server.exchanges, trials.of["a"].steps) == (1, 1)
+    # The end of the run is for all, and has the last word.
+    server.command("stop", "anna", 5)
+    for name, version, number in (("a", 1, 0), ("b", 0, 1)):
+        message = own(push(5, NAN, 2, 3), number)
+        reply = Weights(version=version, stop="stopped by anna")
+        assert heard(server.handle(name, message, 6)) == (reply, None)
+    assert trials.diverging == [0]
+
+
+def test_a_child_is_idle_unless_it_has_a_trial_that_goes_on() -> None:
+    server, trials = searching()
+    server.handle("", hello("c"), 1)
+    assert {name: server.idle(name) for name in ("a", "b", "c", "nobody")} == {
+        "a": False,
+        "b": False,
+        "c": True,
+        "nobody": True,
+    }
+    trials.of["a"].stop = "it has ended"
+    assert (server.idle("a"), server.idle("b")) == (True, False)
+    trials.of["c"] = trials.of.pop("b")  # it was given to another child
+    assert server.idle("b")
+    server.disconnected("c", "gone", 2)
+    assert server.idle("c")
+
+
+# Parts of a parent.
+
+
+def part_of(number: int, count: int = 2, secret: str = "word") -> ParameterServer:
+    """A part, with one child that has joined."""
+    experiment = Experiment().with_settings({"stop.updates": 1})
+    part = Shard(number, count)
+    server = ParameterServer(experiment, trials=SingleTrialRun(experiment, part=part))
+    server.secret = secret
+    for name in "ab":
+        greeting = msgspec.structs.replace(hello(name), part=str(part))
+        assert isinstance(server.handle("", greeting, 0.0), Welcome)
+    assert isinstance(server.handle("a", join(), 0.0), Weights)
+    lines(server)
+    return server
+
+
+END = "1 exchange a child done"
+
+
+def proof_of(server: ParameterServer, reason: str = END) -> str:
+    return end_proof("word", server.experiment.to_dict()["stop"], reason)
+
+
+def test_the_first_part_says_that_the_run_is_over_and_proves_it() -> None:
+    first, second = part_of(1), part_of(2)
+    joined = first.handle("b", join(), 0.0)
+    assert heard(joined) == (Weights(version=0), None)
+    first.handle("b", Leave(), 0.0)
+    proof = proof_of(first)
+    over = Weights(version=1, progress=1.0, stop=END, proof=proof)
+    assert heard(first.handle("a", push(1, 4), 1.0)) == (over, [4])
+    welcome = first.handle("", msgspec.structs.replace(hello("c"), part="1/2"), 2.0)
+    assert isinstance(welcome, Welcome)
+    assert (welcome.stop, welcome.proof, welcome.part) == (END, proof, "1/2")
+    lines(second)
+    # The second goes on until a child brings it, and proves nothing itself.
+    going_on = Weights(version=1, progress=1.0)
+    assert heard(second.handle("a", push(1, 4, 4), 1.0)) == (going_on, [4, 4])
+    leave = Leave(reason=END, over=True, proof=proof)
+    for name in "ab":
+        assert second.handle(name, leave, 3.0) == Goodbye()
+    assert [line["event"] for line in lines(second)] == ["exchange", "stop", "leave", "leave"]
+    assert (second.stop, second.refusals.total()) == (END, 0)
+    late = second.handle("", msgspec.structs.replace(hello("a"), part="2/2"), 4.0)
+    assert isinstance(late, Welcome)
+    assert (late.stop, late.proof) == (END, "")
+
+
+@pytest.mark.parametrize(
+    ("number", "secret", "over", "proven", "refused"),
+    [
+        (2, "word", True, "another reason", True),
+        (2, "word", True, None, True),
+        (2, "", True, None, True),
+        (2, "another word", True, END, True),
+        (2, "word", False, END, False),
+        (1, "word", True, END, False),
+    ],
+)
+def test_without_the_proof_of_the_first_part_a_part_goes_on(
+    number: int, secret: str, over: bool, proven: str | None, refused: bool
+) -> None:
+    server = part_of(number, secret=secret)
+    proof = "" if proven is None else proof_of(server, proven)
+    assert server.handle("a", Leave(reason=END, over=over, proof=proof), 1.0) == Goodbye()
+    assert server.stop == ""
+    assert server.refusals == ({"part": 1} if refused else {})
+    assert server.connected == ["b"]
+    said = [line.get("reason", "") for line in lines(server)]
+    assert said[-1] == END
+    if refused:
+        assert said[0].startswith(
+            "child 'a' says that the run is over, and has no proof of the first part: part 2/2 "
+        )
+
+
+def test_a_whole_parent_has_nobody_to_prove_its_end_to() -> None:
+    server = part_of(1, 1)
+    reply = server.handle("a", push(1, 1, 2, 3), 1.0)
+    assert heard(reply) == (Weights(version=1, progress=1.0, stop=END), [1, 2, 3])
 
 
 # What is not allowed.
@@ -763,14 +1024,13 @@ def test_what_was_judged_waits_for_the_next_line_of_a_thinned_history() -> None:
 
 
 def test_no_more_than_so_many_children_are_judged_a_second() -> None:
-    server = make(parent_max_children=200)
-    names = [f"pi-{number}" for number in range(200)]
+    server = make(parent_max_children=256)
+    names = [f"pi-{number}" for number in range(256)]
     enter(server, *names)
     server.handle("pi-0", push(1, 1, 0, 0), 0.0)
     for number, name in enumerate(names):
-        server.handle(name, push(2, 1, 0, 0), 1.0 + number / 200)
-    judged = sum("distance" in event for event in lines(server))
-    assert 50 <= judged <= 64
+        server.handle(name, push(2, 1, 0, 0), 1.0 + number / 256)
+    assert sum("distance" in event for event in lines(server)) == 64
 
 
 def test_the_history_may_be_thinned() -> None:
@@ -964,8 +1224,13 @@ def test_children_that_are_gone_are_forgotten_in_the_end(monkeypatch: pytest.Mon
         assert isinstance(server.handle(name, push(1, 1.0, 2.0, 3.0), 0.0), Weights)
     server.disconnected("cut", "lost", 0.0)
     server.handle("gone", Leave(), 0.0)
+    server.handle("here", hello("here"), 0.0)
+    assert server.children.keys() == {"here", "gone", "cut"}  # it has its room
     for newest, left in (("a", {"here", "cut", "a"}), ("b", {"here", "a", "b"})):
         server.handle(newest, hello(newest), 0.0)
         assert server.children.keys() == left
     server.handle("c", hello("c"), 0.0)
     assert len(server.children) == 4  # all are connected, and `max_children` bounds those
+    server.disconnected("here", "lost", 0.0)
+    server.handle("d", hello("d"), 0.0)
+    assert server.children.keys() == {*"abcd"}

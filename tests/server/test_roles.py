@@ -58,6 +58,7 @@ def test_a_child_keeps_its_role_and_one_that_is_gone_is_made_up_for() -> None:
     assert role_of(roles.experiment_for(hello("b"), settings, ["a", "b"])) == "learn"
     assert role_of(roles.experiment_for(hello("a"), settings, ["a", "b"])) == "act"
     assert role_of(roles.experiment_for(hello("c"), settings, ["a", "c"])) == "learn"
+    assert role_of(roles.experiment_for(hello("b"), settings, ["a", "b", "c"])) == "learn"
     # A parent that has started again.
     assert (
         role_of(RoleAssignment(of_all).experiment_for(hello("b", "learn"), settings, ["b"]))
@@ -165,7 +166,9 @@ def test_an_engine_with_a_host_stays_where_it_is() -> None:
 def test_a_plain_run_tells_everybody_the_same() -> None:
     plain = Experiment()
     settings = plain.to_dict()
-    assert RoleAssignment(plain).experiment_for(hello("a"), settings, ["a"]) is settings
+    roles = RoleAssignment(plain)
+    assert roles.experiment_for(hello("a"), settings, ["a"]) is settings
+    assert [roles.pushing(joined) for joined in ((), ("a",), ("a", "b", "c"))] == [1, 1, 3]
 
 
 def test_without_a_replay_in_the_experiment_a_role_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -51,7 +51,9 @@ def hello(protocol: int = PROTOCOL) -> Hello:
         ("", 0, ""),
         ("", 2, ""),
         ("", 3, "full"),
+        ("", 4, "full"),
         ("s1", 3, ""),  # it is one of the three
+        ("s0", 1, "name"),
         ("s2", 1, "name"),
         ("s2", 3, "name"),
     ],
@@ -114,9 +116,10 @@ def test_the_experiment_may_say_which_network_it_expects() -> None:
 
 
 def test_the_first_network_only_has_to_be_of_a_size() -> None:
-    other = Signature.of([("w", (100,))])
     same = Trial(window=1, signature=SIGNATURE)
-    assert refusal(check_signature, "a", other, Trial(window=1), LIMITED) is None
+    for entries in ([("w", (100,))], [("Weight.0", ())], [("__init__", (1,))]):
+        other = Signature.of(entries)
+        assert refusal(check_signature, "a", other, Trial(window=1), LIMITED) is None
     assert refusal(check_signature, "a", SIGNATURE, same, LIMITED) is None
 
 
@@ -191,7 +194,15 @@ def test_a_push_that_fits_gives_its_vector_even_with_nan() -> None:
     assert check_push("a", message, trial, Blend(0.5), True) is message.vector
 
 
+def test_work_alone_has_no_vector_and_fits_any_network() -> None:
+    trial = Trial(window=1, version=2, signature=SIGNATURE)
+    for vector in (None, np.ones(5, DTYPE)):
+        work = Push(version=2, sequence=1, kind="work", vector=vector)
+        assert len(check_push("a", work, trial, Blend(0.5), True)) == 0
+
+
 @given(st.lists(st.floats()))
+@example([LARGEST_RETURN, -LARGEST_RETURN])
 def test_returns_are_numbers_that_can_be_summed(returns: list[float]) -> None:
     found = refusal(check_returns, "a", returns)
     assert (found is None) == all(abs(value) <= LARGEST_RETURN for value in returns)
@@ -220,6 +231,7 @@ def test_returns_are_numbers_that_can_be_summed(returns: list[float]) -> None:
             "numbers no network has: their norm is 4.24e+38, at most 1e+15",
         ),
         ((3, 4, -1.1e30), 1, 5.0, "running statistics beyond ±1e+30"),
+        ((3, 4, 1e30), 1, 5.0, ""),
         ((3, np.nan), 0, np.nan, "NaN or infinity"),
         ((3, 4, -np.inf), 1, 5.0, "NaN or infinity"),
         ((np.inf, 4, 1), 1, np.nan, "NaN or infinity"),

@@ -47,7 +47,7 @@ class NumpyOptimizer:
     """`[optimizer]` in NumPy, over a vector as long as the first gradient.
 
     `genkidama.learning.optimizers` does the same on tensors, which a parent does not have;
-    `tests/server/rules/test_gradient.py` compares the two.
+    `tests/learning/test_optimizers.py` compares the two.
     """
 
     def __init__(self, settings: Optimizer) -> None:

@@ -9,6 +9,7 @@ import pytest
 from genkidama.config.sections import Optimizer
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.server.rules.gradient import OUTLIER, STALE, Gradient, NumpyOptimizer
+from genkidama.server.rules.trust_region import BLOCK
 from tests.server.rules import check_rule, contribution, copied
 
 SGD = Optimizer(name="sgd", learning_rate=0.5)
@@ -45,6 +46,76 @@ def test_each_gradient_is_a_step_of_the_optimizer() -> None:
         assert rule.apply(ours, gradient(value)) is None
         steps.apply(theirs, np.full(2, value, DTYPE), 0.1, 1.0, math.inf)
     assert ours.tobytes() == theirs.tobytes()
+
+
+def by_the_book(
+    settings: Optimizer, weights: np.ndarray, gradients: list[np.ndarray], rate: float
+) -> np.ndarray:
+    """The weights after these gradients by the papers' formulas, in double precision."""
+    first = second = np.zeros(len(weights))
+    beta_1, beta_2 = settings.betas
+    for number, slope in enumerate(gradients, 1):
+        gradient = slope + settings.weight_decay * weights
+        match settings.name:
+            case "sgd":
+                first = settings.momentum * first + gradient
+                step = first
+            case "adagrad":
+                second = second + gradient**2
+                step = gradient / (np.sqrt(second) + settings.epsilon)
+            case "rmsprop":
+                second = settings.decay * second + (1.0 - settings.decay) * gradient**2
+                inside = np.sqrt(second + settings.epsilon)
+                outside = np.sqrt(second) + settings.epsilon
+                step = gradient / (inside if settings.epsilon_inside else outside)
+            case "adam":
+                first = beta_1 * first + (1.0 - beta_1) * gradient
+                second = beta_2 * second + (1.0 - beta_2) * gradient**2
+                root = np.sqrt(second / (1.0 - beta_2**number)) + settings.epsilon
+                step = first / (1.0 - beta_1**number) / root
+        weights = weights - rate * step
+    return weights
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Optimizer(name="sgd", weight_decay=0.1),
+        Optimizer(name="sgd", momentum=0.9),
+        Optimizer(name="adagrad", epsilon=0.1),
+        Optimizer(name="rmsprop", decay=0.75, epsilon=0.1, epsilon_inside=True),
+        Optimizer(name="rmsprop", decay=0.75, epsilon=0.1, epsilon_inside=False),
+        Optimizer(name="adam", betas=(0.5, 0.75), epsilon=0.1, weight_decay=0.1),
+    ],
+    ids=str,
+)
+def test_its_steps_are_those_of_the_papers(settings: Optimizer) -> None:
+    weights, *gradients = np.random.default_rng(0).normal(size=(4, BLOCK + 5)).astype(DTYPE)
+    expected = by_the_book(settings, weights, [0.5 * slope for slope in gradients], 0.1)
+    steps = NumpyOptimizer(settings)
+    for slope in gradients:
+        steps.apply(weights, slope, 0.1, 0.5, math.inf)
+    assert np.abs(weights - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(2.0, [-1.2, -1.6]), (6.0, [-3.0, -4.0])])
+def test_a_step_is_cut_to_the_longest_one(longest: float, expected: list[float]) -> None:
+    weights = parent()
+    NumpyOptimizer(SGD).apply(weights, np.array([6.0, 8.0], DTYPE), 0.5, 1.0, longest)
+    assert weights.tolist() == pytest.approx(expected)
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    rule, other = Gradient(1.0, Optimizer(name="adagrad")), Gradient(1.0, Optimizer(name="adam"))
+    rule.apply(parent(), gradient(1.0))
+    with pytest.raises(ValueError, match=r"^optimizer\.name = 'adam' needs 'first'$"):
+        other.restore(copied(rule.state()))
+
+
+def test_a_loss_of_0_is_remembered_too() -> None:
+    rule = Gradient(1.0, SGD, outlier_sigmas=3.0)
+    rule.apply(parent(), gradient(1.0, loss=0.0))
+    assert "losses" in rule.state()
 
 
 @pytest.mark.parametrize(("optimizer", "options"), OPTIONS, ids=str)
