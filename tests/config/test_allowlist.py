@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config import plugin
 from genkidama.config.allowlist import (
     allowing,
     check_imports,
@@ -199,3 +200,10 @@ def test_the_id_of_a_plug_ins_environment_begins_with_its_prefix(
 ) -> None:
     environment = Environment(id=name)
     assert (environment.prefix, environment.plain_id) == (prefix, plain_id)
+
+
+def test_a_prefix_may_be_an_installed_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = plugin.Plugin(environments={"mine": "mine.pool:Maker"})
+    monkeypatch.setattr(plugin, "_installed", lambda: {"own": own})
+    assert Environment(id="mine:CartPole-v1").plain_id == "CartPole-v1"
+    check_imports({"environment": {"id": "mine:CartPole-v1"}}, [])

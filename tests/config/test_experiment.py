@@ -285,6 +285,9 @@ def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
         found = Experiment.from_dict({**CHUNK, **KEPT, "algorithm": {"name": name}})
         assert found.adapts == ("alpha", "lanes", "learning_rate")
         assert found.algorithm.vtrace == (name == "a3c")
+    made = Experiment(child=ChildSettings(exchange="chunk"), parent=ParentSettings(alpha=0.7))
+    assert made.adapts == ("lanes", "minibatch_size", "learning_rate")
+    assert Experiment.from_dict(made.to_dict()).adapts == made.adapts
     named = {"child": {"exchange": "chunk", "adapt": ["lanes"]}, "parent": {"alpha": 0.5}}
     assert Experiment.from_dict(named).adapts == ("lanes",)
     explores = {"name": "a3c", "epsilon": 0.1, "batch_size": 96}
@@ -293,6 +296,18 @@ def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
     )
     assert (some.algorithm.vtrace, some.adapts) == (False, ("alpha", "lanes"))
     assert (some.algorithm.batch_size, some.algorithm.normalize_advantages) == (96, True)
+
+
+def test_sac_has_defaults_of_its_own() -> None:
+    found = Experiment.from_dict({"algorithm": {"name": "sac"}})
+    assert found.network == Network(activation="relu", initialization="uniform")
+    assert found.algorithm == Algorithm(
+        name="sac", batch_size=8, minibatch_size=256, start_steps=500
+    )
+    assert (found.optimizer.learning_rate, found.replay.steps) == (7e-4, 100_000)
+    given = {"algorithm": {"name": "sac", "start_steps": 9}, "replay": {"steps": 700}}
+    some = Experiment.from_dict(given)
+    assert (some.algorithm.start_steps, some.replay.steps) == (9, 700)
 
 
 def test_a_file_by_values(tmp_path: Path) -> None:
@@ -740,10 +755,13 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "environment.period = 0.02: each core has one environment with a clock, but "
             "child.cores = 'auto': set it to 1, or to how many there are at each child",
         ),
-        (
-            {"environment": {"period": 0.02, "safe_action": [0], "safe_seconds": 0.02}, **CORES},
-            "environment.safe_seconds = 0.02: an observation is environment.period = 0.02 old when "
-            "the next action is due; set it to twice that, for instance",
+        *(
+            (
+                {"environment": {"period": 0.02, "safe_action": [0], "safe_seconds": age}, **CORES},
+                f"environment.safe_seconds = {age}: an observation is environment.period = 0.02 "
+                "old when the next action is due; set it to twice that, for instance",
+            )
+            for age in (0.01, 0.02)
         ),
         *(
             (
@@ -765,10 +783,13 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "environment.lanes = 4: episodes in several lanes do not end together, but "
             "algorithm.across_episodes = False ends a batch with its episode; set it to true",
         ),
-        (
-            {"environment": {"lanes": 16}},
-            "environment.lanes = 16: does not divide algorithm.batch_size = 120; "
-            "set that to 112, for instance",
+        *(
+            (
+                {"environment": {"lanes": 16}, "child": {"backend": backend}},
+                "environment.lanes = 16: does not divide algorithm.batch_size = 120; "
+                "set that to 112, for instance",
+            )
+            for backend in ("hogwild", "a:Backend")
         ),
         (
             {"environment": {"lanes": 240}},
@@ -796,6 +817,15 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"child": {"exchange": "chunk", "backend": "ga3c"}},
+            "child.exchange = 'chunk': is for cores that act and learn; set child.backend to "
+            "'hogwild' and leave child.roles out",
+        ),
+        (
+            {
+                "algorithm": {"name": "dqn"},
+                "replay": {"steps": 5000, "url": "embedded"},
+                "child": {"exchange": "chunk", "roles": ["act", "learn"]},
+            },
             "child.exchange = 'chunk': is for cores that act and learn; set child.backend to "
             "'hogwild' and leave child.roles out",
         ),
@@ -938,6 +968,9 @@ def test_what_is_wrong_is_told_in_one_line(settings: dict[str, Any], line: str) 
         {"algorithm": {"batch_size": 64, "minibatch_size": 64}},
         {"child": {"exchange": "free", "exchange_seconds": 0, "exchange_steps": 1}},
         {"child": {"exchange": "episode", "exchange_seconds": 0}},
+        {"child": {"exchange": "update", "exchange_seconds": 0}},
+        {"child": {"exchange": "chunk", "backend": "a:Backend"}},
+        {"algorithm": {"name": "a3c", "vtrace": True}, "child": {"backend": "mine:Backend"}},
         {"parent": {"checkpoint_seconds": 0, "checkpoint_updates": 1}},
         {"environment": {"exclusive": True}},
         {"environment": {"exclusive": True}, "child": {"cores": 1}},
