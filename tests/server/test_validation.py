@@ -121,6 +121,8 @@ def test_the_first_network_only_has_to_be_of_a_size() -> None:
         other = Signature.of(entries)
         assert refusal(check_signature, "a", other, Trial(window=1), LIMITED) is None
     assert refusal(check_signature, "a", SIGNATURE, same, LIMITED) is None
+    deep = Signature.of((f"layer.{number}", (1,)) for number in range(300))
+    assert refusal(check_signature, "a", deep, Trial(window=1), ParentSettings()) is None
 
 
 def test_a_child_comes_for_the_part_that_this_is() -> None:

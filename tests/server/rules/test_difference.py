@@ -39,7 +39,7 @@ def steps(rule: Difference, *changes: float, **more: Any) -> list[float]:
     parent = np.zeros(1, DTYPE)
     found = []
     for change in changes:
-        rule.apply(parent, contribution(np.full(1, change, DTYPE), **more))
+        rule.apply(parent, contribution(np.full(1, change, DTYPE), length=abs(change), **more))
         found.append(float(parent[0]))
     return found
 
@@ -67,13 +67,16 @@ def test_at_rate_1_nothing_that_was_learned_is_taken_back(changes: list[float]) 
 
 def test_momentum_goes_on() -> None:
     # v is 1, 0.5, 0.25 + 1.
-    assert steps(free(0.5, momentum=0.5), 1, 0, 1) == [0.5, 0.75, 1.375]
+    rule = free(0.5, momentum=0.5)
+    assert steps(rule, 1, 0, 1) == [0.5, 0.75, 1.375]
+    assert rule.moved() == pytest.approx(0.625)
 
 
 def test_nesterov_looks_ahead_as_torchs_sgd_does() -> None:
     # v is 1, 0.5, 0.25 − 3, and a step is 0.5 · (change + 0.5 · v).
-    ours = steps(free(0.5, momentum=0.5, nesterov=True), 1, 0, -3)
-    assert ours == [0.75, 0.875, 0.875 - 0.5 * (3 + 0.5 * 2.75)]
+    rule = free(0.5, momentum=0.5, nesterov=True)
+    assert steps(rule, 1, 0, -3) == [0.75, 0.875, 0.875 - 0.5 * (3 + 0.5 * 2.75)]
+    assert rule.moved() == pytest.approx(0.5 * (3 + 0.5 * 3.25))  # as if none took another back
 
 
 def test_a_buffer_takes_the_mean() -> None:

@@ -83,18 +83,20 @@ def by_the_book(
         Optimizer(name="sgd", weight_decay=0.1),
         Optimizer(name="sgd", momentum=0.9),
         Optimizer(name="adagrad", epsilon=0.1),
-        Optimizer(name="rmsprop", decay=0.75, epsilon=0.1, epsilon_inside=True),
-        Optimizer(name="rmsprop", decay=0.75, epsilon=0.1, epsilon_inside=False),
-        Optimizer(name="adam", betas=(0.5, 0.75), epsilon=0.1, weight_decay=0.1),
+        Optimizer(name="rmsprop", decay=0.4, epsilon=0.1, epsilon_inside=True),
+        Optimizer(name="rmsprop", decay=0.4, epsilon=0.1, epsilon_inside=False),
+        Optimizer(name="adam", betas=(0.3, 0.4), epsilon=0.1, weight_decay=0.1),
     ],
     ids=str,
 )
 def test_its_steps_are_those_of_the_papers(settings: Optimizer) -> None:
     weights, *gradients = np.random.default_rng(0).normal(size=(4, BLOCK + 5)).astype(DTYPE)
-    expected = by_the_book(settings, weights, [0.5 * slope for slope in gradients], 0.1)
+    factors = (0.5, 1.0, 2.0)
+    scaled = [factor * slope for factor, slope in zip(factors, gradients, strict=True)]
+    expected = by_the_book(settings, weights, scaled, 0.1)
     steps = NumpyOptimizer(settings)
-    for slope in gradients:
-        steps.apply(weights, slope, 0.1, 0.5, math.inf)
+    for factor, slope in zip(factors, gradients, strict=True):
+        steps.apply(weights, slope, 0.1, factor, math.inf)
     assert np.abs(weights - expected).max() < 1e-5
 
 
@@ -140,6 +142,7 @@ def test_k_gradients_are_one_step_with_their_mean() -> None:
     assert weights.tolist() == [0.0, 0.0]
     rule.apply(weights, gradient(3.0))
     assert weights.tolist() == [-1.0, -1.0]
+    assert rule.moved() == pytest.approx(2.0**0.5)
 
 
 def test_the_learning_rate_follows_the_progress_and_the_children() -> None:
@@ -158,6 +161,7 @@ def test_gradients_that_are_too_old_are_left_out() -> None:
     assert rule.state() == {}
     assert rule.apply(weights, gradient(1.0, staleness=2)) is None
     assert weights.tolist() == [-0.5, -0.5]
+    assert rule.apply(weights, gradient(1.0)) is None
 
 
 def test_a_gradient_whose_loss_is_far_off_is_left_out() -> None:
@@ -202,7 +206,7 @@ def test_the_border_is_so_many_deviations_above_the_mean_of_the_losses() -> None
         (Optimizer(name="sgd", momentum=0.5), [5, 7.5]),
         (Optimizer(name="sgd", weight_decay=0.1), [math.inf, math.inf]),
         (Optimizer(name="adagrad"), [2, 2]),
-        (Optimizer(name="rmsprop", decay=0.75), [4, 4]),
+        (Optimizer(name="rmsprop", decay=0.36), [2.5, 2.5]),
         (Optimizer(name="adam", betas=(0.3, 0.36)), [2 / 0.48**0.5, 2 / 0.48**0.5]),
         (Optimizer(name="adam", betas=(0.6, 0.36)), [math.inf, math.inf]),
         (Optimizer(name="adam", epsilon=1e-16), [math.inf, math.inf]),

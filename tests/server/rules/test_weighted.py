@@ -131,11 +131,11 @@ def test_by_speed_relative_to_the_mean_of_the_children() -> None:
     def push(child: str, second: float) -> float:
         return weigh(contribution(ONE, steps=60, child=child, seconds=second))
 
-    # The fast child makes 60 steps a second, the slow one 15.
+    # The fast child makes 60 steps a second, the slow one 7.5.
     assert [push("fast", 0.0), push("slow", 0.0)] == [1.0, 1.0]  # nothing is known yet
     assert push("fast", 1.0) == 1.0
-    assert push("slow", 4.0) == pytest.approx(15 / 37.5)
-    assert push("fast", 2.0) == pytest.approx(60 / 37.5)
+    assert push("slow", 8.0) == pytest.approx(7.5 / 33.75)
+    assert push("fast", 2.0) == pytest.approx(60 / 33.75)
 
 
 @pytest.mark.parametrize("kind", [Weighted, Difference, Gradient])
@@ -187,6 +187,8 @@ def test_as_many_as_take_part_make_a_step() -> None:
     assert add(buffer, 2.0, children=2) == (3.0, 1.0, 2.0, 2)  # one has left
     assert add(buffer, 5.0, children=1) == (5.0, 1.0, 1.0, 1)
     assert add(buffer, 5.0, children=0) == (5.0, 1.0, 1.0, 1)
+    assert [add(buffer, 1.0, children=4) for _ in range(3)] == [None] * 3
+    assert add(buffer, 2.0, children=2) == (5.0, 1.0, 4.0, 4)  # two have left
 
 
 def test_a_push_takes_along_what_has_waited_long_enough() -> None:
