@@ -98,6 +98,7 @@ EXAMPLES = {
         {
             **SHORT,
             "stop": {"steps": 400},
+            "child.exchange": "update",  # a fast machine is done before 0.1 s are over twice
             "algorithm.batch_size": 4,
             "algorithm.start_steps": 200,
         },
