@@ -28,6 +28,7 @@ _CHUNK: dict[str, dict[str, Any]] = {
     "environment": {"lanes": 8},
     "algorithm": {"epochs": 1, "minibatch_size": 64, "normalize_advantages": True},
     "optimizer": {"learning_rate": 1.4e-3},
+    "parent": {},
     "child": {"beta": 1.0},
 }
 
@@ -119,9 +120,9 @@ def brought(before: str, after: str) -> dict[str, Any]:
     return _BROUGHT[after]
 
 
-def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
-    """The settings of `[algorithm]` that the algorithm of this name has."""
-    if name not in _BROUGHT:
+def applicable_settings(section: dict[str, Any], name: object) -> dict[str, Any]:
+    """The settings of `[algorithm]` that the algorithm of this name, checked or not, has."""
+    if not isinstance(name, str) or name not in _BROUGHT:
         return section
     return {
         key: value for key, value in section.items() if name in ALGORITHMS_WITH.get(key, (name,))

@@ -293,7 +293,7 @@ class Experiment(Section, frozen=True):
             ConfigurationError: no such key, or a value that it does not allow.
         """
         settings = self.to_dict()
-        if (name := changes.get("algorithm.name")) is not None:
+        if isinstance(name := changes.get("algorithm.name"), str):
             settings["algorithm"] = applicable_settings(settings["algorithm"], name)
             # A plug-in that is not there has no section.
             changes = {

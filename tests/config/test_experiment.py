@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
 from hypothesis import given
@@ -634,6 +635,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
                 (CHUNK, "environment"),
                 (CHUNK, "algorithm"),
                 (CHUNK, "optimizer"),
+                (CHUNK, "parent"),
                 ({"algorithm": {"name": "sac"}}, "network"),
                 ({"algorithm": {"name": "sac"}}, "replay"),
             )
@@ -641,6 +643,10 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         (
             {"environment": {"lanes": "many"}, **CHUNK},
             "environment.lanes = 'many': expected int, got str",
+        ),
+        (
+            {"algorithm": {"name": ["ppo"]}, **CHUNK},
+            "algorithm.name = ['ppo']: expected str, got array",
         ),
         (
             {"child": {"exchange": "chunk", "adapt": "no"}},
@@ -1002,8 +1008,10 @@ def test_combinations_that_make_sense_are_allowed(settings: dict[str, Any]) -> N
     | st.integers()
     | st.floats()
     | st.text(max_size=5)
-    | st.lists(st.integers(), max_size=2),
+    | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
 )
+@hypothesis.example("algorithm.name", [1])
 def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
     try:
         Experiment().with_settings({key: value}, source="lander.toml")
