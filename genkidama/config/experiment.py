@@ -167,12 +167,12 @@ class Experiment(Section, frozen=True):
 
     def changed(self) -> dict[str, Any]:
         """The settings of learning that are not the defaults, dotted. None is a secret."""
-        ours, defaults = self.to_dict(), type(self)().to_dict()
+        ours, defaults = self.to_dict(), type(self)()
         return {
             f"{section}.{key}": value
             for section in _SHOWN
             for key, value in ours.get(section, {}).items()
-            if value != defaults.get(section, {}).get(key) and (section, key) not in _NOT_SHOWN
+            if value != getattr(defaults.section(section), key) and (section, key) not in _NOT_SHOWN
         }
 
     @property

@@ -521,6 +521,9 @@ def test_a_page_shows_the_settings_of_learning_that_are_not_the_defaults() -> No
     }
     same = {"algorithm": {"name": "a3c", "gamma": 0.99}, "network": {"hidden": [128]}}
     assert Experiment.from_dict(same).changed() == {}
+    # What an algorithm brings along is no change of it.
+    sampling = {"algorithm": {"name": "dqn"}, "replay": {"steps": 7000}}
+    assert Experiment.from_dict(sampling).changed() == {"replay.steps": 7000}
 
 
 def test_an_environment_may_be_given_by_its_id_alone() -> None:
