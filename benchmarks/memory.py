@@ -1,6 +1,6 @@
 """What a child costs in memory.
 
-Claim: a whole child with four cores takes at most 120 MB, and each further core at most 15 MB that
+Claim: a whole child with four cores takes at most 110 MB, and each further core at most 12 MB that
 it shares with no other process.
 
 Method: a Parent and one Child with 1, 2 and 4 cores, as users start them, train until a few

@@ -457,7 +457,9 @@ class Child:
         """True if there is an answer; its decision is then carried out."""
         if not self._connection.can_push:
             return False
-        news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
+        news: NewsBackend | None = None
+        if hasattr(backend, "pulled"):
+            news = backend  # type: ignore[assignment]
         push = self._connection.push(backend.snapshot(), gradient, news)
         decision = await self._patiently(push, backend)  # type: ignore[arg-type]  # if in chunks
         if decision is not None:

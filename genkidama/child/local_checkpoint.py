@@ -56,7 +56,7 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
                     path=str(path),
                 )
                 return None
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError) as error:
         log.warning(
             "the saved state cannot be read, so it is not used", path=str(path), reason=str(error)

@@ -139,7 +139,7 @@ def load(path: str | Path) -> Checkpoint:
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
                     there = f"{found.get_dtype()} {list(found.get_shape())}"
                     raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _CHECKSUM not in metadata:
             raise ValueError("it has no checksum")
         if metadata[_CHECKSUM] != _checksum(tensors, metadata):

@@ -40,7 +40,8 @@ _INSTALL_ATARI = pip_install("atari")
 _PROVIDERS = (
     (r"MiniGrid-|BabyAI-", "minigrid", "minigrid"),
     (
-        r"(highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping|two-way|u-turn)-",
+        r"(highway|merge|roundabout|parking|intersection|racetrack|exit"
+        r"|lane-keeping|two-way|u-turn)-",
         "highway_env",
         "highway-env",
     ),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.config.decoding import (
+    _ELSEWHERE,
     Count,
     Finite,
     Fraction,
@@ -144,32 +145,13 @@ def test_tables_and_lists_are_in_each_other_64_times_at_most() -> None:
     assert wrong(notes={"deep": nested(64)}) == "shed.toml: not settings: it is nested too deeply"
 
 
-#: By the name that other libraries give a setting, the one that is meant.
-ELSEWHERE = {
-    "buffer_size": "replay.steps",
-    "clip_range": "algorithm.clip",
-    "discount": "algorithm.gamma",
-    "ent_coef": "algorithm.entropy_coefficient",
-    "env": "environment.id",
-    "exploration_fraction": "algorithm.epsilon_fraction",
-    "learning_starts": "algorithm.start_steps",
-    "lr": "optimizer.learning_rate",
-    "max_grad_norm": "algorithm.max_gradient_norm",
-    "n_envs": "environment.lanes",
-    "n_epochs": "algorithm.epochs",
-    "net_arch": "network.hidden",
-    "num_envs": "environment.lanes",
-    "target_update_interval": "algorithm.target_updates",
-    "total_timesteps": "stop.steps",
-    "vf_coef": "algorithm.value_coefficient",
-}
-
-
-@pytest.mark.parametrize(("name", "meant"), ELSEWHERE.items())
-def test_a_name_of_other_libraries_is_known(name: str, meant: str) -> None:
+@pytest.mark.parametrize(("name", "meant"), _ELSEWHERE.items())
+def test_a_name_of_other_libraries_leads_to_a_setting_that_exists(name: str, meant: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Experiment.from_dict({name: 1}, source="x")
     assert str(caught.value) == f"x: {name} = 1: no such setting; did you mean {meant!r}?"
+    section, _, key = meant.partition(".")
+    assert hasattr(Experiment().section(section), key)
 
 
 def test_a_key_with_a_line_break_is_told_in_one_line() -> None:
