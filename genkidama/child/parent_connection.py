@@ -282,7 +282,7 @@ class ParentConnection:
             if isinstance(error, RequestRefused):
                 self._errors.refused(self.session.name, error)
             self._lose(connection, _in_words(error))
-            await connection.close()
+            await connection.close(self.session.close_code)
             return None
         except asyncio.CancelledError:
             # The reply may still come, and would be taken for that to the next request.
@@ -310,7 +310,7 @@ class ParentConnection:
         connection = self._connection
         self._forget()
         if connection is not None:
-            await connection.close()
+            await connection.close(self.session.close_code)
 
     # Requests and replies.
 
@@ -351,7 +351,7 @@ class ParentConnection:
             decision = await self._ask(connection, self.session.hello())
         except BaseException:
             self._note_closed(connection)
-            await connection.close()
+            await connection.close(self.session.close_code)
             raise
         self._connection = connection
         self._errors.connected()

@@ -192,8 +192,9 @@ class ConnectionManager:
             if name and self.children.get(name) is connection:
                 del self.children[name]
                 self._waiting.pop(name, None)
-                told = connection.protocol.close_rcvd is not None
-                self._server.disconnected(name, connection.ending, self._parent.now(), told)
+                close = connection.protocol.close_rcvd
+                knows = close is not None and close.code == CloseCode.NORMAL_CLOSURE
+                self._server.disconnected(name, connection.ending, self._parent.now(), knows)
                 self._parent.after_disconnect()
 
     def answer_long_polls(self) -> None:

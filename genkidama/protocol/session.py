@@ -80,8 +80,8 @@ _MOST_RETURNS = 4096
 #: The longest reason of a `Leave`, in characters.
 _LONGEST_REASON = 200
 
-#: The close code of a run that is over. With another code the parent may come back.
-_RUN_OVER = 1000
+#: The close codes of whoever knows that the run is over, and of whoever may come back.
+_RUN_OVER, _GOING_AWAY = 1000, 1001
 
 R = TypeVar("R", Welcome, Weights)
 
@@ -444,6 +444,12 @@ class Session:
         """Notes the end of a connection, with the parent's close code and reason, if any."""
         if code == _RUN_OVER:
             self._end(reason or "the run is over")
+
+    @property
+    def close_code(self) -> int:
+        """The code with which the child closes a connection: 1000 tells the parent that nobody has
+        to wait for this child after the run's end."""
+        return _GOING_AWAY if self.over is None else _RUN_OVER
 
     def renew(self) -> None:
         """Forgets the trial that is over, so that the next hello asks for another one."""

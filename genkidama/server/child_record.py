@@ -30,7 +30,7 @@ class ChildRecord:
 
     session: str = ""
     connected: bool = False
-    #: Whether it has said goodbye since its last hello.
+    #: Whether it has said goodbye since its last hello, or knows that the run is over.
     parted: bool = False
     #: The number of its last counted push in this session.
     sequence: int = 0

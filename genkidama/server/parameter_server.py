@@ -152,17 +152,17 @@ class ParameterServer:
             self._events.append(event)
         return Refusal(code=code, reason=reason, final=error.final)
 
-    def disconnected(self, child: str, reason: str, now: float, told: bool = False) -> None:
+    def disconnected(self, child: str, reason: str, now: float, knows: bool = False) -> None:
         """Notes the end of a child's connection. The child may return under the same name.
 
         Args:
-            told: whether the child knows that the connection has ended, and why.
+            knows: whether the child has heard of the run's end, if the run is over.
         """
         self.trials.vanished(child, now)
         record = self.children.get(child)
         if record is None or not record.connected:
             return
-        record.parted = record.parted or (told and bool(self.stop))
+        record.parted = record.parted or (knows and bool(self.stop))
         self.joined.discard(child)
         self.trials.rule.forget(child)
         trial = record.trial
@@ -332,7 +332,6 @@ class ParameterServer:
             self._make_room()
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
-        record.parted = bool(self.stop)  # then this tells it
         self.joined.discard(name)
         return Welcome(
             protocol=message.protocol,

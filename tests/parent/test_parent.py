@@ -224,6 +224,35 @@ async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_
         assert welcome.stop == "2 exchanges a child done"
 
 
+@pytest.mark.parametrize("code", [None, 1001, 1000])
+async def test_a_child_that_is_greeted_after_the_end_is_waited_for_until_it_knows(
+    tmp_path: Path, code: int | None
+) -> None:
+    settings = experiment(stop={"updates": 1}, parent={"linger_seconds": 30})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    async with FakeChild(parent.address, "away") as away:
+        await away.enter()
+        await away.push(1.0)
+        away.connection.transport.abort()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address, "away") as away:
+        await away.hello()  # to whose answer only the code of its close refers
+        if code is None:
+            away.connection.transport.abort()
+        else:
+            await away.connection.close(code)
+    await eventually(lambda: not parent.connections.children)
+    if code != 1000:
+        await asyncio.sleep(2 * parent_module.HOUSEKEEPING_SECONDS)
+        assert not serving.done()
+        async with FakeChild(parent.address, "away") as away:
+            await away.hello()
+    async with asyncio.timeout(parent_module.LEAVE_SECONDS / 2):
+        await serving
+    await parent.shutdown()
+
+
 async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was_told(
     tmp_path: Path,
 ) -> None:

@@ -699,6 +699,7 @@ def test_what_a_close_code_means(code: int | None, reason: str, over: Over | Non
     session = joined()
     session.closed(code, reason)
     assert session.over == over
+    assert session.close_code == (1001 if over is None else 1000)
 
 
 def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -> None:

@@ -46,10 +46,11 @@ from tests.simulation.world import Broken, Listener, Machine, World
 
 PORT = 8765
 
-#: Seconds of peace at the end, at least and at most, and the longest that a child may go without an
-#: answer then.
-_CALM, _PEACE = 25.0, 100.0
-_LONGEST_SILENCE = 80.0
+#: Seconds of peace at the end, at least and at most.
+_CALM, _PEACE = 25.0, 130.0
+#: The longest that a child may go without an answer then: a chunk, a wait for a reply and a chunk;
+#: where each second one is for a pull, which has nothing to ask before the push, one more.
+_LONGEST_SILENCE = {"free": 80.0, "chunk": 105.0}
 
 #: The token of somebody who may come no longer.
 _ENDED = "e" * 32
@@ -521,7 +522,9 @@ class Day:
             if left and child.name in self.gone and isinstance(child.backend, Learner):
                 self.world.breaks(f"{child.name} says goodbye, and keeps {left} steps")
         except GenkidamaError as error:
-            if "pushes NaN" not in str(error):  # before the parent has weights nothing else is left
+            # Before the parent has weights nothing else is left to a child that pushes NaN.
+            deadly = any(books.is_deadly(child.name) for books in self.books.values())
+            if not deadly and "pushes NaN" not in str(error):
                 self.world.breaks(f"{child.name} gives up: {error}")
             self._start_child(number, after=5.0)
         except Exception as error:
@@ -730,7 +733,7 @@ class Day:
             silent = self.world.now - max(self._answers(name))
             if (
                 not machine.dead
-                and silent > _LONGEST_SILENCE
+                and silent > _LONGEST_SILENCE[self.plan.settings["child"]["exchange"]]
                 and not self._missed_the_end(name, machine)
                 and not any(books.is_deadly(name) for books in self.books.values())
             ):
@@ -747,9 +750,10 @@ class Day:
         """Whether a child may wait for a parent that has ended: one that the parent does not know,
         that came later, or that was away for too long, or when somebody stopped the parent."""
         over = self.stopped
-        known = any(name in books.parent.server.children for books in self.books.values())  # type: ignore[union-attr]
+        first = self.books[self.hosts[0]].parent  # without its proof the others go on
+        known = first is not None and name in first.server.children
         return over is not None and (
-            not (known and max(self._answers(name)))
+            not (known and self._answers(name)[0])
             or machine.born > over
             or any(
                 (each.kind in _AWAY and each.at > over - 100.0)
