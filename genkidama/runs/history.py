@@ -138,6 +138,8 @@ class History:
         #: How many lines were dropped because nothing could be written for too long.
         self.dropped = 0
         self._waiting = bytearray()
+        #: What the file ends with, of a line that is not whole yet.
+        self._begun = b""
         self._file = self._open()
 
     def _open(self) -> int:
@@ -174,6 +176,8 @@ class History:
         opened = self._open()
         os.close(self._file)
         self._file = opened
+        self._waiting[:0] = self._begun
+        self._begun = b""
 
     def add(self, events: Sequence[Event]) -> None:
         """Takes one line an event; nothing is written yet."""
@@ -186,7 +190,9 @@ class History:
         """Writes the lines taken so far; after an EnvironmentFailure the next call does."""
         try:
             while self._waiting:
-                del self._waiting[: os.write(self._file, self._waiting)]
+                written = os.write(self._file, self._waiting)
+                self._begun = (self._begun + self._waiting[:written]).rpartition(b"\n")[2]
+                del self._waiting[:written]
         except OSError as error:
             raise EnvironmentFailure(
                 f"{self.path}: cannot be written: {error.strerror}; the run goes on, {hint(error)}"

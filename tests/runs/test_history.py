@@ -97,8 +97,9 @@ def test_lines_are_written_together(tmp_path: Path) -> None:
     assert path.read_bytes() == LINES + as_lines([EVENTS[0]])
 
 
+@pytest.mark.parametrize("deleted", [False, True])
 def test_what_cannot_be_written_stays_for_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     path = tmp_path / "history.jsonl"
     history = History(path)
@@ -116,6 +117,9 @@ def test_what_cannot_be_written_stays_for_the_next_time(
         with pytest.raises(EnvironmentFailure, match="No space left on device; the run goes on"):
             history.flush()
     assert path.read_bytes() == LINES[:10]
+    if deleted:  # to make room
+        path.unlink()
+        history.reopen()
     history.flush()
     history.close()
     assert path.read_bytes() == LINES
