@@ -61,7 +61,8 @@ class _Lines:
         self._printed = False
 
     def say(self, text: str) -> None:
-        print(text, file=self._file, flush=True)
+        with suppress(OSError, ValueError):  # the disk is full, or nobody reads any more
+            print(text, file=self._file, flush=True)
 
     def refresh(self) -> None:
         now = time.monotonic()

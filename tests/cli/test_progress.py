@@ -48,6 +48,15 @@ def test_the_start_and_refusals_are_lines_of_their_own() -> None:
     ]
 
 
+def test_a_log_that_takes_no_lines_ends_nothing() -> None:
+    full = open("/dev/full", "w")  # noqa: SIM115
+    progress = Progress(small(), full)
+    for line in lines(Started(time=0.0, run="first", software="1")):
+        progress(line)
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+
+
 def test_the_last_line_has_the_energy_if_machines_tell_their_power() -> None:
     begun, over = (join(0.0), exchange(1.0)), Stopped(time=20.0, reason="20 seconds are over")
     for watts, words in (({"watts": 360.0}, ", with 2 Wh"), ({}, "")):
