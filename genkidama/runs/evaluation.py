@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -22,10 +23,10 @@ from genkidama.config.allowlist import prefix_of
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
-from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.learning.starts import check_seed, is_null, starts_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.run import LOGS, Run, SelectedWeights, warn_passed_over, weights_of
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.forkserver import ForkServer
@@ -211,15 +212,13 @@ def evaluate(
     with Players(request, experiment, cores or available_cores(), log) as players:
         if run is not None and choose and (kept := _kept(run)):
             chosen = max(_judged(players, kept, choose, seed), key=itemgetter(0))[1]
-            if keep:
-                chosen = _keep(run, chosen)
-            weights = SelectedWeights(run, sharded_checkpoint.load(chosen))
+            weights = SelectedWeights(run, _keep(run, chosen) if keep else chosen)
             which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
-        checkpoint, path = weights.checkpoint, weights.path
+        checkpoint, path = replace(weights.checkpoint, state={}), weights.path
         count = min(_SHARES * players.most, episodes)
         shares = [list(range(first, episodes, count)) for first in range(count)]
         with display as watch:
-            answers = players.play([(path, share) for share in shares], seed, watch)
+            answers = players.play([(checkpoint, share) for share in shares], seed, watch)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -230,7 +229,10 @@ def evaluate(
     played = (first["greedy"], seed, first["environment"])
     evaluation = Evaluation(returns, path, threshold, *played, task.id, starts, which)
     if run is not None:
-        run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
+        try:
+            run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
+        except EnvironmentFailure as error:
+            print(f"warning: this evaluation is not recorded: {error}", file=sys.stderr)
     return evaluation
 
 
@@ -245,36 +247,40 @@ def evaluate_trained(run: Run, episodes: int, seed: int, progress: bool) -> Eval
     return evaluate(run, episodes=episodes, seed=seed, choose=choose, keep=True, progress=progress)
 
 
-def _kept(run: Run) -> list[Path]:
+def _kept(run: Run) -> list[Checkpoint]:
     """The kept checkpoints that are good, the newest first, and the best."""
     good = []
     for path in (*reversed(run.checkpoints), *([] if run.best is None else [run.best])):
         try:
-            sharded_checkpoint.load(path).experiment  # noqa: B018, read to be checked
+            checkpoint = replace(sharded_checkpoint.load(path), state={})
+            checkpoint.experiment  # noqa: B018, read to be checked
         except GenkidamaError as error:
             warn_passed_over(str(error))
         else:
-            good.append(path)
+            good.append(checkpoint)
     return good
 
 
 def _judged(
-    players: Players, kept: list[Path], episodes: int, seed: int
-) -> Iterator[tuple[float, Path]]:
-    """The mean return of each checkpoint over the same episodes, none of those that count."""
-    jobs = [(path, list(range(episodes))) for path in kept]
+    players: Players, kept: list[Checkpoint], episodes: int, seed: int
+) -> Iterator[tuple[float, Checkpoint]]:
+    """The mean return of each checkpoint over the same episodes, none of those that count; NaN is
+    the worst."""
+    jobs = [(checkpoint, list(range(episodes))) for checkpoint in kept]
     answers = players.play(jobs, (seed + 1) % 2**32, _ignore)
-    for answer, path in zip(answers, kept, strict=True):
-        yield float(np.mean(answer["returns"])), path
+    for answer, checkpoint in zip(answers, kept, strict=True):
+        yield float(np.nan_to_num(np.mean(answer["returns"]), nan=-np.inf)), checkpoint
 
 
-def _keep(run: Run, path: Path) -> Path:
+def _keep(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     """Makes a checkpoint the best, unless it is a shard's part of one."""
+    path = checkpoint.path
+    assert path is not None
     best = CheckpointFolder(path.parent).best_path
     if path == best or run.parts > 1:
-        return path
+        return checkpoint
     write_atomically(best, path.read_bytes())
-    return best
+    return replace(checkpoint, path=best)
 
 
 def recorded_starts(name: str) -> Any:
@@ -300,8 +306,9 @@ _SHARES = 4
 #: Seconds that a process takes to start, beside those that its environment takes to be built.
 _START_SECONDS = 0.25
 
-#: A checkpoint, and the numbers of episodes to play with it.
-Job: TypeAlias = tuple[Path, list[int]]
+#: A checkpoint, and the numbers of episodes to play with it. A process gets the weights themselves:
+#: a parent that still trains replaces their file.
+Job: TypeAlias = tuple[Checkpoint, list[int]]
 
 
 def _ignore(_: float) -> None:
@@ -373,8 +380,8 @@ class Players:
         def work(task: Task) -> None:
             with suppress(IndexError):
                 while True:
-                    number, (path, share) = waiting.popleft()
-                    task.send((str(path), share, seed))
+                    number, (checkpoint, share) = waiting.popleft()
+                    task.send((checkpoint, share, seed))
                     while not isinstance(answer := task.receive(), dict):
                         tell(answer)
                     answers[number] = answer
@@ -408,13 +415,13 @@ class Players:
                 raise
         return [answers[number] for number in range(len(jobs))]
 
-    def _begin(self, path: Path) -> Task:
+    def _begin(self, checkpoint: Checkpoint) -> Task:
         """Another process, whose environment is built."""
         task = Task(
             self._forkserver,
             self._experiment,
             "genkidama.runs.evaluation_worker:serve",
-            (self._request | {"checkpoint": str(path)},),
+            (self._request | {"checkpoint": checkpoint},),
             "playing episodes fails",
             self._log,
         )

@@ -20,7 +20,6 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import as_number, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Begin, own_start, starts_of
-from genkidama.runs import sharded_checkpoint
 from genkidama.runs.policy import model_of
 from genkidama.runs.resume import default_threshold
 
@@ -83,15 +82,14 @@ def steps_of(
 def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict[str, Any]) -> None:
     """A process' share of an evaluation, in one environment.
 
-    It says how many seconds it took to build the environment. Then it receives the path of a
-    checkpoint, numbers of episodes and their seed, says each return as it comes, and a dict when
+    It says how many seconds it took to build the environment. Then it receives a checkpoint,
+    numbers of episodes and their seed, says each return as it comes, and a dict when
     all are played; and so on.
     """
-    path = request["checkpoint"]
-    checkpoint = sharded_checkpoint.load(path)
+    checkpoint = request["checkpoint"]
     experiment = checkpoint.experiment
     named = () if request["environment"] is None else ("environment.id",)
-    check_imports(experiment.to_dict(), request["allow"], path, named)
+    check_imports(experiment.to_dict(), request["allow"], str(checkpoint.path), named)
     settings = played(experiment.environment, request["environment"])
     threshold = default_threshold(settings)
     greedy = request["greedy"]
@@ -105,9 +103,9 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
             model = model_of(checkpoint, environment)
         send(seconds)
         while True:
-            named, episodes, seed = receive()
-            if named != path:
-                path, checkpoint = named, sharded_checkpoint.load(named)
+            sent, episodes, seed = receive()
+            if sent.path != checkpoint.path:
+                checkpoint = sent
                 with _elsewhere(settings.id, checkpoint.experiment):
                     model = model_of(checkpoint, environment)
             returns = play(model, environment, episodes, seed, greedy, starts, send)

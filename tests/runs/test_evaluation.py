@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -22,7 +23,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
 from genkidama.runs import evaluation
-from genkidama.runs.checkpoint import save
+from genkidama.runs.checkpoint import load, save
 from genkidama.runs.evaluation import (
     Evaluation,
     Evaluations,
@@ -156,15 +157,15 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert f"over 2 episodes from {starts}, sampled: " in str(found)
     # Of two checkpoints it is the one that earned more, though it is older.
     worse = untrained(tmp_path / "run", small(), version=2)
-    asked: list[tuple[Path, int]] = []
+    asked: list[tuple[Path | None, int]] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
     (damaged := run.path / "checkpoints/version-0000000003.safetensors").write_bytes(b"torn")
 
     def play(self: Players, jobs: list[Job], seed: int, _: object) -> list[dict[str, object]]:
-        asked.extend((path, seed) for path, _ in jobs)
+        asked.extend((checkpoint.path, seed) for checkpoint, _ in jobs)
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
-        played = [(path, len(episodes)) for path, episodes in jobs]
-        return [answer | {"returns": [means.get(path, 9.0)] * count} for path, count in played]
+        played = [(means.get(each.path, 9.0), len(episodes)) for each, episodes in jobs]
+        return [answer | {"returns": [mean] * count} for mean, count in played]
 
     monkeypatch.setattr(Players, "play", play)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
@@ -172,6 +173,9 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     # Other episodes than those that count.
     assert asked == [(path, 1) for path in reversed(means)] + [(run.checkpoints[0], 0)] * 4
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
+    means[worse.checkpoints[1]] = math.nan
+    assert evaluate(run, episodes=4, choose=2, cores=1).checkpoint == run.checkpoints[0]
+    means[worse.checkpoints[1]] = 5.0
     assert run.best is None
     # At the end of `train` it becomes the best, unless the evaluation is too short for that.
     assert evaluate_trained(run, 99, 0, progress=False).mean == 5.0 and run.best is None
@@ -179,6 +183,32 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert found.mean == 9.0 and found.checkpoint == run.best
     assert found.weights == "best weights, version 1, the best of 2 by 20 episodes each"
     assert run.best.read_bytes() == run.checkpoints[0].read_bytes()
+
+
+def test_the_weights_that_are_played_are_those_that_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained(tmp_path / "run", small())
+    expected = evaluate(run, episodes=3, cores=1).returns
+    play, path = Players.play, run.checkpoints[0]
+    found = load(path)
+
+    def replaced(self: Players, *given: Any) -> list[dict[str, Any]]:
+        save(path, found.signature, -3.0 * found.vector, found.snapshot)  # as a parent does
+        return play(self, *given)
+
+    monkeypatch.setattr(Players, "play", replaced)
+    assert evaluate(run, episodes=3, cores=1).returns.tolist() == expected.tolist()
+    assert evaluate(run, episodes=3, cores=1).returns.tolist() != expected.tolist()
+
+
+def test_what_cannot_be_recorded_is_told_nevertheless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained(tmp_path / "run", small())
+    (run.path / "evaluation.json").mkdir()
+    assert evaluate(run, episodes=2, cores=1).mean > 0.0
+    assert "warning: this evaluation is not recorded: " in capsys.readouterr().err
 
 
 def test_a_file_is_named_from_its_folder_and_another_task_has_a_goal_of_its_own(
@@ -369,7 +399,7 @@ def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
     request = {"greedy": False, "environment": None, "starts": None, "recorded": None, "allow": []}
     players = Players(request, run.load().experiment, 2, tmp_path / "evaluation.log")
     with pytest.raises(KeyError), players:
-        players.play([(run.final, [number]) for number in range(8)], 0, watch)
+        players.play([(run.load(), [number]) for number in range(8)], 0, watch)
     assert not [one for one in psutil.Process().children(recursive=True) if "task" in one.name()]
 
 
@@ -401,9 +431,10 @@ def test_the_loss_of_a_process_that_joined_is_an_error(
 
     monkeypatch.setattr(evaluation, "Task", Played)
     monkeypatch.setattr(evaluation, "_START_SECONDS", -1.0)
+    weights = untrained(tmp_path / "run", small()).load()
     players = Players({}, small(), 2, tmp_path / "evaluation.log")
     with pytest.raises(EnvironmentFailure, match="the process ended"), players:
-        players.play([(tmp_path, [0]), (tmp_path, [1])], 0, lambda _: None)
+        players.play([(weights, [0]), (weights, [1])], 0, lambda _: None)
 
 
 @pytest.fixture(scope="module")
