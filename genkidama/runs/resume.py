@@ -167,7 +167,7 @@ def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
     mean = snapshot.mean_return if len(snapshot.returns) >= stop.window else None
     done = (snapshot.updates, snapshot.episodes, snapshot.steps, snapshot.seconds)
     limits: dict[str, float] = {
-        key: 2 * limit
+        key: 2 * (limit if have < 2 * limit else math.ceil(have))
         for key, have in zip(("updates", "episodes", "steps", "seconds"), done, strict=True)
         if (limit := getattr(stop, key)) is not None and have >= limit
     }

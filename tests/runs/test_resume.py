@@ -124,6 +124,8 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseExcept
         ({"updates": 3}, "3 exchanges a child done", " --set stop.updates=6"),
         ({"episodes": 5}, "5 episodes done", " --set stop.episodes=10"),
         ({"steps": 150}, "150 steps done", " --set stop.steps=300"),
+        ({"steps": 10}, "10 steps done", " --set stop.steps=300"),
+        ({"seconds": 1}, "1 seconds are over", " --set stop.seconds=10"),
         ({"seconds": 4.5}, "4.5 seconds are over", " --set stop.seconds=9"),
         ({"seconds": 4.0, "steps": 1_000_000}, "4 seconds are over", " --set stop.seconds=8"),
     ],
