@@ -10,7 +10,6 @@ import os  # isort: skip
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from genkidama.cli.parser import all_verbs, make_parser
 from genkidama.config import plugin
-from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.runtime.log import fail
 
 
@@ -71,6 +70,10 @@ def _answered(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return 1
+    except OSError as error:  # a path is too long, or of a folder that this user may not enter
+        if error.filename is None:
+            raise
+        return fail(EnvironmentFailure(f"{error.filename}: {error.strerror}"))
 
 
 def _run(arguments: list[str]) -> int:

@@ -50,6 +50,11 @@ def experiment(path: Path, text: str = "") -> Path:
     return file
 
 
+def test_a_path_that_the_system_refuses_is_named(genkidama: Callable[..., Outcome]) -> None:
+    name = "a" * 300
+    assert genkidama("train", name) == (1, "", f"error: {name}: File name too long\n")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -188,12 +188,14 @@ def let_follow(settings: dict[str, Any], before: Any, changes: dict[str, Any]) -
         return
     if before.child.exchange == "chunk":
         child["adapt"] = [key for key in before.adapts if f"{ADAPTED[key]}.{key}" not in changes]
-    elif child["exchange"] == "chunk":
+    elif child.get("exchange") == "chunk":
         child["adapt"] = "auto"
         defaults = [(name, key) for name, keys in _CHUNK.items() for key in keys]
         for name, key in (*defaults, ("algorithm", "batch_size"), ("parent", "alpha")):
-            if f"{name}.{key}" not in changes and is_default(before, name, key):
-                settings[name].pop(key, None)
+            table = settings[name]
+            is_table = isinstance(table, dict)
+            if is_table and f"{name}.{key}" not in changes and is_default(before, name, key):
+                table.pop(key, None)
 
 
 def is_default(experiment: Any, section: str, key: str) -> bool:

@@ -268,6 +268,13 @@ def test_an_empty_file_is_an_experiment() -> None:
     assert Experiment.from_dict({}) == Experiment()
 
 
+def test_a_whole_table_may_be_given_in_place_of_its_keys() -> None:
+    assert Experiment().with_settings({"child": {"beta": 0.25}}).child.beta == 0.25
+    for name, value in (("algorithm", 3), ("parent", [1])):
+        with pytest.raises(ConfigurationError, match=rf"{name} = .*: expected a table"):
+            Experiment().with_settings({"child.exchange": "chunk", name: value})
+
+
 def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
     plain = Experiment.from_dict({"child": {"exchange": "chunk"}})
     known = (plain.environment.lanes, plain.algorithm.batch_size, plain.algorithm.epochs)
