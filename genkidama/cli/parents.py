@@ -146,10 +146,8 @@ def finish(others: Sequence[ParentProcess], seconds: float) -> None:
     Raises:
         GenkidamaError: what one has ended with.
     """
+    wait_all(others, seconds)
     for part in others:
-        part.terminate()
-    for part in others:
-        part.wait(seconds)
         code = part.process.code
         if code is not None and code > 0:
             raise failure(code, part.process.error())

@@ -147,7 +147,7 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
 
 def counters_before(options: argparse.Namespace) -> Snapshot | None:
     """The counters of a run that is resumed; None if it has none."""
-    if options.resume is None or not Run(options.resume).checkpoints:
+    if options.resume is None:
         return None
     # The parent finds the same one and says which others it passes over. It may also find none,
     # and begin anew from its children's weights.
