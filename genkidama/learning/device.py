@@ -63,17 +63,22 @@ class Device(gymnasium.Env[Array, Any]):
         self._server: socket.socket | None = None
         self._connection: socket.socket
         self._lines: Any = None
+        #: Whether the device waits for an action.
+        self._asks = False
         self._observation: Array = np.zeros(observations, np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
+        if self._asks:  # a time limit has cut the episode, of which the device knows nothing
+            return self._observation, {}
         while (heard := self._hear()) is None or heard[1] or heard[2]:
             pass  # the rest of an episode that nobody plays
         return self._observation, {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._asks = False
         self._say({"action": np.asarray(action).tolist()})
         heard = None if self._lines is None else self._hear()  # another one begins an episode
         reward, terminated, truncated = heard or (0.0, False, True)
@@ -107,6 +112,7 @@ class Device(gymnasium.Env[Array, Any]):
             self._hang_up()
             return None
         self._observation = seen
+        self._asks = not any(ends)
         if any(ends):
             self._say({"action": None})
         return (reward, *ends)
@@ -134,3 +140,4 @@ class Device(gymnasium.Env[Array, Any]):
             self._lines.close()
             self._connection.close()
             self._lines = None
+            self._asks = False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama.config.sections import Environment
+from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.protocol.diagnostics import CYCLE_COUNTS
@@ -90,6 +90,30 @@ def test_a_device_plays_episodes_and_may_vanish() -> None:
     assert heard[-1]["error"].startswith("ValueError: expected 2 finite numbers")
     assert counts[:-2].sum() == 4
     environment.close()
+
+
+def test_a_time_limit_begins_the_next_episode_where_the_device_waits() -> None:
+    options = {"observations": 2, "actions": 3, "listen": (address := free_address())}
+    limit = Wrapper(name="TimeLimit", options={"max_episode_steps": 2})
+    settings = Environment(id=NAME, options=options, period=0.01, wrappers=(limit,))
+    environment = make_environment(settings)
+    heard: list[Any] = []
+
+    def device() -> None:
+        firmware = Firmware(address)
+        heard.extend(firmware.act([float(number), 0.0]) for number in range(4))
+        firmware.close()
+
+    thread = threading.Thread(target=device)
+    thread.start()
+    assert environment.reset()[0].tolist() == [0.0, 0.0]
+    assert [environment.step(1)[3], environment.step(2)[3]] == [False, True]
+    assert environment.reset()[0].tolist() == [2.0, 0.0]
+    assert environment.step(0)[0].tolist() == [3.0, 0.0]
+    environment.step(1)
+    thread.join(20.0)
+    environment.close()
+    assert heard == [{"action": action} for action in (1, 2, 0, 1)]
 
 
 def test_a_device_that_vanishes_while_the_policy_decides_truncates_its_episode() -> None:
