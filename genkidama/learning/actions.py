@@ -265,6 +265,11 @@ def _has_key(space: gymnasium.Space[Any]) -> TypeGuard[Dict]:
     return isinstance(space, Dict) and _KEY in space.spaces and len(space.spaces) > 1
 
 
+def has_masks(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> bool:
+    """Whether observations of this space have masks of these actions."""
+    return _has_key(observations) and bool(choices(actions))
+
+
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are those of a `MaskedBox`.
 
@@ -294,7 +299,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"environment.action_mask = 'info': the action space is {actions}, and only "
                 "discrete actions have masks; leave it out"
             )
-        if informs or (_has_key(environment.observation_space) and choices(actions)):
+        if informs or has_masks(environment.observation_space, actions):
             return cls(environment, informs)
         return environment
 

@@ -29,7 +29,7 @@ from genkidama._version import pip_install
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.learning.actions import ActionMask
+from genkidama.learning.actions import ActionMask, has_masks
 from genkidama.learning.observations import Flat, FlatBox
 from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
@@ -290,6 +290,12 @@ def _checked(environments: Any, settings: Environment, count: int) -> VectorEnv[
             from gymnasium.vector import AutoresetMode
 
             environments.autoreset_mode = AutoresetMode.SAME_STEP
+    masked = has_masks(environments.single_observation_space, environments.single_action_space)
+    if masked or settings.action_mask == "info":
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: makes several environments in one object, which "
+            "has no action masks; let it return one of them, and set environment.lanes"
+        )
     checked: VectorEnv[Any, Any, Any] = environments
     return checked
 

@@ -862,6 +862,17 @@ def three_at_once() -> Late:
     return Late()
 
 
+class Masked(Corridor):
+    def __init__(self) -> None:
+        super().__init__()
+        inner = {"seen": self.observation_space, "action_mask": MultiBinary(2)}
+        self.observation_space = gymnasium.spaces.Dict(inner)
+
+
+def masked_at_once(num_envs: int) -> VectorEnv[Any, Any, Any]:
+    return gymnasium.vector.SyncVectorEnv([Masked] * num_envs)
+
+
 def parts_at_once(num_envs: int) -> VectorEnv[Any, Any, Any]:
     return gymnasium.vector.SyncVectorEnv([partial(Buttons, 0.5)] * num_envs)
 
@@ -939,6 +950,14 @@ def test_a_number_of_environments_that_is_fixed_is_the_number_of_lanes() -> None
     wrapper = Wrapper(name="TimeLimit", options={"max_episode_steps": 9})
     with pytest.raises(ConfigurationError, match="cannot be put around several environments"):
         make_lanes(Environment(id=f"{__name__}:three_at_once", wrappers=(wrapper,)), 3)
+
+
+@pytest.mark.parametrize(("name", "mask"), [("masked_at_once", "key"), ("three_at_once", "info")])
+def test_masks_of_several_at_once_are_refused(name: str, mask: str) -> None:
+    settings = Environment(id=f"{__name__}:{name}", action_mask=mask)
+    for make in (partial(make_lanes, count=3), make_environment):
+        with pytest.raises(ConfigurationError, match="has no action masks; let it return one of "):
+            make(settings)
 
 
 @pytest.mark.parametrize(
