@@ -85,12 +85,12 @@ class LeanLander(LunarLander):
                 main = (min(up, 1.0) + 1.0) * 0.5
             if abs(aside) > 0.5:
                 side = max(-1.0, min(aside, 1.0))
-        elif type(action) is not int or not 0 <= action <= 3:
+        elif type(action) not in (int, np.int64) or not 0 <= action <= 3:
             return super().step(action)  # type: ignore[no-any-return, no-untyped-call]
         elif action == 2:
             main = 1.0
         elif action:
-            side = action - 2.0
+            side = float(action) - 2.0
         if body is not self._moving:  # since `reset`
             # Both show what the body holds at the moment when they are read.
             self._position, self._velocity = body.position, body.linearVelocity

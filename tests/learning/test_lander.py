@@ -15,6 +15,7 @@ from genkidama.child.collector import make_slots
 from genkidama.config.sections import Environment
 from genkidama.learning import lander
 from genkidama.learning.environments import make_environment, make_lanes
+from genkidama.learning.heads import head_for
 from genkidama.learning.lander import LeanLander
 from tests.helpers import small
 
@@ -48,7 +49,7 @@ def lean(**options: Any) -> gymnasium.Env[Any, Any]:
 def at_random(environment: Any, observation: Any) -> Any:
     if environment.unwrapped.continuous:
         return environment.draws.normal(0.0, 1.0, 2).astype(np.float32)
-    return environment.draws.integers(4).item()
+    return environment.draws.integers(4)  # as a head gives it
 
 
 def lands(environment: Any, observation: Any) -> Any:
@@ -159,6 +160,18 @@ def test_training_is_lean_and_all_else_plays_gymnasiums_own() -> None:
     assert type(make_slots(small(environment={"id": "LunarLander-v3"})).unwrapped) is LeanLander
     lanes: Any = make_lanes(LANDER, 2)
     assert {type(one.unwrapped) for one in lanes.environments} == {LeanLander}
+
+
+@pytest.mark.parametrize("settings", [LANDER, CONTINUOUS])
+def test_what_a_head_gives_is_played_lean(
+    settings: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = make_environment(settings, lean=True)
+    head = head_for(environment.action_space)
+    action = head.sampler(np.random.default_rng(0), 0.0)(np.zeros(head.outputs, np.float32))
+    environment.reset(seed=0)
+    monkeypatch.delattr(LunarLander, "step")
+    environment.step(head.to_environment(action))
 
 
 def test_another_lander_of_gymnasiums_is_used_as_it_is_and_that_is_said_once(
