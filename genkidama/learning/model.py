@@ -23,7 +23,14 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import MaskedBox, choices
 from genkidama.learning.exploration import Exploration
 from genkidama.learning.forms import learner_class, load_tensors, tensor_setting
-from genkidama.learning.heads import Categorical, Head, Mixed, MultiCategorical, head_for
+from genkidama.learning.heads import (
+    Categorical,
+    Gaussian,
+    Head,
+    Mixed,
+    MultiCategorical,
+    head_for,
+)
 from genkidama.learning.observations import is_image
 from genkidama.learning.optimizers import library
 from genkidama.learning.perceptron import Entries, MaskedPerceptron, Perceptron, initialize, layout
@@ -269,9 +276,9 @@ class Model:
         self, parts: dict[str, tuple[int, ...]], space: gymnasium.Space[Any]
     ) -> None:
         settings = self.experiment.network
-        if not settings.sde_steps or len(parts.get("log_deviation", ())) == 2:
+        box = isinstance(self.head, Gaussian)
+        if not settings.sde_steps or (box and len(parts.get("log_deviation", ())) == 2):
             return
-        box = isinstance(space, gymnasium.spaces.Box)
         networks = "networks 'actor-critic' and 'convolutional'"
         if self.own_network is not None:
             networks = "network 'actor-critic'"

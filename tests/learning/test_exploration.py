@@ -16,6 +16,7 @@ from genkidama.learning.exploration import LEAST_VARIANCE, Exploration
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+from genkidama.learning.spaces import KnownSpaces
 from genkidama.learning.tensors.networks import Network
 from tests.learning import both
 
@@ -302,6 +303,9 @@ def test_where_there_is_none_that_is_said() -> None:
         ConfigurationError, match=r"sde_steps = 4: .*network.name = .*:Own'; set it"
     ):
         Model(exploring(network={"name": f"{__name__}:Own"}), Robot())
+    both = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2), Robot.action_space])
+    with pytest.raises(ConfigurationError, match=r"sde_steps = 4: .* Tuple\(.*\); set it to 0"):
+        Model(exploring(), KnownSpaces(Robot.observation_space, both))
     with pytest.raises(ConfigurationError, match=r"sde_steps = 4: the backend ga3c .* 'hogwild'"):
         exploring(child={"backend": "ga3c"})
     assert Model(exploring(network={"sde_steps": 0}), Robot()).exploration(None, 1) is None  # type: ignore[arg-type]
