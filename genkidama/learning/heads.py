@@ -321,9 +321,10 @@ class Gaussian:
         self.to_environment: Callable[[Array], Any] = converter(space)
         self._converter = self.to_environment
         self._box = (low, high, space.shape) if isinstance(space, gymnasium.spaces.Box) else None
-        # The range of uniformly random actions: the bounds, or ±1 where there are none.
-        self._low = np.where(np.isfinite(low), low, -1.0)
-        self._high = np.where(np.isfinite(high), high, 1.0)
+        # The range of uniformly random actions: the bounds, ±1 where there are none, and 2 from a
+        # single one that ±1 lies beyond.
+        self._low = np.where(np.isfinite(low), low, np.minimum(-1.0, high - 2.0))
+        self._high = np.where(np.isfinite(high), high, np.maximum(1.0, low + 2.0))
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         mean, log_deviation = outputs.chunk(2, 1)

@@ -150,14 +150,14 @@ def test_gaussian_samples_have_the_outputs_mean_and_deviation() -> None:
 
 
 def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
-    # No distribution is uniform between infinities: there it is [−1, 1].
-    space = Box(
-        np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32)
-    )
-    sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
-    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
+    # No distribution is uniform between infinities: there it is [−1, 1], or 2 from the only bound.
+    least = np.array([-3.0, 0.0, -np.inf, 5.0, -np.inf], np.float32)
+    most = np.array([1.0, 2.0, np.inf, np.inf, -5.0], np.float32)
+    ranges = [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0), (5.0, 7.0), (-7.0, -5.0)]
+    sample = Gaussian(Box(least, most)).sampler(np.random.default_rng(0), 1.0)
+    actions = np.array([sample(np.full(10, 9.0, np.float32)) for _ in range(20_000)])
     assert actions.dtype == np.float32
-    for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
+    for column, (low, high) in zip(actions.T, ranges, strict=True):
         counts, _ = np.histogram(column, bins=8, range=(low, high))
         assert counts.sum() == 20_000
         assert_distributed(counts, np.full(8, 1 / 8))
