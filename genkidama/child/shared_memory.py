@@ -335,7 +335,7 @@ class DiagnosticsReader:
     def __init__(self, experiment: Experiment, cores: int = 0) -> None:
         self._optimizer = experiment.optimizer
         self._algorithm = experiment.algorithm
-        self._parts = [core / max(1, cores - 1) for core in range(cores)]
+        self._parts = [core / max(1, cores - 1) for core in range(max(1, cores))]
         self._window = Window()
         self._began = math.inf
         self._next = 0.0
@@ -358,5 +358,5 @@ class DiagnosticsReader:
         algorithm = self._algorithm
         if algorithm.epsilon or algorithm.final_epsilon:
             shares = [exploration(algorithm, progress, version, part) for part in self._parts]
-            figures["epsilon"] = sum(shares) / len(shares) if shares else algorithm.epsilon
+            figures["epsilon"] = sum(shares) / len(shares)
         return figures

@@ -66,10 +66,10 @@ def _problems(given: dict[str, Any], experiment: Experiment) -> Iterator[str]:
             "with child.exchange = 'chunk', or with parent.rule = 'experience', "
             f"but {key} = {value!r}"
         )
-    if algorithm.vtrace and algorithm.epsilon:
+    if algorithm.vtrace and max(algorithm.epsilon, algorithm.final_epsilon):
         yield (
             "algorithm.vtrace = True: knows the policy's own actions only; "
-            "set algorithm.epsilon to 0"
+            "set algorithm.epsilon and final_epsilon to 0"
         )
     if environment.wrappers and (environment.vectorized or environment.prefix):
         name = environment.wrappers[0].name

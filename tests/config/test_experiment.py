@@ -877,7 +877,15 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
                 "child": {"backend": "ga3c"},
             },
             "algorithm.vtrace = True: knows the policy's own actions only; "
-            "set algorithm.epsilon to 0",
+            "set algorithm.epsilon and final_epsilon to 0",
+        ),
+        (
+            {
+                "algorithm": {"name": "a3c", "epsilon": 0.5, "epsilon_spread": 7.0},
+                "child": {"backend": "ga3c"},
+            },
+            "algorithm.epsilon_spread = 7: the backend ga3c has one ε for all agents, which "
+            "follows the run alone; set it to 0, or child.backend to 'hogwild'",
         ),
         *(
             (

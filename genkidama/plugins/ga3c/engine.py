@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.schedules import learning_rate
+from genkidama.config.schedules import exploration, learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.actions import columns
 from genkidama.learning.learners import make_learner, updates
@@ -96,7 +96,7 @@ class Predictor(_Thread):
         experiment = engine.experiment
         network = model.network
         head = model.head
-        epsilon = experiment.algorithm.epsilon
+        algorithm = experiment.algorithm
         generator = torch.Generator(self._device).manual_seed(self._seed)
         most = experiment.ga3c.prediction_batch
         normalize, batches = model.normalizer(), 0
@@ -119,6 +119,7 @@ class Predictor(_Thread):
             version = slots.updates
             with torch.inference_mode():
                 outputs, values = network(_on(model, observations))
+                epsilon = exploration(algorithm, float(slots.progress[0]), 0.0, 0.0)
                 actions = head.sample(outputs, epsilon, generator)
                 slots.actions[rows] = actions.cpu().numpy()
                 slots.values[rows] = values.cpu().numpy()

@@ -71,6 +71,12 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             f"{source}: network.sde_steps = {steps}: the backend ga3c draws each action by itself; "
             "set it to 0, or child.backend to 'hogwild'"
         )
+    for key in ("epsilon_versions", "epsilon_spread"):
+        if number := getattr(experiment.algorithm, key):
+            raise ConfigurationError(
+                f"{source}: algorithm.{key} = {number:g}: the backend ga3c has one ε for all "
+                "agents, which follows the run alone; set it to 0, or child.backend to 'hogwild'"
+            )
     if experiment.child.exchange == "update":
         raise ConfigurationError(
             f"{source}: child.exchange = 'update': the cores of the backend hogwild can wait for "

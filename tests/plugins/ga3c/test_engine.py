@@ -457,6 +457,16 @@ def test_with_epsilon_some_actions_are_uniformly_random() -> None:
         assert np.abs(counts - [1 / 6, 1 / 6, 2 / 3]).max() < 0.11
 
 
+def test_epsilon_follows_the_run() -> None:
+    course = {"epsilon": 1.0, "epsilon_schedule": "linear", "final_epsilon": 0.0}
+    with at_work(experiment(algorithm=course), agents=64) as bench:
+        decide(bench, [0.0, 0.0, 1e4])
+        bench.slots.progress[0] = 1.0
+        bench.start(Predictor)
+        bench.ask(range(64), observations(64))
+        assert set(bench.slots.actions[[lane * 16 for lane in range(64)], 0].tolist()) == {2.0}
+
+
 def test_a_prediction_takes_what_is_there_but_no_more_than_its_most() -> None:
     with at_work(experiment(ga3c={"prediction_batch": 4}), agents=10) as bench:
         bench.question(range(10), observations(10), range(0, 160, 16))
