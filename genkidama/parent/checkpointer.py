@@ -112,6 +112,8 @@ class Checkpointer(RunStore):
                 # Before it was counted, the mean was of all versions.
                 server.trial.averaged = snapshot.averaged or snapshot.version
         _restore_rule(server.trials.rule, checkpoint)
+        for child in server.children:  # of which none is there
+            server.trials.rule.forget(child)
         self._copy(now)  # to go back to
         # One that was cut for this part is not its own yet.
         saved = part.is_first or self._folder.version_path(snapshot.version).exists()
@@ -179,7 +181,7 @@ class Checkpointer(RunStore):
         try:
             await self._write_due(now, newest_first=self._retry_at > -math.inf)
             self._retry_at = -math.inf
-            if asked:
+            if asked and self._saved[1] == self._state[1]:  # nobody was excluded meanwhile
                 self._server.asked.discard("checkpoint")
             if now >= self._best_at and self._improved():
                 began = time.monotonic()

@@ -210,6 +210,7 @@ class ParameterServer:
             self._end(f"stopped by {by}", now)
         elif action == "exclude":
             self.disconnected(child, f"excluded by {by}", now)
+            self._part_excluded()
         return event
 
     def _command_problem(self, action: str, child: str, share: float) -> str:
@@ -315,6 +316,12 @@ class ParameterServer:
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         self.children.update(restore_children(snapshot))
         self.excluded.update(snapshot.excluded)
+        self._part_excluded()
+
+    def _part_excluded(self) -> None:
+        """Expects no excluded child back."""
+        for name in self.excluded & self.children.keys():
+            self.children[name].parted = True
 
     # One method a message.
 
@@ -387,10 +394,10 @@ class ParameterServer:
         trials, rule = self.trials, self.trials.rule
         vector = check_push(child, message, trial, rule, trials.owns(child, trial))
         statistics = trial.held.statistics
-        norm = 0.0
+        norm, wrong = 0.0, ""
         if message.kind == "experience":
             wrong = "" if is_finite(vector) else "NaN or infinity"
-        else:
+        elif message.kind != "work":
             norm, wrong = measure(vector, statistics)
         if wrong:
             return self._diverged(child, trial, wrong, now)

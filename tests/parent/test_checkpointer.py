@@ -309,6 +309,39 @@ async def test_who_is_excluded_is_saved_though_nobody_pushes(tmp_path: Path) -> 
     assert load(saved).snapshot.excluded == []
 
 
+async def test_who_is_excluded_while_a_checkpoint_is_written_is_saved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, checkpointer = entered(experiment(), tmp_path, "a", "b")
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.finish(1.0)
+    server.command("exclude", "anna", 2.0, "a")
+    save = CheckpointFolder.save_latest
+
+    def meanwhile(folder: CheckpointFolder, *copy: Any) -> Path:
+        if "b" not in server.excluded:
+            server.command("exclude", "anna", 2.0, "b")
+        return save(folder, *copy)
+
+    monkeypatch.setattr(CheckpointFolder, "save_latest", meanwhile)
+    for _ in range(2):
+        await checkpointer.keep(2.0)
+    assert load(checkpointer._folder.version_path(1)).snapshot.excluded == ["a", "b"]
+    assert not server.asked
+
+
+async def test_after_a_restart_no_speed_is_that_of_a_child_that_is_gone(tmp_path: Path) -> None:
+    settings = experiment(parent={"rule": "weighted", "rule_options": {"by": "speed"}})
+    server, checkpointer = entered(settings, tmp_path, "a", "b")
+    for now in (1.0, 2.0):
+        for child in ("a", "b"):
+            exchange(server, checkpointer, child, now)
+    assert any("speed" in name for name in server.trials.rule.state())
+    await checkpointer.finish(2.0)
+    again, _ = entered(settings, tmp_path)
+    assert not any("speed" in name for name in again.trials.rule.state())
+
+
 async def test_the_newest_is_written_first_where_the_disk_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

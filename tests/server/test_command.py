@@ -12,6 +12,7 @@ from genkidama.plugins.hypertrick.search import Search
 from genkidama.protocol.messages import Push, Refusal, Weights, Welcome
 from genkidama.protocol.shard import Shard
 from genkidama.runs.status import RunStatus
+from genkidama.server.child_record import absent_children
 from genkidama.server.events import Commanded, Event, Left, Stopped, as_lines, from_line
 from genkidama.server.parameter_server import ACTIONS, ParameterServer
 from genkidama.server.trial import SingleTrialRun
@@ -99,6 +100,7 @@ def test_an_excluded_child_is_gone_and_stays_away_until_it_is_admitted() -> None
     resumed = ParameterServer(server.experiment)
     resumed.restore(server.snapshot(4.0), SIGNATURE, vector(1.0, 1.0, 1.0))
     for each in (server, resumed):
+        assert absent_children(each.children) == []  # nobody waits for it
         assert isinstance(each.handle("", hello("pi"), 5.0), Refusal)
         each.command("admit", "ben", 6.0, "pi")
         assert isinstance(each.handle("", hello("pi"), 7.0), Welcome)
