@@ -96,6 +96,8 @@ def _again(options: argparse.Namespace) -> str:
     for key in ("listen", *_FILES):
         if (value := getattr(options, key)) is not None:
             words += [f"--{key.replace('_', '-')}", value]
+    if options.shard != str(WHOLE):
+        words += ["--shard", options.shard]
     words += [word for change in options.set for word in ("--set", change)]
     return shlex.join([*words, "--out"])
 

@@ -73,7 +73,8 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(server, parent.status, out, parent.command, log, self.now())
+        run, command = parent.out or out, parent.command
+        self._progress = ProgressLog(server, parent.status, run, command, log, self.now())
         name = server.run or out.name
         self.note(begun or Started(time=self.now(), run=name, software=__version__))
 

@@ -109,6 +109,18 @@ async def test_ctrl_c_leaves_a_final_checkpoint(toml: Path, tmp_path: Path) -> N
     assert (settings.name, settings.seed, settings.parent.alpha) == ("test", 3, 0.25)
 
 
+async def test_a_shard_names_the_command_that_goes_on(toml: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    async with parent(toml, "--out", out, "--shard", "2/3") as (process, _):
+        assert process.stderr is not None
+        while json.loads(await process.stderr.readline())["event"] != "listening":
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = await ended(process)
+    (said,) = [line["next"] for line in map(json.loads, err.splitlines()) if "next" in line]
+    assert said.endswith(f" --shard 2/3 --out {out}")
+
+
 async def test_a_killed_parent_goes_on_from_its_checkpoint_until_its_standard_input_ends(
     toml: Path, tmp_path: Path
 ) -> None:

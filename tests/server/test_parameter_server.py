@@ -537,6 +537,16 @@ def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
     assert set(server.children) == {"b", "c"}  # who has never pushed is forgotten
 
 
+def test_work_alone_counts_in_a_run_with_running_statistics() -> None:
+    server = make()
+    entries = [*ENTRIES, ("statistics.observations", [5])]
+    server.handle("a", hello("a"), 0.0)
+    server.handle("a", Join(signature=entries), 0.0)
+    work = Push(version=0, sequence=1, steps=7, kind="work")
+    assert isinstance(server.handle("a", work, 1.0), Weights)
+    assert server.trial.steps == 7
+
+
 def test_a_network_may_be_another_while_nobody_has_one_and_nothing_was_pushed() -> None:
     server = make()
     other = Join(signature=[("weight", [4])])
@@ -553,16 +563,16 @@ def test_a_network_may_be_another_while_nobody_has_one_and_nothing_was_pushed() 
 
 
 @pytest.mark.parametrize(
-    ("over", "told", "absent"),
+    ("over", "knows", "absent"),
     [
         (False, {}, ["a"]),
-        (False, {"told": True}, ["a"]),
+        (False, {"knows": True}, ["a"]),
         (True, {}, ["a"]),
-        (True, {"told": True}, []),
+        (True, {"knows": True}, []),
     ],
 )
 def test_a_child_that_took_part_is_waited_for_until_it_knows_that_all_is_over(
-    over: bool, told: dict[str, bool], absent: list[str]
+    over: bool, knows: dict[str, bool], absent: list[str]
 ) -> None:
     server = make()
     enter(server, "a", "b")
@@ -570,7 +580,7 @@ def test_a_child_that_took_part_is_waited_for_until_it_knows_that_all_is_over(
     if over:
         server.command("stop", "anna", 2)
     server.disconnected("b", "it has brought nothing", 2)
-    server.disconnected("a", "gone", 2, **told)
+    server.disconnected("a", "gone", 2, **knows)
     assert absent_children(server.children) == absent
 
 
