@@ -59,8 +59,8 @@ def running(folder: Path, *options: str) -> Iterator[RealEngine]:
 
 
 @contextmanager
-def saying(info: str) -> Iterator[str]:
-    """The URL of something that answers every INFO by this text, and the rest by OK."""
+def saying(info: str, rest: str = "+OK") -> Iterator[str]:
+    """The URL of something that answers every INFO by this text, and everything else by `rest`."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -73,7 +73,7 @@ def saying(info: str) -> Iterator[str]:
                                 text = info.encode()
                                 connection.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
                             else:
-                                connection.sendall(b"+OK\r\n" * asked.count(b"*"))
+                                connection.sendall(f"{rest}\r\n".encode() * asked.count(b"*"))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -47,6 +47,7 @@ from genkidama.child.worker import (
     RECYCLED,
     UPDATE,
     MemoryGuard,
+    StopWorker,
     WorkerPipe,
     run_worker,
 )
@@ -472,7 +473,11 @@ def run_core(
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]
         worker_pipe = WorkerPipe(pipe, memory.stop, element, after)
-        core: Core = core_class(experiment)(index, experiment, memory, worker_pipe, seed, prepared)
+        make = core_class(experiment)
+        try:
+            core: Core = make(index, experiment, memory, worker_pipe, seed, prepared)
+        except StopWorker:  # it was still waiting for the engine of its replay
+            return 0
         return core.run()
 
     run_worker(pipe, work, len(memory.semaphore))

@@ -71,8 +71,10 @@ from genkidama.protocol.messages import (
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
 
-#: The sections of an experiment from which a child builds its network and its learner.
-_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "plugins")
+#: The sections of an experiment from which a child builds its network, learner and replay.
+_BUILT_FROM = (
+    *("environment", "network", "algorithm", "optimizer", "child", "replay", "ga3c", "plugins"),
+)
 
 #: Returns that one push reports, the newest. Those of a day without a parent fit into it.
 _MOST_RETURNS = 4096

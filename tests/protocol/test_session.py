@@ -250,6 +250,7 @@ def test_a_welcome_to_a_child_that_comes_back(
         {"algorithm.gamma": 0.5},
         {"optimizer.learning_rate": 0.1},
         {"child.beta": 0.5},
+        {"replay.steps": 700},
         {"ga3c.trainers": 3},
     ],
 )

@@ -51,8 +51,13 @@ class ReplayPart(CorePart):
 
     def __init__(self, core: SingleCore) -> None:
         writer = "/".join(map(str, (*core.seed[1:2], core.index)))
+
+        def check() -> None:
+            core.pipe.check()
+            core.pipe.report(PROGRESS)  # or the orchestrator would take it for hung
+
         self.sink, self._replay = make_replay(
-            core.memory, core.model, core.draws, core.index, writer, core.pipe.check
+            core.memory, core.model, core.draws, core.index, writer, check
         )
         algorithm = core.model.experiment.algorithm
         self._drawn = self._replay

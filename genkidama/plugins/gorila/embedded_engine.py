@@ -54,8 +54,10 @@ _RIGHTS = (
     "+exists +del +hget +hmget +hset +getrange +setrange"
 )
 
-#: A port that is in use may be an engine's whose parent has just been killed.
+#: A port that is in use may be an engine's whose parent has just been killed, and which flushes its
+#: file. One that was set may be a mistake; one from before is what the children know.
 _PORT_SECONDS = 3.0
+_OLD_PORT_SECONDS = 30.0
 
 #: Seconds for an engine to write its last second to disk.
 _GRACE_SECONDS = 2.0
@@ -261,7 +263,7 @@ def _binary() -> str:
 
 def _free_port(host: str, wanted: int, fixed: bool) -> int:
     """The wanted port if it is free soon, or another one, which is an error if it is `fixed`."""
-    deadline = time.monotonic() + _PORT_SECONDS
+    deadline = time.monotonic() + (_PORT_SECONDS if fixed else _OLD_PORT_SECONDS)
     while True:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: The environment variable with an engine's password, for a URL without one.
 PASSWORD = "GENKIDAMA_REPLAY_PASSWORD"  # noqa: S105
 
-#: Scripts replicate their effects, and users have names.
-_OLDEST = (6, 0)
+#: Scripts replicate their effects, and users have names and channels.
+_OLDEST = (6, 2)
 
 #: An answer that takes longer will not come. An engine that rewrites its file may take a while.
 _SECONDS = 10.0
@@ -98,7 +98,8 @@ class RedisClient:
                     f"replay.url = {self.url!r}: the engine's memory is full; raise its maxmemory, "
                     "or set replay.steps lower"
                 ) from None
-            if text.startswith("MISCONF"):
+            # Of an error inside a script, Redis before 7.0 tells the code last.
+            if "MISCONF" in text or "READONLY" in text:
                 raise EngineGone(f"replay.url = {self.url!r}: {one_line(error)}") from None
             raise
 

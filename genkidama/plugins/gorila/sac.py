@@ -74,26 +74,25 @@ class SquashedGaussian(Gaussian):
         self.to_environment = scaled
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        mean, log_deviation = outputs.chunk(2, 1)
-        log_deviation = log_deviation.clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
         u = actions.clamp(-float(_INSIDE), float(_INSIDE)).atanh()
-        z = (u - mean) * (-log_deviation).exp()
-        normal = -0.5 * z * z - log_deviation - 0.5 * math.log(2.0 * math.pi)
         size = u.abs()
         slope = 2.0 * (math.log(2.0) - size - (-2.0 * size).exp().log1p())
-        return (normal - slope).sum(1)
+        return super().log_probability(self._bounded(outputs), u) - slope.sum(1)
 
     def entropy(self, outputs: Tensor) -> Tensor:
-        return super().entropy(outputs.clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
+        return super().entropy(self._bounded(outputs))
+
+    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
+        return super().sample(self._bounded(outputs), epsilon, generator)
+
+    def _bounded(self, outputs: Tensor) -> Tensor:
+        bounded = outputs.clone()
+        bounded[:, self.columns :].clamp_(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
+        return bounded
 
     @staticmethod
     def _deviation(log_deviation: Array) -> Any:
         return np.exp(log_deviation.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
-
-    def sample(self, outputs: Tensor, epsilon: float, generator: Generator) -> Tensor:
-        bounded = outputs.clone()
-        bounded[:, self.columns :].clamp_(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
-        return super().sample(bounded, epsilon, generator)
 
     def mode(self, outputs: Array) -> Array:
         actions: Array = np.tanh(outputs[: self.columns])

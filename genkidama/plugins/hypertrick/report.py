@@ -242,7 +242,7 @@ def _over_time(snapshot: StudySnapshot) -> str:
 def _importances(result: Importances | None) -> str:
     title = "Which settings matter"
     if result is None:
-        return section(title, ["Too few trials have ended to tell."])
+        return section(title, ["Too few different trials have ended to tell."])
     rows = [[key, bar(share), f"{share:.0%}"] for key, share in result.shares.items()]
     lines = table(["setting", "", "share"], rows, left=2)
     if not any(result.shares.values()):

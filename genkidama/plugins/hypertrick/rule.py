@@ -312,7 +312,7 @@ class HyperTrick(SearchRule):
     @property
     def expected_completion_rate(self) -> float:
         """Equation 9, but for decisions after some phases only and a cohort, which both count."""
-        collecting = self.workers if self.adaptive else self._collecting
+        collecting = self.workers if self.adaptive else self.cohort
         runs = expected_runs(
             self.workers, self.phases, self.eviction_rate, self.decide_after, collecting
         )
@@ -329,10 +329,6 @@ class HyperTrick(SearchRule):
         following = expected_workers(self.workers, self.eviction_rate, index + 1)
         places = following - self._passed[phase]
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
-
-    @property
-    def _collecting(self) -> int:
-        return min(self.workers, self.cohort or self.workers)
 
     def _judge(self, trial: int, phase: int, metric: float) -> Decision:
         worse = bisect_left(self._reports[phase], self._key(trial, phase, metric))
@@ -351,7 +347,8 @@ class HyperTrick(SearchRule):
         if phase not in self.decide_after:
             return Mode.NONE, Verdict.CONTINUE
         index = self.decide_after.index(phase)
-        if order <= workers_before_selection(self._collecting, self.eviction_rate, index):
+        collecting = min(self.workers, self.cohort or self.workers)
+        if order <= workers_before_selection(collecting, self.eviction_rate, index):
             return Mode.COLLECTION, Verdict.CONTINUE
         below = worse < (order - 1) * self._quantile(phase) - ROUNDING
         return Mode.SELECTION, Verdict.STOP if below else Verdict.CONTINUE

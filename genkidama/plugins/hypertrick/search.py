@@ -420,8 +420,13 @@ class Search:
             trial.began = self._before
             if trial.stop and not (trial.ended or trial.state == "paused"):
                 self._fail(trial, trial.stop, now)
+        # Those that have just failed may have filled a rung, whose best wait by now.
+        begun = [
+            trial
+            for trial in self.trials.values()
+            if not (trial.ended or trial.state == "paused" or trial.index in self.waiting)
+        ]
         # A node is with the trial for which it has reported last.
-        begun = [t for t in self.trials.values() if not (t.ended or t.state == "paused")]
         for trial in sorted(
             begun, key=lambda each: each.phases[-1].report if each.phases else -1, reverse=True
         ):

@@ -487,8 +487,8 @@ class Importances:
 
 
 def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
-    """The settings' importances; None if fewer than 4 trials have ended with anything to learn. The
-    same seed of the trees gives the same shares."""
+    """The settings' importances; None if fewer than 4 trials have ended with anything to learn, or
+    all with the same settings. The same seed of the trees gives the same shares."""
     study = ended_study(snapshot)
     scores = [trial.value for trial in study.get_trials(deepcopy=False)]
     if len(scores) < _LEAST:
@@ -506,6 +506,8 @@ def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
         raise ConfigurationError(
             f"importances need scikit-learn: {pip_install('search')}"
         ) from None
+    except RuntimeError:  # no tree has found two settings to tell apart
+        return None
     count = plural(len(scores), "trial")
     few = f"only {count} ended, and at least {ENOUGH} are needed" if len(scores) < ENOUGH else ""
     return Importances({name: float(share) for name, share in shares.items()}, len(scores), few)

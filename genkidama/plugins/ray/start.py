@@ -242,8 +242,10 @@ class RemoteChild(Process):
                 self._receive()
             elif self._waits_from is not None and now - self._waits_from > _ROOM_SECONDS:
                 self._waits_from = None
-                cpus = plural(self._options["num_cpus"], "free CPU")
-                self._say(f"{self.name} waits for a node with {cpus}")
+                needs = plural(self._options["num_cpus"], "free CPU")
+                if gpus := self._options["num_gpus"]:  # may be a part of one
+                    needs += f" and {gpus:g} free GPU{'' if gpus == 1 else 's'}"
+                self._say(f"{self.name} waits for a node with {needs}")
         elif now >= self._due:
             if self._actor is None:
                 self.start()

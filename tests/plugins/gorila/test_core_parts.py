@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import ReplayRows, SharedMemory
-from genkidama.child.worker import PROGRESS
+from genkidama.child.worker import PROGRESS, RECORD
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Environment
 from genkidama.errors import ConfigurationError
@@ -20,7 +21,8 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.gorila.core_parts import LearnerOnly, ReplayPart, TargetNetwork, make_replay
 from tests.child.memory import shared_memory
-from tests.helpers import small
+from tests.child.workers import LIGHT
+from tests.helpers import PATIENCE, free_port, small
 
 
 def memory_of(cores: int = 2) -> SharedMemory:
@@ -160,6 +162,27 @@ def test_a_core_remembers_and_draws_as_the_experiment_says(exponent: float) -> N
     replay.prioritize(drawn.places, np.ones(50))
     memory.close()
     environment.close()
+
+
+def test_a_core_whose_engine_is_away_shows_that_it_lives_and_ends_when_it_is_told_to() -> None:
+    settings = small(replay={"steps": 64, "url": f"redis://127.0.0.1:{free_port()}"})
+    memory = SharedMemory(
+        layout_of(settings, Model(settings, make_environment(settings.environment)))
+    )
+    ours, theirs = multiprocessing.Pipe()
+    arguments = (0, settings, memory, theirs, (1, 2, 3))
+    process = LIGHT.start("genkidama.child.core:run_core", arguments, settings)
+    theirs.close()
+    try:
+        for _ in range(2):
+            assert ours.poll(PATIENCE)
+            assert RECORD.unpack(ours.recv_bytes()) == (PROGRESS, 0.0, 0)
+        memory.stop[0] = True
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.end(0.0)
+        ours.close()
+        memory.close()
 
 
 def demonstrated(path: Path) -> tuple[Any, Model]:

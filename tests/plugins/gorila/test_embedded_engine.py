@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,23 @@ async def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         replay = FakeParent(embedded(port=other.port), tmp_path / "run").engine()
         with pytest.raises(EnvironmentFailure, match=rf"^replay.port = {other.port}: Address alre"):
             await replay.start()
+
+
+async def test_a_port_that_children_know_is_waited_for_until_the_old_engine_has_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PORT_SECONDS", 0.0)
+    parent = FakeParent(embedded(), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as old:
+        port = old.getsockname()[1]
+        (tmp_path / "replay").mkdir()
+        (tmp_path / "replay/valkey.conf").write_text(f"port {port}\n")
+        replay = parent.engine()
+        starting = asyncio.create_task(replay.start())
+        await asyncio.sleep(0.3)
+    await starting
+    assert parent.replay["url"].endswith(f"@:{port}")
+    await replay.stop()
 
 
 async def test_without_an_engine_it_says_what_to_install(

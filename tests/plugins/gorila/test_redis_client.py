@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,26 @@ def test_the_environments_password_is_for_a_url_without_one(
 
 
 def test_an_engine_that_is_too_old_is_named_with_what_is_needed() -> None:
-    with saying("redis_version:5.0.7\r\n") as url:
+    with saying("redis_version:6.0.20\r\n") as url:
         found = RedisClient(url)
         with pytest.raises(ConfigurationError) as caught:
             found.check()
         found.close()
     assert str(caught.value) == (
-        f"replay.url = {url!r}: Redis 5.0.7 is too old; Valkey, or Redis 6.0 or later is needed"
+        f"replay.url = {url!r}: Redis 6.0.20 is too old; Valkey, or Redis 6.2 or later is needed"
     )
+
+
+@pytest.mark.parametrize("code", ["MISCONF", "READONLY"])
+def test_an_engine_that_takes_no_writes_is_waited_for_also_if_its_script_says_so(code: str) -> None:
+    """As Redis 6.2.14 says it."""
+    error = f"-ERR Error running script (call to f_ee5b): @user_script:1: @user_script: 1: -{code}"
+    with (
+        saying("", f"{error} You can't write") as url,
+        closing(RedisClient(url)) as found,
+        pytest.raises(EngineGone, match=code),
+    ):
+        found.ask(lambda client: client.evalsha("ee5b", 0))
 
 
 def test_an_engine_whose_memory_is_full_is_said_to_be(tmp_path: Path) -> None:

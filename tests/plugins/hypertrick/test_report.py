@@ -39,7 +39,7 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         "Train on    genkidama train --resume 'runs/a b/trials/0000' --children 1",
         "Checkpoint  none was written",
         "3      running        5       1  0.5",
-        "Too few trials have ended to tell.",
+        "Too few different trials have ended to tell.",
         "    0        4      1         1        1       1          0       1     5",
         "    1        1      0         0        0       0          1       4     4",
     ):

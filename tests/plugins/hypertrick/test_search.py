@@ -1101,6 +1101,26 @@ def test_after_a_restart_of_the_parent_a_rung_is_settled_and_begins_from_scratch
     assert a.enter(5.0) == 1 and search.trials[1].vector is None and a.version == 1
 
 
+def test_a_trial_whose_rung_is_full_after_a_restart_is_in_one_place() -> None:
+    plan: dict[str, Any] = {"method": "successive_halving", "reduction_factor": 2, "trials": 3}
+    old = make(window=1, phases=2, **plan)
+    offer(old, 3)
+    nodes = [Node(old, name) for name in "abc"]
+    for node in nodes:
+        node.enter(1.0)
+    for metric, node in enumerate(nodes[:2]):
+        node.push(metric, 2.0)
+    searching(old).trials[2].params["algorithm.gamma"] = 7.0  # a later release takes it no more
+    new = make(window=1, phases=2, **plan)
+    restore(searching(old), new)
+    search = searching(new)
+    assert [*search.waiting, *search.owned.values()] == [1]
+    d = Node(new, "d")
+    assert d.enter(3.0) == 1
+    d.push(5.0, 4.0)
+    assert new.stop == "all trials are done: 1 completed, 1 stopped, 1 failed"
+
+
 def test_nobody_waits_for_a_trial_that_another_program_has_added_to_the_study() -> None:
     plan: dict[str, Any] = {"method": "successive_halving", "reduction_factor": 2}
     server = make(window=1, trials=2, phases=2, **plan)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from wsgiref.util import setup_testing_defaults
@@ -364,6 +365,13 @@ def test_failed_trials_count_with_the_worst_score_there_is() -> None:
 def test_few_trials_say_that_they_mean_little() -> None:
     few = found(of(trials=6))
     assert "only 6 trials" in few.caution
+
+
+def test_trials_that_all_have_the_same_settings_tell_nothing_of_them() -> None:
+    findings = of(trials=4)
+    same = [replace(trial, params=findings.trials[0].params) for trial in findings.trials]
+    assert len({trial.score for trial in same}) == 4
+    assert importances(replace(findings, trials=tuple(same))) is None
 
 
 def test_too_few_trials_give_nothing_and_a_constant_score_zeros() -> None:

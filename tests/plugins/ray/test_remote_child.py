@@ -91,7 +91,7 @@ def ray() -> Ray:
 def child(tmp_path: Path, ray: Any, clock: Clock, said: list[str]) -> RemoteChild:
     access = ("token", "ws://here:1")
     log = tmp_path / "child-1.log"
-    return RemoteChild(ray, "child-1", log, access, {"num_cpus": 2}, said.append)
+    return RemoteChild(ray, "child-1", log, access, {"num_cpus": 2, "num_gpus": 0.0}, said.append)
 
 
 def test_a_child_is_asked_once_a_second_and_its_log_is_copied(
@@ -149,12 +149,17 @@ def test_a_node_that_cannot_import_us_is_no_loss(child: RemoteChild, ray: Ray) -
     assert "(ModuleNotFoundError: No module named 'genkidama')" in child.error()
 
 
-def test_a_child_without_room_says_so_once(
-    child: RemoteChild, ray: Ray, clock: Clock, said: list[str]
+@pytest.mark.parametrize(
+    ("gpus", "more"),
+    [(0.0, ""), (0.5, " and 0.5 free GPUs"), (1.0, " and 1 free GPU"), (2.0, " and 2 free GPUs")],
+)
+def test_a_child_without_room_says_once_what_it_needs(
+    child: RemoteChild, ray: Ray, clock: Clock, said: list[str], gpus: float, more: str
 ) -> None:
+    child._options["num_gpus"] = gpus
     for clock.now in (20.0, 20.1, 60.0):
         assert child.code is None
-    assert said == ["child-1 waits for a node with 2 free CPUs"]
+    assert said == [f"child-1 waits for a node with 2 free CPUs{more}"]
     child.terminate()
     child.end(3.0)  # nobody is there to answer
     assert clock.now == 60.0
