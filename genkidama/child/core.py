@@ -42,11 +42,11 @@ from genkidama.child.shared_memory import (
 )
 from genkidama.child.worker import (
     ASK,
-    GONE,
     READY,
     RECYCLED,
     UPDATE,
     MemoryGuard,
+    StopWorker,
     WorkerPipe,
     run_worker,
 )
@@ -271,7 +271,7 @@ class SingleCore:
                     self.pipe.pause()
                 if waits or not batch.steps or self._since_pull >= self.algorithm.pull_steps:
                     self.pull()
-        except GONE:
+        except StopWorker:
             return 0
         finally:
             self._slots.close()
