@@ -194,7 +194,7 @@ class SingleCore:
         #: Whether it exchanges after each chunk; the batch of chunks; steps of a lane in one.
         self._chunks = experiment.child.exchange == "chunk"
         batch = experiment.algorithm.batch_size // experiment.environment.lanes
-        self._chunk_steps = batch // CHUNKS if self._chunks else batch
+        self._chunk_steps = batch // CHUNKS
         self._window = SlidingWindow(batch)
         self._lanes = experiment.environment.lanes
         #: Whether it may play fewer: the lanes of a replay stay as many.
