@@ -42,7 +42,6 @@ from genkidama.child.shared_memory import (
 )
 from genkidama.child.worker import (
     ASK,
-    GONE,
     READY,
     RECYCLED,
     UPDATE,
@@ -195,7 +194,7 @@ class SingleCore:
         #: Whether it exchanges after each chunk; the batch of chunks; steps of a lane in one.
         self._chunks = experiment.child.exchange == "chunk"
         batch = experiment.algorithm.batch_size // experiment.environment.lanes
-        self._chunk_steps = batch // CHUNKS if self._chunks else batch
+        self._chunk_steps = batch // CHUNKS
         self._window = SlidingWindow(batch)
         self._lanes = experiment.environment.lanes
         #: Whether it may play fewer: the lanes of a replay stay as many.
@@ -272,7 +271,7 @@ class SingleCore:
                     self.pipe.pause()
                 if waits or not batch.steps or self._since_pull >= self.algorithm.pull_steps:
                     self.pull()
-        except GONE:
+        except StopWorker:
             return 0
         finally:
             self._slots.close()

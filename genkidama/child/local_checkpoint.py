@@ -46,9 +46,8 @@ def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> Non
 
 def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
     """The arrays, or None if there are none for this key. An unusable file is logged."""
-    if not path.exists():
-        return None
     try:
+        path.open("rb").close()  # safetensors takes every file that it may not read for none
         with safetensors.safe_open(str(path), "np") as file:
             if (file.metadata() or {}).get("signature") != key:
                 log.warning(
@@ -57,6 +56,8 @@ def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
                 )
                 return None
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        return None
     except (OSError, safetensors.SafetensorError) as error:
         log.warning(
             "the saved state cannot be read, so it is not used", path=str(path), reason=str(error)

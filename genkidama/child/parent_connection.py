@@ -271,8 +271,8 @@ class ParentConnection:
         try:
             if request is None:
                 assert news is not None
+                await connection.send(encode(_PULL))  # which has the one that stands answered
                 await self._read_pull()
-                await connection.send(encode(_PULL))
                 self._await_news(connection, news)
                 return Keep()
             decision = await self._ask(connection, request, news)

@@ -54,11 +54,7 @@ _LONGEST_REASON = 1000
 
 
 class StopWorker(Exception):
-    """The orchestrator wants this process to end."""
-
-
-#: Raised in a process whose orchestrator wants it to end, or is gone.
-GONE = (StopWorker, EOFError, BrokenPipeError, ConnectionResetError)
+    """The orchestrator wants this process to end, or is gone."""
 
 
 class WorkerPipe:
@@ -91,7 +87,13 @@ class WorkerPipe:
         """Sends a record, or raises `StopWorker` if this process should end."""
         if self._stop[0]:
             raise StopWorker
-        self.pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
+        self._send(RECORD.pack(kind, episode_return, steps))
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self.pipe.send_bytes(message)
+        except OSError:
+            raise StopWorker from None
 
     def pause(self, after: str = "episode") -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
@@ -102,8 +104,11 @@ class WorkerPipe:
         if self._element is None or after not in (self._after, "start"):
             return
         self._element[0] = True
-        self.pipe.send_bytes(b"")
-        self.pipe.recv_bytes()
+        self._send(b"")
+        try:
+            self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise StopWorker from None
         if self._stop[0]:
             raise StopWorker
 

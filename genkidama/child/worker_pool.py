@@ -255,8 +255,9 @@ class WorkerPool:
     def _record(self, worker: WorkerProcess, record: bytes) -> None:
         if not record:
             self._semaphore.enter(worker.index)
-            if self._open and worker.index not in self._learned:
-                self._release_all([worker.index])  # it waits for what has just come
+            index = worker.index
+            if self._open and index not in self._learned and self._semaphore.lit(index):
+                self._release_all([index])  # it waits for what has just come
             elif self._semaphore.all_lit:
                 self._wake.set()
             return

@@ -22,20 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.runtime.address import listening_socket
+from genkidama.runtime.machine import keep_alive
 
 Array = npt.NDArray[Any]
 
 #: The longest line, in bytes.
 _LONGEST = 1 << 20
 
-#: A device that loses its power is gone after some ten seconds: options of TCP, in seconds, and the
-#: last in milliseconds.
-_TIMEOUTS = {
-    "TCP_KEEPIDLE": 5,
-    "TCP_KEEPINTVL": 1,
-    "TCP_KEEPCNT": 5,
-    "TCP_USER_TIMEOUT": 10_000,
-}
+#: A device that loses its power is gone after so many ms.
+_SILENCE_MS = 10_000
 
 
 class Device(gymnasium.Env[Array, Any]):
@@ -122,10 +117,7 @@ class Device(gymnasium.Env[Array, Any]):
             self._server = listening_socket(self._listen)
         connection, _ = self._server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _TIMEOUTS.items():
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(connection, _SILENCE_MS)
         self._connection, self._lines = connection, connection.makefile("rb")
 
     def _say(self, message: dict[str, Any]) -> None:

@@ -478,11 +478,11 @@ class Session:
             self._number = 1
         welcome = expect(Welcome, reply, "hello")
         check_welcome(welcome, self.parent, self.part)
-        before, self.run = self.run, welcome.run
         self._delta = ChildDelta(welcome.encoding)
-        return self._resume(welcome, before) if training else self._start(welcome)
+        return self._resume(welcome) if training else self._start(welcome)
 
     def _start(self, welcome: Welcome) -> Decision:
+        self.run = welcome.run
         if welcome.wait:
             return Wait(welcome.wait)
         self.trial = welcome.trial
@@ -494,17 +494,17 @@ class Session:
         self._base = DeltaBase(self.experiment.pushes)
         return Train(self.experiment)
 
-    def _resume(self, welcome: Welcome, before: str) -> Decision:
-        """Joins again, after a run of the name `before`. The parent may be another one, or another
-        child may have the trial."""
+    def _resume(self, welcome: Welcome) -> Decision:
+        """Joins again. The parent may be another one, or another child may have the trial."""
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
-        if self.trial is not None and welcome.run != before:
+        if self.trial is not None and welcome.run != self.run:
             return self._end(f"{self.parent} has another run now", next=True)
         if welcome.trial != self.trial or welcome.wait:
             return self._end("another child trains it now", next=True)
         assert self.experiment is not None
         check_same(self.experiment, self._read(welcome), self.parent)
+        self.run = welcome.run  # not before: what was learned until now is no other run's
         return self._join
 
     def _after_join(self, reply: Reply) -> Decision:

@@ -58,8 +58,18 @@ LONGEST_PAUSE_MS = 1000
 #: and where it has not.
 SILENCE_MS = (120_000, 10_000)
 
-#: Seconds without data before a keepalive probe, and between two of them.
-_KEEPALIVE_SECONDS = (5, 1)
+#: Seconds without data before a keepalive probe, which macOS has as TCP_KEEPALIVE, and between two;
+#: and how many without an answer end a connection where the silence cannot be set.
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}
+
+
+def keep_alive(line: socket.socket, silence: int) -> None:
+    """Has a connection end after so many ms without an answer, also while nothing is sent; after
+    ten seconds where the system, as macOS, lacks that option."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {**_KEEPALIVE, "TCP_USER_TIMEOUT": silence}.items():
+        if hasattr(socket, name):
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def set_tcp_timeouts(transport: asyncio.BaseTransport) -> None:
@@ -79,11 +89,7 @@ def set_tcp_timeouts(transport: asyncio.BaseTransport) -> None:
             line.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
         except OSError:
             silence = SILENCE_MS[1]
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        idle, interval = _KEEPALIVE_SECONDS
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence)
+        keep_alive(line, silence)
 
 
 # How many files and sockets this process may have open.

@@ -189,9 +189,9 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
         except SyntaxError:  # it did not run either
             continue
     for number, statement in enumerate(statements):
-        adds = isinstance(statement, ast.Import | ast.ImportFrom | ast.AugAssign)
         for name in _bound(statement):
-            by_name[name] = [*(by_name.get(name, []) if adds else []), number]
+            before = [] if _redefines(statement, name) else by_name.get(name, [])
+            by_name[name] = [*before, number]
     found: set[int] = set()
     wanted = ["*", *names]
     while wanted:
@@ -212,8 +212,15 @@ def _needed(scope: symtable.SymbolTable) -> Iterator[str]:
         yield from _needed(inner)
 
 
+def _redefines(statement: ast.stmt, name: str) -> bool:
+    """True if what the name has meant before no longer counts."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+    scope = symtable.symtable(ast.unparse(statement), "cell", "exec")
+    return isinstance(statement, kinds) and not scope.lookup(name).is_referenced()
+
+
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement on the top level defines."""
+    """The names that a statement on the top level defines or, as in `LIMITS["a"] = 1`, changes."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
     elif isinstance(statement, ast.If | ast.Try):
@@ -224,6 +231,10 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0]
     elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for node in (node for target in targets for node in ast.walk(target)):
+            if isinstance(getattr(node, "ctx", None), ast.Store):
+                while isinstance(node, ast.Subscript | ast.Attribute):
+                    node = node.value
+                if isinstance(node, ast.Name):
+                    yield node.id

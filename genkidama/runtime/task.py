@@ -43,7 +43,7 @@ class Task:
         server: forks it.
         experiment: what the server is warmed up for.
         entry: `"module:function"`. It is called with `receive`, `send` and the arguments. When
-            this object is closed, `receive` raises an EOFError there.
+            this object is closed, `receive` and `send` raise what ends the process.
         args: are pickled.
         what: the sentence that an unexpected error is put into, as `"playing episodes fails"`.
         log: the file that is written if it fails or leaves processes behind.
@@ -166,17 +166,30 @@ async def see_spaces(experiment: Experiment) -> Any:
     return await in_thread(partial(call, experiment, entry, (settings,), what, tasks.append), kill)
 
 
+class _Gone(Exception):
+    """Nobody waits any longer for what a task says."""
+
+
 def perform(pipe: Connection, entry: str, args: tuple[Any, ...], what: str) -> None:
     """The life of a task's process."""
     function: Callable[..., None] = load_object(entry, "entry")
 
+    def receive() -> Any:
+        try:
+            return pipe.recv()
+        except (EOFError, OSError):
+            raise _Gone from None
+
     def send(message: Any) -> None:
-        pipe.send((None, message))
+        try:
+            pipe.send((None, message))
+        except OSError:
+            raise _Gone from None
 
     try:
-        function(pipe.recv, send, *args)
+        function(receive, send, *args)
         return
-    except (EOFError, ConnectionError):  # nobody waits any longer
+    except _Gone:
         return
     except GenkidamaError as error:
         print_user_traceback(error)

@@ -32,7 +32,7 @@ _HALF_LIFE = 600.0
 
 
 class HangDetector:
-    """For how long each process has done nothing; `patience` seconds may pass, 0 for no limit."""
+    """For how long each process has done nothing; `patience` seconds may pass."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -86,8 +86,6 @@ class HangDetector:
     @property
     def hung(self) -> list[tuple[int, float]]:
         """Those that hang, and for how many seconds they have done nothing."""
-        if not self._patience:
-            return []
         return [
             (index, age)
             for index, age in self._ages.items()
@@ -103,7 +101,8 @@ Trace: TypeAlias = Callable[[int], int | None]
 
 
 class Watchdog:
-    """Looks after some processes, and reports those that hang. One loop calls it.
+    """Looks after some processes, and reports those that hang. One loop calls it. Without patience
+    it never looks.
 
     The trace shows whether a silent process works. `hung` ends the process of an index, which has
     done nothing for so many seconds.
@@ -111,6 +110,7 @@ class Watchdog:
 
     def __init__(self, patience: float, trace: Trace, hung: Callable[[int, float], None]) -> None:
         self.ages = HangDetector(patience)
+        self._looks = patience > 0.0
         self._trace = trace
         self._hung = hung
         self._traces: dict[int, int | None] = {}
@@ -118,7 +118,8 @@ class Watchdog:
 
     def begin(self) -> None:
         """Looks from now on, until `end`."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._looks:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
         if self._task is not None:

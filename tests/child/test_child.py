@@ -400,6 +400,21 @@ async def test_a_child_that_stays_goes_over_to_another_experiment(tmp_path: Path
         await serving.__aexit__()
 
 
+async def test_the_state_of_a_run_is_not_saved_as_that_of_the_next(tmp_path: Path) -> None:
+    settings = constant(network={"options": {"gain": 0.0, "first": 5.0}})
+    async with running(settings, tmp_path / "first") as parent:
+        listen = "{}:{}".format(*parent.address)
+        serving = Serving(child_of(parent, state=tmp_path / "state", stay=True))
+        await serving.__aenter__()
+        await serving.exchanged(1)
+        serving.backend.weights[:] = 9.0
+    other = settings.with_settings({"optimizer.learning_rate": 0.1})
+    async with running(other, tmp_path / "second", listen) as parent:
+        await eventually(lambda: parent.server.trial.version)
+        await serving.__aexit__()
+        assert parent.server.trial.vector.tolist() == [5.0] * 4
+
+
 # How many cores.
 
 

@@ -67,6 +67,12 @@ def test_the_folder_is_flushed_after_the_file_has_its_name(
     assert flushed == [("file", False), ("folder", True)]
 
 
+def test_a_state_that_the_system_does_not_give_is_none(tmp_path: Path) -> None:
+    with capture_logs() as said:
+        assert load_state(tmp_path / ("long" * 75), "key") is None
+    assert "File name too long" in said[0]["reason"]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_fails_leaves_the_old_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

@@ -377,6 +377,13 @@ async def test_a_core_that_never_ends_an_episode_ends_the_child(
     assert str(raised.value) == f"core 0 died 3 times without ending an episode: {reason}"
 
 
+async def test_an_environments_error_is_not_the_childs_end() -> None:
+    experiment = small(environment={"id": "tests.plugins.ga3c.numbered:Cut"})
+    async with begun(experiment, cores=1) as orchestrator:
+        with pytest.raises(EnvironmentFailure, match=r": simulator \(tests/.*numbered.py:.*step"):
+            await turns(orchestrator, sys.maxsize)
+
+
 async def test_a_killed_nursery_is_replaced_too() -> None:
     async with begun(faulty(), cores=1) as orchestrator:
         await turns(orchestrator, 4)

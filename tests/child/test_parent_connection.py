@@ -36,7 +36,7 @@ from genkidama.protocol.messages import (
     decode_request,
     encode,
 )
-from genkidama.protocol.session import Session
+from genkidama.protocol.session import Keep, Session
 from genkidama.protocol.vector import DTYPE, Signature
 from genkidama.runs import checkpoint as checkpoints
 from tests.certificates import Authority, Signed, needs_openssl
@@ -579,6 +579,17 @@ async def test_the_reply_to_a_pull_that_stands_comes_before_that_to_what_is_aske
     reply = await talk.ask()
     assert isinstance(reply, Weights) and reply.version == 2
     assert talk.told.notes == ["pulling", 0.5, (None, 0)]
+
+
+async def test_a_pull_that_stands_is_answered_because_of_the_next() -> None:
+    talk = Talk()
+    await talk.pull()
+    again = asyncio.create_task(talk.connection._ask_or_lose(talk.line, None, talk.told))
+    await turns()
+    assert talk.line.sent == [PULL, PULL]  # the parent answers none without a reason
+    talk.line.answer(Weights(version=1, progress=0.5))
+    assert await again == Keep()
+    assert talk.told.notes == ["pulling", 0.5, (None, 0), "pulling"]
 
 
 async def test_news_are_asked_for_with_another_request() -> None:

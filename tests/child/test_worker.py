@@ -17,7 +17,6 @@ from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES
 from genkidama.child.worker import (
     EPISODE,
     FAILED,
-    GONE,
     RECORD,
     RECYCLED,
     MemoryGuard,
@@ -71,9 +70,9 @@ def test_the_lines_end_is_the_processs_end(yard: Yard) -> None:
     yard.ours.close()
     with pytest.raises(StopWorker):
         yard.line().check()
-    with pytest.raises(GONE):
+    with pytest.raises(StopWorker):
         yard.line().report(EPISODE)
-    with pytest.raises(GONE):
+    with pytest.raises(StopWorker):
         yard.line().pause()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import threading
 import zlib
 from collections.abc import AsyncIterator
@@ -411,6 +412,32 @@ async def test_with_updates_an_episode_alone_makes_no_exchange_due() -> None:
         await eventually(lambda: due.done() or pool._work.steps >= 60)
         assert not due.done()
         due.cancel()
+
+
+async def test_in_chunks_one_that_is_woken_before_its_report_is_read_is_not_woken_again() -> None:
+    lines = []
+
+    class Starter:
+        def start_worker(self, index: int, line: Connection, seed: object) -> Any:
+            lines.append(Connection(os.dup(line.fileno())))
+            return subprocess.Popen(["true"])
+
+        def trace(self, index: int) -> int:
+            return 0
+
+    experiment = small(child={"exchange": "chunk"}, algorithm={"batch_size": 64})
+    pool, elements = WorkerPool(experiment, "core", "pool", Starter()), np.zeros(1, np.bool_)
+    await pool.begin(1, 7, elements)
+    (line,) = lines
+    elements[0] = True
+    line.send_bytes(b"")
+    pool.opened()
+    pool.release()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert line.recv_bytes() == b"" and not line.poll()
+    line.close()
+    await pool.shutdown()
 
 
 ABSENT, RUNNING, WAITING = "absent", "running", "waiting"

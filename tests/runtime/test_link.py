@@ -55,6 +55,15 @@ async def test_where_the_kernel_cannot_a_connection_without_an_answer_ends_soon(
     assert await _both(tmp_path, *options) == {(10_000, 5, 1)}
 
 
+async def test_a_system_with_fewer_options_keeps_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    option = socket.TCP_KEEPINTVL
+    for name in ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT"):  # which macOS has not
+        monkeypatch.delattr(socket, name)
+    assert await _both(tmp_path, option) == {(1,)}
+
+
 async def test_what_is_no_tcp_is_left_alone() -> None:
     ours, theirs = socket.socketpair()
     _, writer = await asyncio.open_unix_connection(sock=ours)

@@ -126,6 +126,10 @@ def test_of_a_notebook_that_source_is_taken_which_a_class_needs() -> None:
         "@sax\nclass Mine(Base):\n    def f(self, action): return helper(fast)",
         "def helper(y): return x",
         "a, Base = object, xml.dom",
+        'x_table = {}\nunused["a"] = helper.used = [x for x in "ab"]',
+        'x_table["a"][0].b, y = 1, x_table\nif fast:\n    x_table["b"] = 2',
+        "def helper(y): return helper and x",
+        "helper = sax(helper)\nMine.metadata = x_table",
     ]
     assert [line for line in source_of(["Mine"], cells).splitlines() if line] == [
         "import xml.dom",
@@ -134,6 +138,9 @@ def test_of_a_notebook_that_source_is_taken_which_a_class_needs() -> None:
         *("try:", "    import fast", "except ImportError:", "    fast = None"),
         "x += 1",
         *("@sax", "class Mine(Base):", "    def f(self, action):", "        return helper(fast)"),
-        *("def helper(y):", "    return x"),
         "a, Base = (object, xml.dom)",
+        "x_table = {}",
+        *("x_table['a'][0].b, y = (1, x_table)", "if fast:", "    x_table['b'] = 2"),
+        *("def helper(y):", "    return helper and x"),
+        *("helper = sax(helper)", "Mine.metadata = x_table"),
     ]

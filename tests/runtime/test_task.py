@@ -46,6 +46,8 @@ def perform(receive: Callable[[], Any], send: Callable[[Any], None], plan: tuple
                 raise ConfigurationError("environment.id = 'x': is wrong")
             case "raise":
                 raise KeyError("my bug")
+            case "cut":
+                raise ConnectionResetError("simulator")
             case "exit":
                 sys.exit(3)
             case "kill":
@@ -67,6 +69,7 @@ def test_it_answers_and_ends_when_nobody_asks_any_more(begin: Callable[..., Task
     [
         (["mistake"], ConfigurationError, "environment.id = 'x': is wrong", False),
         (["raise"], EnvironmentFailure, "it fails: KeyError: 'my bug' (", True),
+        (["cut"], EnvironmentFailure, "it fails: ConnectionResetError: simulator (", True),
         (["exit"], EnvironmentFailure, "it fails: SystemExit: 3 (", True),
         (["print", "kill"], EnvironmentFailure, "killed (SIGKILL), perhaps for want of", False),
         ([], EnvironmentFailure, "the process ended: exit code 0: it said nothing", False),

@@ -25,7 +25,7 @@ from genkidama.child.collector import (
 )
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
-from genkidama.child.worker import GONE, READY, RECYCLED, MemoryGuard, WorkerPipe
+from genkidama.child.worker import READY, RECYCLED, MemoryGuard, StopWorker, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import Single, make_lanes
 from genkidama.learning.forms import learner_class
@@ -131,7 +131,7 @@ class Actor:
                 self.collector.collect(length)
                 if guard.leaks():
                     return RECYCLED
-        except GONE:
+        except StopWorker:
             return 0
         finally:
             self.close()

@@ -67,7 +67,7 @@ class BufferedPipe(WorkerPipe):
             raise StopWorker
         self._held.append(RECORD.pack(kind, episode_return, steps))
         if kind == BLOCK:
-            self.pipe.send_bytes(b"".join(self._held))
+            self._send(b"".join(self._held))
             self._held.clear()
 
 

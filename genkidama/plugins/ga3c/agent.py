@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from genkidama.child.worker import (
     EPISODE,
-    GONE,
     PROGRESS,
     READY,
     RECYCLED,
@@ -105,7 +104,7 @@ class Agent:
                 if not steps % _GUARD_STEPS and guard.leaks():
                     self._report(PROGRESS, 0.0)
                     return RECYCLED
-        except GONE:
+        except StopWorker:
             return 0
         finally:
             self._lanes.close()

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.child.worker import StopWorker
 from genkidama.protocol.diagnostics import SHAPE
 from genkidama.runtime.shared_block import Block
 
@@ -170,8 +171,12 @@ def pipe() -> tuple[Connection, Connection]:
 
 
 def put(queue: int, indices: Iterable[int]) -> None:
-    """Appends indices to the queue with this descriptor, together."""
-    os.write(queue, array.array("I", indices).tobytes())
+    """Appends indices to the queue with this descriptor, together. A StopWorker says that no
+    process is left that could take any."""
+    try:
+        os.write(queue, array.array("I", indices).tobytes())
+    except BrokenPipeError:
+        raise StopWorker from None
 
 
 def take(queue: int, most: int) -> npt.NDArray[np.uint32]:

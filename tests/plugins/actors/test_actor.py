@@ -185,6 +185,14 @@ def test_a_rehearsal_leaves_the_blocks_to_the_core() -> None:
     played.close()
 
 
+def test_an_environments_error_is_not_the_childs_end() -> None:
+    settings = acting().with_settings({"environment.id": "tests.plugins.ga3c.numbered:Cut"})
+    actor = Played(settings)
+    with pytest.raises(ConnectionResetError, match="simulator"):
+        actor.actor.run()
+    actor.close()
+
+
 # Its part.
 
 

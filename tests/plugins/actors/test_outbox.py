@@ -264,5 +264,8 @@ def test_records_are_sent_together_with_the_next_block() -> None:
     stop[0] = True
     with pytest.raises(StopWorker):
         pipe.report(EPISODE)
+    stop[0] = False
     ours.close()
+    with pytest.raises(StopWorker):
+        pipe.report(BLOCK)
     theirs.close()

@@ -81,6 +81,13 @@ class Numbered(gymnasium.Env[Array, Any]):
         return np.array((self._number, self._episode, self._step), self.observation_space.dtype)
 
 
+class Cut(Numbered):
+    """Loses its simulator."""
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        raise ConnectionResetError("simulator")
+
+
 class TorchFree(Numbered):
     """Raises an error that says which modules of torch's its process has imported."""
 

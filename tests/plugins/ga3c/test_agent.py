@@ -339,19 +339,24 @@ def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "reset"}},
             "ValueError: the cable is loose (studies/faults/faulty.py:",
         ),
+        # Which is no end of the agent's own pipes.
+        (
+            {"id": "tests.plugins.ga3c.numbered:Cut"},
+            "ConnectionResetError: simulator (tests/plugins/ga3c/numbered.py:",
+        ),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "construct"}},
             "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: "
             "ValueError: the cable is loose (studies/faults/faulty.py:",
         ),
     ],
-    ids=["step", "reset", "construct"],
+    ids=["step", "reset", "cut", "construct"],
 )
 def test_one_whose_environment_raises_says_why_and_ends(
     environment: dict[str, Any], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with process(environment) as (yard, agent):
-        if environment["id"].endswith("TorchFree"):
+        if "options" not in environment:
             yard.serve(0)
             yard.answer()
         assert yard.line.poll(PATIENCE)
