@@ -266,7 +266,7 @@ def _has_key(space: gymnasium.Space[Any]) -> TypeGuard[Dict]:
 
 
 def has_masks(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> bool:
-    """Whether observations of this space have masks of these actions."""
+    """True if observations of this space have masks of these actions."""
     return _has_key(observations) and bool(choices(actions))
 
 
