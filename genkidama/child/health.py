@@ -95,15 +95,14 @@ class Health:
 
     def _figures(self, run: str, now: float) -> Iterator[tuple[str, float]]:
         root = self._root
-        degrees = [self._number(path) for path in root.glob("sys/class/thermal/thermal_zone*/temp")]
-        if hottest := max((each for each in degrees if each is not None), default=0.0):
-            yield "celsius", hottest / 1000
+        if celsius := hottest(root):
+            yield "celsius", celsius
         for path in root.glob("sys/devices/platform/soc*/soc*firmware/get_throttled"):
             with suppress(OSError, ValueError):
                 bits = int(path.read_text(), 16)
                 yield "throttled", float(bits & 0b1110 != 0)
                 yield "undervoltage", float(bits & 1)
-        clock = self._number(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+        clock = _number(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
         if clock is not None:
             yield "megahertz", clock / 1000
         with suppress(OSError, ValueError, IndexError):
@@ -144,7 +143,7 @@ class Health:
         """Watts since the last call, by RAPL (Intel's and AMD's); None where it cannot be read."""
         counters = {}
         for path in self._root.glob("sys/class/powercap/intel-rapl:?/energy_uj"):
-            if (energy := self._number(path)) is not None:
+            if (energy := _number(path)) is not None:
                 counters[path] = int(energy)
         before, self._energy = self._energy, (counters, now) if counters else None
         if before is None or not counters or now <= before[1]:
@@ -165,11 +164,18 @@ class Health:
             return None
         return pmic_watts(told.stdout)
 
-    def _number(self, path: Path) -> float | None:
-        try:
-            return float(path.read_text())
-        except (OSError, ValueError):
-            return None
+
+def hottest(root: Path = Path("/")) -> float:
+    """The °C of this machine's hottest sensor; 0 without any."""
+    degrees = [_number(path) for path in root.glob("sys/class/thermal/thermal_zone*/temp")]
+    return max((each for each in degrees if each is not None), default=0.0) / 1000
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def pmic_watts(text: str) -> float | None:

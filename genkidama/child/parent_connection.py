@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import transport
 from genkidama.child.backend import NewsBackend, Work
-from genkidama.child.transport import FAILURES, ConnectErrors, Transport, fingerprints, make_room
+from genkidama.child.transport import FAILURES, ConnectErrors, Transport, make_room
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
@@ -42,7 +42,7 @@ from genkidama.protocol.session import (
     Session,
     Wait,
 )
-from genkidama.protocol.shard import WHOLE, Shard, addresses
+from genkidama.protocol.shard import WHOLE, Shard, addresses, fingerprints
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.log import get_logger, log_with
 from genkidama.runtime.machine import machine_name

@@ -16,7 +16,6 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -290,28 +289,6 @@ def _pinning(fingerprint: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslobject_class = Pinned
     return context
-
-
-def fingerprints(fingerprint: str, addresses: Sequence[str], parent: str) -> list[str]:
-    """The fingerprint of the certificate at each address.
-
-    Args:
-        fingerprint: one for all shards of a parent, or one for each, with commas in between.
-        addresses: of the shards.
-        parent: the same, as the user wrote them.
-
-    Raises:
-        ConfigurationError: there are more or fewer fingerprints than shards.
-    """
-    each = fingerprint.split(",")
-    if len(each) == 1:
-        return each * len(addresses)
-    if len(each) != len(addresses):
-        raise ConfigurationError(
-            f"fingerprint: names {len(each)} certificates, and parent = {parent!r} "
-            f"{len(addresses)} parts; give one for all parts, or one for each"
-        )
-    return each
 
 
 class ConnectErrors:

@@ -178,10 +178,11 @@ def approximate_kl(log_ratio: Array) -> float:
 
 
 def weight_of(name: str, figures: Mapping[str, float]) -> float:
-    """The weight of a child's figure of this name in a mean over children."""
+    """The weight of a child's figure of this name in a mean over children, 0 at least."""
     if name not in DIAGNOSTICS:
         return 1.0
-    return figures.get("episodes_ended" if name == "episode_length" else "samples", 1.0)
+    of = "episodes_ended" if name == "episode_length" else "samples"
+    return max(0.0, figures.get(of, 1.0))
 
 
 #: Bins of 1 % of a period; the last one has all longer cycles.

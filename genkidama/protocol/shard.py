@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -76,6 +76,28 @@ WHOLE = Shard()
 def addresses(parent: str) -> list[str]:
     """The addresses of all shards, which are separated by commas."""
     return [address.strip() for address in parent.split(",")]
+
+
+def fingerprints(fingerprint: str, addresses: Sequence[str], parent: str) -> list[str]:
+    """The fingerprint of the certificate at each address.
+
+    Args:
+        fingerprint: one for all shards of a parent, or one for each, with commas in between.
+        addresses: of the shards.
+        parent: the same, as the user wrote them.
+
+    Raises:
+        ConfigurationError: there are more or fewer fingerprints than shards.
+    """
+    each = fingerprint.split(",")
+    if len(each) == 1:
+        return each * len(addresses)
+    if len(each) != len(addresses):
+        raise ConfigurationError(
+            f"fingerprint: names {len(each)} certificates, and parent = {parent!r} "
+            f"{len(addresses)} parts; give one for all parts, or one for each"
+        )
+    return each
 
 
 def end_proof(secret: str, stop: Mapping[str, Any], reason: str) -> str:

@@ -55,6 +55,8 @@ class Evaluation:
     starts: str | None = None
     #: Which weights played: `"best weights, version 12"`.
     weights: str = ""
+    #: The checkpoint's version.
+    version: int = 0
 
     @property
     def mean(self) -> float:
@@ -95,6 +97,7 @@ class Evaluation:
             "greedy": self.greedy,
             "seed": self.seed,
             "checkpoint": str(self.checkpoint),
+            "version": self.version,
             "environment": self.environment,
             "starts": self.starts,
         }
@@ -227,7 +230,8 @@ def evaluate(
     threshold = checkpoint.experiment.solved if same else None
     threshold = first["threshold"] if threshold is None else threshold
     played = (first["greedy"], seed, first["environment"])
-    evaluation = Evaluation(returns, path, threshold, *played, task.id, starts, which)
+    version = checkpoint.snapshot.version
+    evaluation = Evaluation(returns, path, threshold, *played, task.id, starts, which, version)
     if run is not None:
         try:
             run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())

@@ -554,7 +554,8 @@ class RunStatus:
         """The last measures of all backends, and of a learner beside the parent: sums of rates,
         means of all else. Empty in a search, whose trials differ in their settings.
 
-        In a mean of a diagnostic a child counts as much as the samples that it learned from.
+        In a mean of a diagnostic a child counts as much as the samples that it learned from. What
+        comes to no number is left out: a child may say whatever is finite.
         """
         if self.search is not None:
             return {}
@@ -562,12 +563,13 @@ class RunStatus:
         for figures in (self._learner, *(child.figures for child in self._there())):
             for name, value in figures.items():
                 found.setdefault(name, []).append((value, weight_of(name, figures)))
-        return {
+        together = {
             name: sum(value * weight for value, weight in pairs)
-            / (1.0 if name in _SUMMED else sum(weight for _, weight in pairs))
+            / (1.0 if name in _SUMMED else sum(weight for _, weight in pairs) or math.nan)
             for name, pairs in found.items()
             if name not in WEIGHTS + HEALTH
         }
+        return {name: value for name, value in together.items() if math.isfinite(value)}
 
     # Rendering.
 

@@ -191,7 +191,8 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
     for number, statement in enumerate(statements):
         for name in _bound(statement):
             before = [] if _redefines(statement, name) else by_name.get(name, [])
-            if isinstance(statement, ast.Assign) and before and _imports(statements[before[0]]):
+            imported = before and isinstance(statements[before[0]], ast.Import | ast.ImportFrom)
+            if imported and isinstance(statement, ast.Assign):
                 continue  # as os.environ["TOKEN"] = "…", which is not to be written down
             by_name[name] = [*before, number]
     found: set[int] = set()
@@ -214,10 +215,6 @@ def _needed(scope: symtable.SymbolTable) -> Iterator[str]:
         yield from _needed(inner)
 
 
-def _imports(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Import | ast.ImportFrom)
-
-
 def _redefines(statement: ast.stmt, name: str) -> bool:
     """True if what the name has meant before no longer counts."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -233,7 +230,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
         for inner in ast.iter_child_nodes(statement):
             if isinstance(inner, ast.stmt):
                 yield from _bound(inner)
-    elif _imports(statement):
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
         for alias in statement.names:
             yield alias.asname or alias.name.partition(".")[0]
     elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):

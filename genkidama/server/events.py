@@ -323,6 +323,8 @@ class Evaluated(Event, kw_only=True):
     """The seed that the episodes followed from."""
     checkpoint: str
     """The file that was played."""
+    version: int | UnsetType = UNSET
+    """The version of the weights in it."""
     environment: str | UnsetType = UNSET
     """The id of the environment that was played."""
     starts: str | UnsetType | None = UNSET

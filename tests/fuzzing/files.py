@@ -239,7 +239,7 @@ def _some_histories() -> list[bytes]:
             }
             for number in (1, 2, 3)
         ),
-        {"event": "measures", "time": 6.0, "backend": "hogwild", "child": "a", "loss": 0.5},
+        {"event": "measures", "time": 6, "backend": "b", "child": "a", "loss": 0.5, "samples": 0},
         {"event": "refused", "time": 6.5, "child": "a", "code": "finite", "reason": "NaN"},
         {"event": "leave", "time": 7.0, "child": "a", "reason": "left"},
         {"event": "stop", "time": 8.0, "reason": "over", "version": 3},

@@ -254,6 +254,7 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         "greedy": False,
         "seed": 7,
         "checkpoint": str(run.final),
+        "version": 1,
         "environment": "tests.tiny:Faulty",
         "starts": None,
     }

@@ -353,6 +353,21 @@ def test_in_a_mean_of_a_diagnostic_a_child_counts_as_much_as_it_learned_from() -
     assert status.figures() == pytest.approx({"entropy": 0.8, "episode_length": 20.0, "lag": 3.0})
 
 
+@pytest.mark.parametrize(
+    ("of_a", "of_b"), [(0.0, 0.0), (-5.0, 5.0), (-5.0, -5.0), (1e308, 1e308), (1e200, 1.0)]
+)
+def test_weights_that_a_child_makes_up_end_nothing(of_a: float, of_b: float) -> None:
+    status = told(
+        [
+            *began("a", "b"),
+            measured("a", 1, episode_length=1e200, episodes_ended=of_a, lag=3.0),
+            measured("b", 1, episode_length=30.0, episodes_ended=of_b, pps=0.0),
+        ]
+    )
+    expected = {"lag": 3.0, "pps": 0.0}
+    assert status.figures() == expected | ({"episode_length": 30.0} if of_b == 5.0 else {})
+
+
 # In one line.
 
 

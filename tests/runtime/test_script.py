@@ -126,7 +126,7 @@ def test_of_a_notebook_that_source_is_taken_which_a_class_needs() -> None:
         "@sax\nclass Mine(Base):\n    def f(self, action): return helper(fast)",
         "def helper(y): return x",
         "a, Base = object, xml.dom",
-        'x_table = {}\nunused["a"] = helper.used = [x for x in "ab"]',
+        'x_table = {}\nunused["a"] = helper.used = [x for x in "ab"]\nsax.token = "secret"',
         'x_table["a"][0].b, y = 1, x_table\nif fast:\n    x_table["b"] = 2',
         "def helper(y): return helper and x",
         "helper = sax(helper)\nMine.metadata = x_table",

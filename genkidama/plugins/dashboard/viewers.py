@@ -20,10 +20,6 @@ from genkidama.protocol.tokens import Entry, find_cookie, find_entry, find_link
 if TYPE_CHECKING:
     from genkidama.parent.authentication import Authenticator
 
-#: Number of opened links that are remembered.
-_MOST_OPENED = 10_000
-
-
 _HOST = re.compile(r"(?:\[([\dA-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~-]+))(?::(\d{1,5}))?", re.ASCII)
 
 
@@ -71,7 +67,7 @@ class Viewers:
         self.names = names
         self.secure = secure
         self._tokens = tokens
-        self._opened = dict.fromkeys(opened)
+        self._opened = set(opened)
         self._remember = remember
         self._owners = owners
 
@@ -100,9 +96,7 @@ class Viewers:
         digest = hashlib.sha256(key.encode()).hexdigest()
         if digest in self._opened:
             return "", "this link was opened before, and opens once"
-        self._opened[digest] = None
-        if len(self._opened) > _MOST_OPENED:
-            del self._opened[next(iter(self._opened))]
+        self._opened.add(digest)
         self._remember(digest)
         return cookie, ""
 

@@ -125,9 +125,14 @@ def _for_each_part(role: Role | None) -> list[Role | None]:
         return [None]
     import msgspec  # there, since a role is
 
-    from genkidama.protocol.shard import addresses
+    from genkidama.protocol.shard import addresses, fingerprints
 
-    return [msgspec.structs.replace(role, parent=address) for address in addresses(role.parent)]
+    many = addresses(role.parent)
+    known = fingerprints(role.fingerprint, many, role.parent)
+    return [
+        msgspec.structs.replace(role, parent=address, fingerprint=fingerprint)
+        for address, fingerprint in zip(many, known, strict=True)
+    ]
 
 
 def _cores(options: argparse.Namespace) -> int | str:
@@ -163,7 +168,8 @@ def _role(options: argparse.Namespace) -> Role | None:
 
         invitation = Invitation.parse(text)
         given |= {"parent": invitation.parent, "fingerprint": invitation.fingerprint}
-        os.environ.setdefault("GENKIDAMA_TOKEN", invitation.token)
+        if invitation.token:
+            os.environ["GENKIDAMA_TOKEN"] = invitation.token
     if options.cores is not None:
         given["cores"] = _cores(options)
     role = msgspec.to_builtins(Role.load(file)) if file else {}

@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from genkidama._version import __version__
+from genkidama.child.health import hottest
 from genkidama.errors import EnvironmentFailure
 from genkidama.plugins.doctor.measurements import proportional_bytes
 from genkidama.runtime.machine import available_cores
@@ -56,7 +57,7 @@ def _train(folder: Path, cores: int, seconds: float) -> dict[str, float | None]:
     with _process([*command, "--json", "--out", "run"], folder) as process:
         while process.poll() is None:
             memory = max(memory, proportional_bytes({process.pid}))
-            heat = max(heat, _celsius())
+            heat = max(heat, hottest())
             time.sleep(0.5)
     if process.returncode:
         raise _failure("the training", folder, process)
@@ -146,15 +147,6 @@ def _failure(what: str, folder: Path, process: subprocess.Popen[bytes]) -> Envir
     lines = (folder / f"{process.pid}.err").read_text(errors="replace").strip().splitlines()
     said = lines[-1] if lines else f"exit code {process.returncode}"
     return EnvironmentFailure(f"--bench: {what} fails: {said.removeprefix('error: ')}")
-
-
-def _celsius() -> float:
-    """The hottest of this machine's sensors; 0 without any."""
-    hottest = 0.0
-    for path in Path("/sys/class/thermal").glob("thermal_zone*/temp"):
-        with suppress(OSError, ValueError):
-            hottest = max(hottest, int(path.read_text()) / 1000)
-    return hottest
 
 
 def _model() -> str:

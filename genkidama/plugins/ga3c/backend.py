@@ -47,7 +47,7 @@ from genkidama.plugins.ga3c.slots import (
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
-from genkidama.runtime.machine import ONE_THREAD
+from genkidama.runtime.machine import ONE_THREAD, descriptors_left
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.task import see_spaces
@@ -58,6 +58,9 @@ AGENTS = ForkServer("genkidama.plugins.ga3c.agent", ONE_THREAD)
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
+
+#: Files of an agent: its bell, its process and what it says have two, two and one.
+_DESCRIPTORS = 5
 
 #: An engine may do nothing for this many times as long as an agent.
 _ENGINE_PATIENCE = 2.0
@@ -92,6 +95,12 @@ class GA3C(PooledBackend):
             lambda _: self.slots.mark_of_engine(),
             self._engine_hung,
         )
+        fit = max(0, descriptors_left(_DESCRIPTORS * settings.max_agents) // _DESCRIPTORS)
+        if fit < settings.max_agents:
+            raise ConfigurationError(
+                f"ga3c.max_agents = {settings.max_agents}: this process may open files for {fit} "
+                "agents; set it to no more, or raise the limit: ulimit -n, or LimitNOFILE of a unit"
+            )
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
         for _, end in self._bells:

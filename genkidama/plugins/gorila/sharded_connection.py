@@ -21,7 +21,7 @@ import numpy as np
 
 from genkidama.child.backend import NewsBackend, Work
 from genkidama.child.parent_connection import ParentConnection
-from genkidama.child.transport import FAILURES, fingerprints
+from genkidama.child.transport import FAILURES
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import flat
 from genkidama.protocol.session import (
@@ -36,7 +36,7 @@ from genkidama.protocol.session import (
     Session,
     Train,
 )
-from genkidama.protocol.shard import Shard, addresses
+from genkidama.protocol.shard import Shard, addresses, fingerprints
 from genkidama.protocol.vector import Signature, Vector
 
 T = TypeVar("T")

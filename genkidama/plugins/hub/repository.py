@@ -107,7 +107,7 @@ def _write(run: Run, repository: str, folder: Path, film: bool, say: Callable[[s
     (folder / _WEIGHTS).parent.mkdir()
     save(folder / _WEIGHTS, checkpoint.signature, checkpoint.vector, snapshot)
     evaluation = own.evaluation
-    if evaluation is not None and Path(evaluation["checkpoint"]).name != weights.path.name:
+    if evaluation is not None and evaluation.get("version") != snapshot.version:
         evaluation = None  # of other weights
     if evaluation is None:
         say(f"without figures: these weights were not evaluated: genkidama evaluate {run.path}")

@@ -10,6 +10,7 @@ children are compromised:
 
 The usual distance is the median over the children of the usual distance of each, so frequent
 pushes give a child no more weight. With fewer than `_CHILDREN` children it is the median of all.
+A push that does not move the weights, as before a child has learned anything, is not among them.
 
 Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning" (the coordinate-wise median and
 trimmed mean); Sun et al. 2019, "Can You Really Backdoor Federated Learning?" (norms).
@@ -37,8 +38,11 @@ FAR, QUARANTINED = "far", "quarantined"
 #: Newest distances of a child, whose median is usual for it.
 _DISTANCES = 16
 
-#: Pushes before the first that can be too far.
+#: Pushes that move the weights before the first that can be too far.
 _FIRST = 8
+
+#: A move by a smaller share of the weights' norm is rounding, and no learning.
+_STILL = 1e-6
 
 #: Children from which on each has one vote.
 _CHILDREN = 3
@@ -109,7 +113,10 @@ class Robust(Rule):
     def _is_far(self, parent: Vector, push: Update) -> bool:
         size = len(parent) - push.statistics
         start = parent[:size] if self.takes == "weights" else None
-        far = self._judge(self._trained, push.child, _distance(push.vector[:size], start))
+        distance = _distance(push.vector[:size], start)
+        still = 0.0 if start is None else _STILL * _distance(start, None)
+        # Else those who have not learned yet would make the first that have too far.
+        far = not distance <= still and self._judge(self._trained, push.child, distance)
         if push.statistics:
             shift = _shift(push.vector[size:], parent[size:])
             far = self._judge(self._statistics, push.child, shift) or far

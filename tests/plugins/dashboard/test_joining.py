@@ -437,3 +437,37 @@ def test_a_browser_returns_to_a_parent_that_starts_again(
         page.wait_for_selector("#state >> text=acts", timeout=LONG)
     assert {line["child"] for line in history(shelf, "join")} == {"phone"}
     assert not history(shelf, "refused")
+
+
+@pytest.mark.slow
+def test_browsers_of_one_link_take_names_of_their_own_and_all_hear_the_end(
+    start: Callable[..., Started], tmp_path: Path, look: Look
+) -> None:
+    experiment = Experiment.load(ROOT / "examples/cartpole/cartpole.toml").with_settings(
+        {"parent.browsers": True, "parent.linger_seconds": 1000, "stop.steps": 100_000_000}
+    )
+    (tmp_path / "cart.toml").write_text(experiment.to_toml())
+    port, shelf = free_port(), tmp_path / "shelf"
+    options = ["--listen", f"127.0.0.1:{port}", "--out", "shelf"]
+    parent = start("genkidama.parent", "cart.toml", *options)
+    until(lambda: (shelf / "owner").exists())
+    link = f"http://127.0.0.1:{port}/join#*"
+    with look(link, lost=True) as resting:
+        resting.wait_for_selector("#state >> text=acts", timeout=LONG)
+        resting.click("#pause")
+        taken = facts(resting, "done")["name"]
+        away = resting.context.new_page()
+        away.add_init_script(f"sessionStorage.name ??= {taken!r}")
+        away.goto(link)
+        away.wait_for_selector("#state >> text=acts", timeout=LONG)
+        name = facts(away, "done")["name"]
+        assert name != taken
+        away.goto("about:blank")
+        until(lambda: history(shelf, "leave"), "the end of its connection")
+        address = (shelf / "owner").read_text().splitlines()[0]
+        assert start("genkidama", "top", address, "--command", "stop").wait(60) == 0
+        resting.wait_for_selector("#state >> text=over: ", timeout=LONG)
+        away.goto(link)
+        away.wait_for_selector("#state >> text=over: ", timeout=LONG)
+        assert facts(away, "done")["name"] == name
+        assert parent.wait(30) == 0  # which has waited for both, and waits no longer

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import genkidama
@@ -250,9 +251,14 @@ def test_a_wrong_argument_is_one_line(
 
 
 def test_each_part_of_a_parent_is_examined() -> None:
-    role = Role.from_dict({"parent": "ws://a:1, ws://b:2", "ca_file": "ca.pem"})
-    parts = [(each.parent, each.ca_file) for each in _for_each_part(role) if each is not None]
-    assert parts == [("ws://a:1", "ca.pem"), ("ws://b:2", "ca.pem")]
+    one, other = "1" * 64, "2" * 64
+    for given, known in (("", ("", "")), (one, (one, one)), (f"{one},{other}", (one, other))):
+        role = Role.from_dict({"parent": "wss://a:1, wss://b:2", "cores": 3, "fingerprint": given})
+        parts = [msgspec.to_builtins(each) for each in _for_each_part(role) if each is not None]
+        assert [(each["parent"], each["fingerprint"], each["cores"]) for each in parts] == [
+            ("wss://a:1", known[0], 3),
+            ("wss://b:2", known[1], 3),
+        ]
     assert _for_each_part(None) == [None]
 
 
@@ -331,8 +337,8 @@ async def test_a_join_string_is_enough_to_reach_a_parent(
         fingerprint = fingerprint_of(Path(signed.certificate))
         text = str(Invitation(address, token=TOKEN, fingerprint=fingerprint))
         for words, variables in ((["--parent", text], {}), ([], {"GENKIDAMA_JOIN": text})):
-            os.environ.pop("GENKIDAMA_TOKEN", None)
-            os.environ.update(variables)
+            # As with `join`, the string's token counts.
+            os.environ.update({"GENKIDAMA_TOKEN": "that-of-another-run", **variables})
             role = _role(make_parser().parse_args(["doctor", *words]))
             assert role is not None
             rows = {row.name: row for row in await asyncio.to_thread(list, examine(role))}

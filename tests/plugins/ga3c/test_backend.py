@@ -10,6 +10,7 @@ import errno
 import gc
 import math
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -35,7 +36,16 @@ from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.process import start_program
 from tests.child.problems import bandit_solved, corridor_solved
 from tests.child.test_orchestrator import TestContract  # noqa: F401  # which runs here
-from tests.helpers import PATIENCE, eventually, merged, shared_memory, small, starting, until
+from tests.helpers import (
+    PATIENCE,
+    eventually,
+    merged,
+    python,
+    shared_memory,
+    small,
+    starting,
+    until,
+)
 from tests.plugins.ga3c.forked import forked_engines
 
 
@@ -572,6 +582,32 @@ def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         os.kill(child.pid, signal.SIGKILL)
         psutil.wait_procs(family, 10)
         assert not any(process.is_running() for process in family)
+
+
+MANY = """
+import resource
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.ga3c.backend import GA3C
+
+for hard in (8192, 1024):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        GA3C(Experiment().with_settings({"child.backend": "ga3c", "ga3c.max_agents": 600}), 2)
+    except ConfigurationError as error:
+        print(error)
+    else:
+        print("is built")
+"""
+
+
+def test_more_agents_than_files_may_be_opened_for_are_the_users_mistake() -> None:
+    built, refused = python("-c", MANY).stdout.splitlines()
+    assert built == "is built"
+    assert re.fullmatch(
+        r"ga3c.max_agents = 600: this process may open files for 17\d agents; .*: ulimit -n, .*",
+        refused,
+    )
 
 
 def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from genkidama.cli.verbs import experiment_of
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.hub.repository import share
-from genkidama.runs.checkpoint import load
+from genkidama.runs.checkpoint import CheckpointFolder, load
 from genkidama.runs.run import Run
 from genkidama.runs.warm_start import found_weights, warm_start
 from tests.helpers import small, untrained
@@ -49,6 +50,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield hub
 
 
+def better(run: Run, version: int) -> Path:
+    """Makes the run's weights its best, as those of this version."""
+    weights = load(run.final)
+    snapshot = msgspec.structs.replace(weights.snapshot, version=version)
+    folder = CheckpointFolder(run.path / "checkpoints")
+    return folder.save_best(weights.signature, weights.vector, snapshot)
+
+
 def made(path: Path, **parent: str) -> Run:
     run = untrained(path, small(parent={"listen": "10.1.2.3:9000", "tokens_file": "/home/ada/t"}))
     run.record_evaluation(
@@ -62,7 +71,8 @@ def made(path: Path, **parent: str) -> Run:
             "episodes": 2,
             "greedy": False,
             "seed": 0,
-            "checkpoint": str(run.final),
+            "checkpoint": str(better(run, 1)),
+            "version": 1,
             "environment": "CartPole-v1",
             "starts": None,
         },
@@ -129,6 +139,17 @@ def test_the_repository_is_a_run_for_whatever_reads_runs(tmp_path: Path, hub: Lo
     assert (theirs.snapshot.children, theirs.snapshot.sessions) == ({}, {})
     evaluation = Run.open(folder).evaluation
     assert evaluation is not None and evaluation["checkpoint"] == "checkpoints/best.safetensors"
+
+
+def test_figures_of_weights_that_were_the_best_before_are_not_shared(
+    tmp_path: Path, hub: LocalHub
+) -> None:
+    run = made(tmp_path / "mine")
+    better(run, 2)
+    said: list[str] = []
+    share(run, NAME, film=False, say=said.append)
+    assert said[0].startswith("without figures: these weights were not evaluated")
+    assert b"These weights were not evaluated." in hub.repositories[NAME]["README.md"]
 
 
 def test_what_an_older_run_left_in_the_repository_goes(tmp_path: Path, hub: LocalHub) -> None:

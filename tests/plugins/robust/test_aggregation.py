@@ -78,6 +78,18 @@ def test_what_is_usual_follows_the_run() -> None:
     assert told[0] == FAR and told[-1] is None
 
 
+def test_who_has_not_learned_yet_does_not_say_what_is_usual() -> None:
+    """Before `algorithm.start_steps` children push the weights that they got, up to rounding."""
+    parent = np.arange(1, 5, dtype=DTYPE)
+    rule = of(push_limit=5.0, quarantine_after=5)
+    for turn in range(120):
+        still = np.nextafter(parent, DTYPE.type(turn % 2 * 9))
+        assert rule.apply(parent, push(still, "abc"[turn % 3])) is None
+    for turn in range(60):
+        assert rule.apply(parent, push(parent + DTYPE.type(1e-3), "abc"[turn % 3])) is None
+    assert rule.apply(parent, push(parent + DTYPE.type(1e-1), "a")) == FAR
+
+
 def test_statistics_are_judged_by_what_they_make_of_an_observation() -> None:
     parent = np.array([0, 100, 50, 125], DTYPE)  # one weight; 100 observations of 0.5 ± 1
     rule = of(push_limit=5.0)

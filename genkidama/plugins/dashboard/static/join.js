@@ -19,11 +19,18 @@ const STEPS = 256;
 const LOW = 0.2;
 
 // #NAME:TOKEN, which no server is sent; * is any name.
-const [given, token] = decodeURIComponent(location.hash.slice(1)).split(":");
+const [said, token] = decodeURIComponent(location.hash.slice(1)).split(":");
+const given = said === "*" ? "" : said;
 const word = () => crypto.getRandomValues(new Uint32Array(2)).join("").slice(0, 12);
 const session = word();
-let name = given && given !== "*" ? given : (sessionStorage.getItem("name") ?? `browser-${word()}`);
-sessionStorage.setItem("name", name);
+let name = "";
+
+// Takes a name, which a page that is loaded again has, too.
+function call(text) {
+  name = text;
+  sessionStorage.setItem("name", name);
+}
+call(given || (sessionStorage.getItem("name") ?? `browser-${word()}`));
 
 const worker = new Worker("static/acting.js", { type: "module" });
 let socket = null;
@@ -96,7 +103,8 @@ function open() {
     socket.binaryType = "arraybuffer";
     socket.onopen = resolve;
     socket.onmessage = ({ data }) => answer?.(decode(data));
-    socket.onclose = () => {
+    socket.onclose = ({ code, reason }) => {
+      if (code === 1000) over ||= reason || "the run is over";
       answer?.(null);
       reject(new Error("the parent does not answer, or does not admit this browser"));
     };
@@ -165,21 +173,23 @@ async function run() {
     try {
       await converse();
     } catch (error) {
+      if (over) break;
+      // Without the code 1000 the parent waits for it, as it has not heard of an end.
+      socket?.close();
       sent = error.code && error.code !== "base" ? null : sent;
       if (error.final || ["version", "malformed", "unknown", "order", "length", "experience",
         "part", "role", "excluded"].includes(error.code)) {
         over = error.message;
         break;
       }
-      if (error.code === "name" && !given) name = `browser-${word()}`;
+      if (error.code === "name" && !given) call(`browser-${word()}`);
       status(`${error.message}; trying again`);
       mark(find("connection"), "data-state", "lost");
-      socket?.close();
       await new Promise((resolve) => setTimeout(resolve, 1000 * wait * Math.random()));
       wait = Math.min(LONGEST_WAIT, 2 * wait);
     }
   }
-  socket?.close();
+  socket?.close(1000);
   worker.terminate();
   mark(find("connection"), "data-state", "finished");
   status(`over: ${over}`);
