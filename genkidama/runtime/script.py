@@ -176,6 +176,10 @@ def with_notebook(experiment: Experiment, directory: Path) -> Experiment:
     return Experiment.from_dict(settings)
 
 
+#: Statements after which an earlier meaning of a name that they do not use no longer counts.
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
 def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
     """The statements of these sources that define these names and all that they need, in order.
 
@@ -190,9 +194,12 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
             continue
     for number, statement in enumerate(statements):
         for name in _bound(statement):
-            before = [] if _redefines(statement, name) else by_name.get(name, [])
+            before = by_name.get(name, [])
+            symbol = symtable.symtable(ast.unparse(statement), "cell", "exec").lookup(name)
+            if isinstance(statement, _DEFINITIONS) and not symbol.is_referenced():
+                before = []
             imported = before and isinstance(statements[before[0]], ast.Import | ast.ImportFrom)
-            if imported and isinstance(statement, ast.Assign):
+            if imported and not (symbol.is_assigned() or symbol.is_imported()):
                 continue  # as os.environ["TOKEN"] = "…", which is not to be written down
             by_name[name] = [*before, number]
     found: set[int] = set()
@@ -213,13 +220,6 @@ def _needed(scope: symtable.SymbolTable) -> Iterator[str]:
             yield symbol.get_name()
     for inner in scope.get_children():
         yield from _needed(inner)
-
-
-def _redefines(statement: ast.stmt, name: str) -> bool:
-    """True if what the name has meant before no longer counts."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
-    scope = symtable.symtable(ast.unparse(statement), "cell", "exec")
-    return isinstance(statement, kinds) and not scope.lookup(name).is_referenced()
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
