@@ -13,6 +13,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TextIO, TypeAlias
 
 from rich.cells import cell_len
@@ -92,7 +93,8 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Prints a line above the display. The terminal breaks a long one, so it can be copied."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError, ValueError):  # nobody reads any more
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self) -> None:
         """Begins to draw."""
@@ -104,13 +106,15 @@ class Screen:
                 redirect_stdout=False,
                 vertical_overflow="crop",
             )
-            self._live.start()
+            with suppress(OSError, ValueError):
+                self._live.start()
 
     def close(self) -> None:
         """Leaves the last frame standing."""
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with suppress(OSError, ValueError):
+                live.stop()
 
 
 class Notebook:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import pty
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -55,6 +58,21 @@ def test_a_log_that_takes_no_lines_ends_nothing() -> None:
         progress(line)
     with pytest.raises(OSError, match="No space left"):
         full.close()
+
+
+def test_a_terminal_that_is_gone_ends_nothing() -> None:
+    ours, theirs = pty.openpty()
+    terminal = open(theirs, "w")  # noqa: SIM115
+    progress = Progress(small(), terminal)
+    assert progress.drawn
+    os.close(ours)
+    for line in lines(Started(time=0.0, run="first", software="1")):
+        progress(line)
+    progress.refresh()
+    progress.say("a child died")
+    progress.close()
+    with suppress(OSError):
+        terminal.close()
 
 
 def test_the_last_line_has_the_energy_if_machines_tell_their_power() -> None:
