@@ -23,7 +23,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.event_log import EventLog, ProgressLog
 from genkidama.parent.extensions import RunStore
 from genkidama.runs.history import History
-from genkidama.runs.run import EXPERIMENT, HISTORY
+from genkidama.runs.run import EXPERIMENT, HISTORY, SETTINGS
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.log import FilteringBoundLogger
 from genkidama.runtime.pacing import Once
@@ -187,7 +187,9 @@ class RunWriter:
 
     def _write_experiment(self) -> None:
         experiment = self._server.experiment
-        write_atomically(self._out / EXPERIMENT, experiment.to_toml().encode())
+        for name in (EXPERIMENT, SETTINGS):  # the second, from which a starter begins again
+            if name == EXPERIMENT or (self._out / name).exists():
+                write_atomically(self._out / name, experiment.to_toml().encode())
         self._written = experiment
 
     def _write_fallback(self, problem: str) -> None:

@@ -171,6 +171,17 @@ async def test_a_run_tells_later_that_its_history_could_not_be_written(
     assert from_line(told) == from_line(warning)
 
 
+async def test_limits_are_written_where_a_starter_begins_again(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    begun = tmp_path / "logs" / "experiment.toml"
+    begun.write_text((settings := experiment(stop={"steps": 100})).to_toml())
+    opened = records(settings, tmp_path)
+    opened._server.command("extend", "anna", 5.0, share=1.0)
+    await opened.keep()
+    assert Experiment.load(begun) == settings.with_settings({"stop.steps": 200})
+    await opened.finish()
+
+
 async def test_limits_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
     opened = records(experiment(stop={"steps": 100}), tmp_path)
     settings = tmp_path / "experiment.toml"
