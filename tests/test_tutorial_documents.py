@@ -116,6 +116,25 @@ def test_every_command_of_the_path_is_one() -> None:
         parser.parse_args(re.sub(r"['`]", "", line).split()[1:])
 
 
+def test_no_page_has_a_robot_play_500_episodes_at_a_runs_end() -> None:
+    """Each takes its time by the wall clock: `train` plays them at `environment.period`."""
+    kinds = ("*.md", "docs/**/*.md", "examples/*/*.md", "examples/*/*.toml")
+    pages = [page for kind in kinds for page in ROOT.glob(kind)]
+    timed = []
+    for page in pages:
+        folder = page.parent
+        for line in page.read_text(encoding="utf-8").replace("\\\n", "").splitlines():
+            if found := re.search(r"\bcd (examples/\w+)", line):
+                folder = ROOT / found[1]
+            if not (found := re.search(r"genkidama train (\S+\.toml)\b(.*)", line)):
+                continue
+            file = next((at / found[1] for at in (ROOT, folder) if (at / found[1]).is_file()), None)
+            if file and Experiment.load(file).environment.period:
+                timed.append(found[0])
+    assert len(timed) >= 5
+    assert [line for line in timed if "--episodes " not in line] == []
+
+
 @pytest.mark.parametrize("line", re.findall(r'(?m)^\| `"(\w+)"` \|(.+)\|$', ALGORITHMS))
 def test_the_table_of_what_goes_together_is_true(line: tuple[str, str]) -> None:
     name, cells = line

@@ -43,9 +43,7 @@ DOCTOR = Verb(
             "PEM certificates of the authority that signed the parent's (default: the system's)",
             metavar="FILE",
         ),
-        flag(
-            "--parent-role", "examine this machine as a parent: neither torch nor Box2D is needed"
-        ),
+        flag("--parent-role", "examine this machine as a parent; torch and Box2D are left out"),
         path("--out", f"{_ROLE}where runs are kept (default: runs)", default=Path("runs")),
         option("--tokens-file", f"{_ROLE}names and tokens of its children", metavar="FILE"),
         option("--certificate-file", f"{_ROLE}the parent's PEM certificate", metavar="FILE"),

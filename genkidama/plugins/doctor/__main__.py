@@ -83,7 +83,7 @@ def _plan(options: argparse.Namespace) -> list[_Step]:
     machine = _Step("this machine", found.system)
     uvloop = _Step("uvloop", found.uvloop)
     trying = "importing packages"
-    if options.parent_role:  # neither torch nor environments: only children train
+    if options.parent_role:  # without what training needs: a parent that learns is a child, too
         experiment = _load(_experiment, options)
         settings = experiment.parent if experiment is not None else None
         searches = experiment is not None and experiment.search is not None
