@@ -420,6 +420,30 @@ def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look) -> None:
                 picture(page, f"play-{width}")
 
 
+def test_a_page_that_was_hidden_ten_times_draws_once_a_frame(look: Look) -> None:
+    drawn = """(toggles) => {
+      let hidden = false;
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+      for (let i = 0; i < 2 * toggles; i++) {
+        hidden = !hidden;
+        document.dispatchEvent(new Event("visibilitychange"));
+      }
+      const canvas = document.getElementById("play-canvas").getContext("2d");
+      window.drawn = 0;
+      canvas.clearRect = () => { window.drawn += 1; };
+    }"""
+    with made_up(at(9)) as parent:
+        parent.policies = {None: {**constant_policy(9, 1), "checkpoints": []}}
+        with look(parent.url, halted=True) as page:
+            until_it_says(page, "step 2")
+            found = []
+            for toggles in (0, 10):
+                page.evaluate(drawn, toggles)
+                page.clock.run_for(320)
+                found.append(page.evaluate("window.drawn"))
+            assert found[0] == found[1] > 0, found
+
+
 def test_what_it_cannot_play_is_a_film_or_nothing(look: Look) -> None:
     with made_up(at(9, environment="Ant-v5")) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)

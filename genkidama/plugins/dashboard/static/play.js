@@ -31,7 +31,8 @@ const seen = new Map();
 // The policy that the slider stands at; null for the newest of each moment.
 let chosen = null;
 
-let running = false;
+// The next frame that was asked for; 0 while nothing moves.
+let pending = 0;
 let visible = true;
 let game = null;
 let before = 0;
@@ -173,7 +174,6 @@ function between(share) {
 }
 
 function frame(now) {
-  if (!running) return;
   const seconds = Math.min(0.1, (now - before) / 1000);
   before = now;
   if (game.over) {
@@ -189,20 +189,21 @@ function frame(now) {
     tell();
   }
   world.draw(pen(), between(game.over ? 1 : game.behind));
-  requestAnimationFrame(frame);
+  pending = requestAnimationFrame(frame);
 }
 
 const wanted = () => find("play-pause").getAttribute("aria-pressed") !== "true";
 
 function resume() {
   const go = game !== null && visible && !document.hidden && wanted();
-  if (go && !running) {
+  if (go && !pending) {
     before = performance.now();
-    requestAnimationFrame(frame);
+    pending = requestAnimationFrame(frame);
   } else if (!go && game !== null) {
+    cancelAnimationFrame(pending);
+    pending = 0;
     world.draw(pen(), game.state);
   }
-  running = go;
 }
 
 // Draws in the units of an environment: the whole of its view, and as large as there is room.
