@@ -20,7 +20,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import recording
 from genkidama.config.sections import Environment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs.run import HISTORY, LOGS, SETTINGS, TRIALS, Run, new_directory
+from genkidama.runs.run import HISTORY, LOGS, OWNER, SETTINGS, TRIALS, Run, new_directory
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS
 from genkidama.runs.warm_start import source_of
 from genkidama.runtime.import_strings import (
@@ -75,6 +75,7 @@ def prepare_directory(
         _lock(path)
         try:
             experiment = with_notebook(experiment, path)
+            (path / OWNER).unlink(missing_ok=True)  # its link may have been opened, and opens once
             (path / SETTINGS).write_text(experiment.to_toml(), encoding="utf-8")
         except BaseException:
             _unlock(path)

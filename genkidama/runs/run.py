@@ -47,8 +47,9 @@ TRIALS = "trials"
 STUDY = "study.db"
 HISTORY = "history.jsonl"
 
-#: While a run without tokens goes on, on two lines: the address for `genkidama top` with its
-#: owner's token, and the link to its page, which opens once. Only the run's user may read it.
+#: While a run without tokens goes on, on three lines: the address for `genkidama top` with its
+#: owner's token, the link to its page, which opens once, and the link's salt. Only the run's user
+#: may read it.
 OWNER = "owner"
 LOGS = "logs"
 CHILDREN = "children"

@@ -60,8 +60,9 @@ def test_a_run_that_goes_on_keeps_its_own_settings_until_the_parent_has_seen_the
 ) -> None:
     run = untrained(tmp_path, small())
     changed = small(stop={"updates": 5})
+    (tmp_path / "owner").write_text("of a parent that was killed, whose link was opened")
     assert prepare_directory(changed, tmp_path, tmp_path).path == run.path
-    assert run.experiment == small()
+    assert run.experiment == small() and not (tmp_path / "owner").exists()
     assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
 
 

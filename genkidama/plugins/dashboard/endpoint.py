@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
@@ -87,13 +88,13 @@ class Dashboard(Observer, Page):
         self._film: asyncio.Task[None] | None = None
         #: Of a parent without tokens: the file of its owner's token, and the secrets in it.
         self._owner_file = parent.out / OWNER
-        self._key, self._secret = "", ""
+        self._key, self._salt, self._secret = "", "", ""
         owners: tuple[Entry, ...] = ()
         if parent.connections.authenticator is None and parent.part.is_first:
-            self._key, salt = secrets.token_urlsafe(32), secrets.token_hex(16)
-            self._secret = link_token(self._key, salt)
-            cookie = link_cookie(self._key, salt)
-            line = written("owner", self._secret, None, salt, cookie, "owner")
+            self._key, self._salt = _link(self._owner_file)
+            self._secret = link_token(self._key, self._salt)
+            cookie = link_cookie(self._key, self._salt)
+            line = written("owner", self._secret, None, self._salt, cookie, "owner")
             owners = parse_tokens(line, OWNER)
         name = socket.gethostname().lower()
         self.viewers = Viewers(
@@ -112,7 +113,7 @@ class Dashboard(Observer, Page):
             with suppress(OSError):
                 self._owner_file.unlink(missing_ok=True)
                 with open(self._owner_file, "x", opener=partial(os.open, mode=0o600)) as file:
-                    file.write(f"{top}\n{page}?key={self._key}\n")
+                    file.write(f"{top}\n{page}?key={self._key}\n{self._salt}\n")
         return {"page": page}
 
     def answer(self, connection: Connection, request: Request) -> Response | None:
@@ -248,6 +249,19 @@ class Dashboard(Observer, Page):
             bytes_in=connection.received,
             bytes_out=connection.sent,
         )
+
+
+def _link(file: Path) -> tuple[str, str]:
+    """The key and the salt of an owner's link: those that a parent which was killed has left in its
+    file, if it is whole and nobody else can have read or written it; else new ones."""
+    with suppress(OSError, ValueError), file.open() as lines:
+        found = os.fstat(lines.fileno())
+        top, page, salt = lines.read().split()
+        key = page.partition("?key=")[2]
+        whole = f":{link_token(key, salt)}@" in top
+        if whole and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+            return key, salt
+    return secrets.token_urlsafe(32), secrets.token_hex(16)
 
 
 def _full(error: ProtocolError) -> HttpResponse:

@@ -6,10 +6,11 @@ import asyncio
 import base64
 import json
 import logging
+import os
 import random
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -376,7 +377,7 @@ async def test_a_run_without_tokens_knows_its_owner_by_a_file(
 ) -> None:
     file = tmp_path / "run" / "owner"
     assert file.stat().st_mode & 0o777 == 0o600
-    top, link = file.read_text().split()
+    top, link, _ = file.read_text().split()
     token = top.split(":")[2].partition("@")[0]
     assert token not in link and link.startswith(place(parent, "?key="))
     async with FakeChild(parent.address, "pi") as child:
@@ -407,6 +408,34 @@ async def test_a_run_without_tokens_knows_its_owner_by_a_file(
         *(("checkpoint", "owner"), ("exclude", "owner"), ("stop", "owner"))
     ]
     assert commands[1]["child"] == "pi"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status"),
+    [
+        (lambda file: None, 200),
+        (lambda file: file.chmod(0o640), 403),  # others may have read it
+        (lambda file: os.truncate(file, file.stat().st_size - 9), 403),  # a full disk
+    ],
+    ids=["whole", "readable", "torn"],
+)
+async def test_a_parent_that_was_killed_knows_its_owner_again(
+    tmp_path: Path, spoil: Callable[[Path], None], status: int
+) -> None:
+    file = tmp_path / "run" / "owner"
+    experiment = constant(stop={"steps": 100})
+    async with running(experiment, tmp_path / "run") as killed:
+        top, link, salt = file.read_text().split()
+        killed.observers.clear()  # so that nothing of its end is heard
+    spoil(file)
+    token, key = top.split(":")[2].partition("@")[0], link.partition("?key=")[2]
+    async with running(experiment, tmp_path / "run") as parent:
+        page = place(parent, "")
+        cookie = f"genkidama-{parent.address[1]}={link_cookie(key, salt)}"
+        for shown in (bearer(token), {"Cookie": cookie, "Origin": page.rstrip("/")}):
+            assert (await steer(parent, "action=extend&share=1", **shown))[0] == status
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert (f"{page}?key={key}" in file.read_text()) == (status == 200)
 
 
 async def test_with_tokens_an_owner_has_one_of_its_own(guarded: Parent, tokens: Path) -> None:
