@@ -27,14 +27,21 @@ from genkidama._version import pip_install
 from genkidama.config import plugin
 from genkidama.config.examples import ZOO, trained
 from genkidama.config.experiment import Experiment
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.history import History, read_lines
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, join
 from genkidama.runs.status import RunStatus, line
 from genkidama.runtime.files import disk_errors, write_atomically
-from genkidama.server.events import Evaluated, as_lines, decode_line, from_line
+from genkidama.server.events import (
+    Evaluated,
+    Resumed,
+    Started,
+    as_lines,
+    decode_line,
+    from_line,
+)
 from genkidama.server.trial import Snapshot
 
 if TYPE_CHECKING:
@@ -348,12 +355,26 @@ class Run:
 
     def _status(self) -> RunStatus:
         """The status that its history gives; lines that another program wrote are left out."""
-        status = RunStatus(self.experiment)
+        status = RecordedStatus(self, self.experiment)
         for fields in self.history():
             with suppress(msgspec.ValidationError):
                 if (event := from_line(fields)) is not None:
                     status.take((event,))
         return status
+
+
+class RecordedStatus(RunStatus):
+    """The status that a run's history gives. A parent that goes on with the run may have other
+    settings, and the run's directory has those of the last."""
+
+    def __init__(self, run: Run, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self._run = run
+
+    def _begin(self, event: Started | Resumed) -> None:
+        super()._begin(event)
+        with suppress(GenkidamaError):
+            self.experiment = self._run.experiment
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,6 @@ class RunStatus:
         self.time = 0.0
         #: The reason why the run is over; empty before.
         self.reason = ""
-        self._settings = experiment.changed()
         #: The newest exchange.
         self.last: Exchange | None = None
         self.children: dict[str, ChildStatus] = {}
@@ -581,7 +580,8 @@ class RunStatus:
             facts: gives what is known of a child beside the events.
         """
         children = [self._row(name, now, facts) for name in self.children]
-        return {**self._render(now, "status", children, Curve.sent), "settings": self._settings}
+        whole = self._render(now, "status", children, Curve.sent)
+        return {**whole, "settings": self.experiment.changed()}
 
     def snapshot(self, now: float, facts: FactsOf = lambda _: None) -> dict[str, Any]:
         """The whole document where no changes are sent: all there is. Arguments as `document`."""

@@ -37,8 +37,7 @@ from genkidama.plugins.dashboard.routes import (
 from genkidama.plugins.dashboard.viewers import Viewers
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.history import HistoryTail
-from genkidama.runs.run import HISTORY, Run
-from genkidama.runs.status import RunStatus
+from genkidama.runs.run import HISTORY, RecordedStatus, Run
 from genkidama.runtime.address import explain, local_address, parse_listen
 from genkidama.server.events import Event, from_line
 
@@ -65,12 +64,12 @@ class RecordedRun:
         self.problem = ""
         self._unknown: dict[str, str] = {}
         try:
-            self.experiment = Run.open(path).experiment
+            experiment = Run.open(path).experiment
         except GenkidamaError as error:
-            self.experiment = Experiment()  # which says nothing of this run
+            experiment = Experiment()  # which says nothing of this run
             self._unknown = dict.fromkeys(("environment", "algorithm", "backend", "rule"), "?")
             self.problem = str(error)
-        self.status = RunStatus(self.experiment)
+        self.status = RecordedStatus(Run(path), experiment)
         if self.problem:
             self.status.advice.append(self.problem)
         self._follower = HistoryTail(path / HISTORY)
@@ -121,7 +120,7 @@ class RecordedRun:
             **{key: run[key] for key in keys},
             **self._unknown,
             **({"state": "damaged", "reason": self.problem} if self.problem else {}),
-            "seed": self.experiment.seed,
+            "seed": self.status.experiment.seed,
             "started": run["started"],
             "settings": {"parent.rule": run["rule"], **whole["settings"]},
             "evaluation": None if whole["evaluation"] is None else whole["evaluation"]["mean"],
@@ -157,7 +156,7 @@ def _is_run(path: Path) -> bool:
 class RecordedPage(Page):
     def __init__(self, run: RecordedRun) -> None:
         super().__init__(run.status)
-        self.policies = Policies(lambda: run.experiment, run.path, lambda: None)
+        self.policies = Policies(lambda: run.status.experiment, run.path, lambda: None)
         self.run = run
 
     def now(self) -> float:

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.dashboard.run_browser import Gallery, RecordedRun, find_runs
 from genkidama.runs.run import Run
-from genkidama.server.events import as_lines
+from genkidama.server.events import Commanded, Event, Resumed, as_lines
 from tests.helpers import eventually, starting, until
 from tests.plugins.dashboard.test_broadcast import Viewer
 from tests.stories import BEGAN, began, plain, pushed
@@ -41,6 +41,26 @@ def test_it_grows_with_its_history(tmp_path: Path) -> None:
         file.write(as_lines([pushed(50)]))
     run.read()
     assert run.status.document(run.status.time)["learning"]["steps"] == 500
+
+
+def test_a_run_that_goes_on_with_other_limits_has_come_as_far_as_they_say(tmp_path: Path) -> None:
+    path = written(tmp_path / "run")
+
+    def resume(steps: int, *before: Event) -> None:
+        (path / "experiment.toml").write_text(plain(steps=steps).to_toml())
+        with (path / "history.jsonl").open("ab") as file:
+            file.write(as_lines([*before, Resumed(time=BEGAN + 60, run="told", software="1.3")]))
+
+    longer = {"steps": 1500}
+    resume(10_000, Commanded(time=BEGAN + 55, action="extend", by="owner", limits=longer))
+    run = RecordedRun(path)
+    run.read()
+    for status in (run.status, Run(path)._status()):
+        assert status.share(status.time) == 0.049
+    resume(2000)  # while it is looked at
+    run.read()
+    assert run.status.share(run.status.time) == 0.245
+    assert run.summary("")["settings"]["stop.steps"] == 2000
 
 
 DEEP = b"[" * 5000 + b"]" * 5000
