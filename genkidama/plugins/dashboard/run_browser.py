@@ -25,7 +25,7 @@ from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.plugins.dashboard.broadcast import Page
+from genkidama.plugins.dashboard.broadcast import SECONDS, Page
 from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import (
     HttpResponse,
@@ -74,23 +74,30 @@ class RecordedRun:
             self.status.advice.append(self.problem)
         self._follower = HistoryTail(path / HISTORY)
         self._follower.position = 0
-        self._together = 1
+        #: What `_look` gave before the last `read`.
+        self._seen = 0, 0
 
     @property
     def behind(self) -> bool:
-        """True if `read` has not reached the end yet."""
-        return self._follower.behind
+        """True if there may be more than `read` has taken in."""
+        return self._follower.behind or self._seen != self._look()
+
+    def _look(self) -> tuple[int, int]:
+        """Which file the history is, and its size; zeros if there is none."""
+        with suppress(OSError):
+            found = self._follower.path.stat()
+            return found.st_ino, found.st_size
+        return 0, 0
 
     def read(self) -> None:
         """Takes in the next piece, of 1 MiB at most, of what the history says."""
+        self._seen = self._look()
         lines = iter(self._follower.read())
         if self._follower.problem:
             self._damaged(self._follower.problem)
             return
-        with suppress(OSError):
-            size = self._follower.path.stat().st_size
-            self._together = max(1, size // _LINE_BYTES // _POINTS)
-        while chunk := list(islice(lines, self._together)):
+        together = max(1, self._seen[1] // _LINE_BYTES // _POINTS)
+        while chunk := list(islice(lines, together)):
             self.status.take(filter(None, map(self._event, chunk)))
         if self._follower.skipped:
             self._damaged("a line is longer than any that a parent writes")
@@ -225,16 +232,19 @@ class Gallery:
             )
         except OSError as error:
             raise explain(listen, error) from None
-        self._reading = asyncio.create_task(self._read_on())
+        self._reading = asyncio.create_task(self._read_on(server))
         return server
 
-    async def _read_on(self) -> None:
-        """Reads what long histories hold, piece by piece, between the requests."""
-        while any(shown.run.behind for shown in self.runs.values()):
-            for shown in self.runs.values():
-                if shown.run.behind:
-                    shown.run.read()
-                    await asyncio.sleep(0)
+    async def _read_on(self, server: Server) -> None:
+        """Reads what long histories hold, and what is added to those that nobody looks at, piece by
+        piece, between the requests, until the server closes."""
+        while server.is_serving():
+            behind = [shown.run for shown in self.runs.values() if shown.run.behind]
+            for run in behind:
+                run.read()
+                await asyncio.sleep(0)
+            if not behind:
+                await asyncio.sleep(SECONDS)
 
     def list(self) -> bytes:
         """All runs as JSON, with their curves."""

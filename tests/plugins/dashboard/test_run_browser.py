@@ -197,6 +197,20 @@ async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(
     assert gallery.runs["long"].run.summary("")["steps"] == 199_990
 
 
+async def test_a_run_that_nobody_looks_at_is_read_on(tmp_path: Path) -> None:
+    history = written(tmp_path / "a") / "history.jsonl"
+    gallery = Gallery([tmp_path])
+    async with await gallery.start("127.0.0.1:0"):
+        run = gallery.runs["a"].run
+        for count in (10_000, 20_000):  # more than a request reads
+            with history.open("ab") as file:
+                file.write(as_lines([pushed(number) for number in range(count - 10_000, count)]))
+            await eventually(lambda count=count: run.status.steps == 10 * count - 10)
+        with history.open("ab") as file:
+            file.write(b'{"time": ')
+        await eventually(lambda: not run.behind)  # what is half a line is not read each second
+
+
 async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(
     tmp_path: Path,
 ) -> None:
