@@ -26,7 +26,6 @@ const COLUMNS = [
     name: "name",
     label: "child",
     hint: "its name; all that is known of it opens here",
-    value: plain("name"),
     kind,
     spoken: (child) => `${child.name}, ${kind(child)}`,
     left: true,

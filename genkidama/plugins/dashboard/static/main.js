@@ -15,13 +15,6 @@ import * as side from "./side.js";
 import * as speech from "./speech.js";
 import { clock } from "./words.js";
 
-const WORDS = {
-  connecting: "connecting",
-  live: "live",
-  finished: "finished",
-  denied: "not allowed",
-};
-
 let latest = null;
 let connection = "connecting";
 
@@ -86,10 +79,8 @@ function tell(state) {
   connection = over && (state === "live" || state === "lost") ? "finished" : state;
   mark(find("connection"), "data-state", connection);
   const since = latest === null ? "" : ` · as of ${clock(latest.time)}`;
-  say(
-    find("connection-text"),
-    connection === "lost" ? `not connected, trying again${since}` : WORDS[connection],
-  );
+  const told = { lost: `not connected, trying again${since}`, denied: "not allowed" };
+  say(find("connection-text"), told[connection] ?? connection);
   if (connection === before) return;
   if (connection === "lost") speech.speak("Not connected to the parent, trying again.");
   if (connection === "live" && before === "lost") speech.speak("Connected again.");

@@ -146,7 +146,6 @@ function replace(policy) {
 function tell() {
   const { policy, first, steps, total } = game;
   const kind = policy.version === newest.version ? "the newest" : `newest ${words.count(newest.version)}`;
-  mark(find("play"), "data-version", String(policy.version));
   say(
     find("play-label"),
     `version ${words.count(policy.version)} plays (${kind}) · ` +

@@ -149,7 +149,6 @@ export function show(document) {
     differs: differing.get(run.name),
     style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
   }));
-  window.document.body.dataset.view = "runs";
   window.document.title = `${words.many(runs.length, "run")} · Genkidama`;
   find("title").textContent = words.many(runs.length, "run");
   find("kind").textContent = "over one another";

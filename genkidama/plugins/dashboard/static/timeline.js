@@ -37,7 +37,7 @@ export class Timeline {
       { class: "scroll tall", role: "group", tabindex: 0, "aria-label": "Timeline of the trials" },
       this.#svg,
     );
-    this.node = element("figure", { class: "gantt" }, this.#box, this.#key);
+    this.node = element("figure", {}, this.#box, this.#key);
     new ResizeObserver(() => this.#draw()).observe(this.#box);
   }
 
@@ -101,7 +101,6 @@ export class Timeline {
       const y = nodes.indexOf(phase.node) * ROW + (ROW - BAR) / 2;
       const group = drawn("g", {
         class: "phase",
-        "data-trial": number,
         "data-shade": shade(phase.score, range),
         "data-running": phase.to === null,
       });
@@ -114,9 +113,7 @@ export class Timeline {
       );
       const begins = index === 0 || phases[index - 1].node !== phase.node;
       if (begins && to - from > 8 + 7 * String(number).length) {
-        group.append(
-          drawn("text", { class: "number", x: from + 4, y: y + 13, text: String(number) }),
-        );
+        group.append(drawn("text", { x: from + 4, y: y + 13, text: String(number) }));
       }
       if (index === phases.length - 1 && state in MARKS && to - from > 34) {
         const place = { x: to - 6, y: y + 13, "text-anchor": "end" };
