@@ -246,15 +246,22 @@ def runs(count: int = 4) -> dict[str, Any]:
     return {"schema": 1, "type": "runs", "time": BEGAN, "runs": found}
 
 
+class MadeUpPolicies(dict[int | None, dict[str, Any]]):
+    """The newest policy, and those of checkpoints, by version."""
+
+    def document(self, version: int | None) -> bytes:
+        return json.dumps(self[version]).encode()
+
+    def film(self) -> bytes | None:
+        return b""
+
+
 class MadeUp:
     """A server of its own thread; `document` is what it says, `say` sends what else happens."""
 
     def __init__(self, first: dict[str, Any]) -> None:
         self.document = first
-        #: The newest policy, and those of checkpoints, by version.
-        self.policies: dict[int | None, dict[str, Any]] = {
-            None: {"problem": "none", "checkpoints": []}
-        }
+        self.policies = MadeUpPolicies({None: {"problem": "none", "checkpoints": []}})
         self._watchers: set[ServerConnection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -318,12 +325,6 @@ class MadeUp:
 
     def unready(self) -> str:
         raise NotImplementedError
-
-    def policy(self, version: int | None) -> bytes:
-        return json.dumps(self.policies[version]).encode()
-
-    def film(self) -> bytes | None:
-        return b""
 
     def command(self, by: str, action: str, child: str, share: float) -> None:
         raise NotImplementedError

@@ -86,14 +86,6 @@ class Page:
         """
         raise ProtocolError("order", "a finished run is not steered")
 
-    def policy(self, version: int | None) -> bytes:
-        """The newest policy, or that of a checkpoint, as JSON; see `Policies.document`."""
-        return self.policies.document(version)
-
-    def film(self) -> bytes | None:
-        """The newest film; None if there is none."""
-        return self.policies.film()
-
 
 class Broadcaster:
     """Sends the status of a page to its viewers."""

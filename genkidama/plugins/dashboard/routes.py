@@ -147,8 +147,8 @@ def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> Http
     if path == "/policy":
         version = _given(asked).get("version", "")
         number = int(version) if _VERSION.fullmatch(version) else None
-        return HttpResponse(HTTPStatus.OK, page.policy(number), _KINDS["json"], _NEVER)
-    if path == "/film" and (film := page.film()) is not None:
+        return HttpResponse(HTTPStatus.OK, page.policies.document(number), _KINDS["json"], _NEVER)
+    if path == "/film" and (film := page.policies.film()) is not None:
         return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
     return _static("static/index.html" if path == "/" else path[1:], asked)
 

@@ -364,7 +364,7 @@ def lengths(page: Any) -> Iterator[int]:
 
 def test_the_newest_policy_plays_and_a_slider_goes_back(look: Look) -> None:
     with made_up(at(9)) as parent:
-        parent.policies = {
+        parent.policies |= {
             None: {**constant_policy(9, 1), "checkpoints": [3, 5]},
             3: counting_policy(3),
             5: {"version": 5, "problem": "no such checkpoint"},
@@ -433,7 +433,7 @@ def test_a_page_that_was_hidden_ten_times_draws_once_a_frame(look: Look) -> None
       canvas.clearRect = () => { window.drawn += 1; };
     }"""
     with made_up(at(9)) as parent:
-        parent.policies = {None: {**constant_policy(9, 1), "checkpoints": []}}
+        parent.policies |= {None: {**constant_policy(9, 1), "checkpoints": []}}
         with look(parent.url, halted=True) as page:
             until_it_says(page, "step 2")
             found = []

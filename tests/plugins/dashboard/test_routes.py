@@ -51,12 +51,6 @@ class Shown(Page):
     def unready(self) -> str:
         return self.why
 
-    def policy(self, version: int | None) -> bytes:
-        return f'{{"version":{version or 7}}}'.encode()
-
-    def film(self) -> bytes | None:
-        return None
-
     def command(self, by: str, action: str, child: str, share: float) -> None:
         if action == "stop":
             raise ProtocolError("order", "the run is over: 10 steps done")
