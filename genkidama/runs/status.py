@@ -245,8 +245,6 @@ class RunStatus:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        #: Names of children that the run's owner has excluded.
-        self.excluded: list[str] = []
         #: The version that plays in the newest film.
         self.film: int | None = None
         #: The part of a search; None in a plain run.
@@ -262,8 +260,10 @@ class RunStatus:
         self.last: Exchange | None = None
         self.children: dict[str, ChildStatus] = {}
         self.refusals: Counter[str] = Counter()
-        #: Keys of the document that a server fills in: the parts of a parent, and the page's own
-        #: cost: `viewers`, and `seconds` of CPU time.
+        #: Keys of the document that a server fills in: names of children that the run's owner has
+        #: excluded, the parts of a parent, and the page's own cost: `viewers`, and `seconds` of CPU
+        #: time.
+        self.excluded: list[str] = []
         self.parts: list[dict[str, Any]] | None = None
         self.page: dict[str, float] | None = None
         #: What the diagnostics of the parent's rule say.
@@ -422,10 +422,6 @@ class RunStatus:
                 self._evaluation = {name: getattr(event, name) for name in names}
             case Filmed():
                 self.film = event.version
-            case Commanded(action="exclude", child=str(child)) if child not in self.excluded:
-                self.excluded.append(child)
-            case Commanded(action="admit", child=str(child)) if child in self.excluded:
-                self.excluded.remove(child)
             case Commanded(limits=dict(limits)):
                 with suppress(msgspec.ValidationError):  # another program's line
                     stop = msgspec.convert(

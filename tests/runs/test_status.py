@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line
 from genkidama.server.events import (
-    Commanded,
     Evaluated,
     Event,
     Left,
@@ -208,13 +207,6 @@ def test_a_child_that_returns_keeps_its_counts_and_loses_its_measures() -> None:
     child = status.children["a"]
     assert (child.updates, child.steps, child.state) == (2, 10, "training")
     assert status.figures() == {}
-
-
-def test_a_child_is_excluded_once_and_admitted_once() -> None:
-    status = told(began("pi"))
-    for action, excluded in (("exclude", ["pi"]), ("exclude", ["pi"]), ("admit", [])):
-        status.take([Commanded(time=BEGAN, action=action, by="owner", child="pi")])
-        assert status.excluded == excluded
 
 
 def test_a_speed_sinks_without_an_event() -> None:
