@@ -268,7 +268,7 @@ class Gallery:
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         asked = parse_request(request)
-        if asked.path in ("/runs", "/status") and len(self.runs) > 1:
+        if asked.path == "/status" and len(self.runs) > 1:
             # Only the file's own rules are asked: it is answered like the status.
             shown = next(iter(self.runs.values()))
             refused = answer(asked._replace(target="/watch"), shown, self._viewers, time.time())

@@ -144,7 +144,7 @@ async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) ->
     async with await Gallery([tmp_path]).start("127.0.0.1:0") as server:
         host, port = next(iter(server.sockets)).getsockname()
         site = f"http://{host}:{port}"
-        rows = json.loads((await fetch(f"{site}/runs"))[1])["runs"]
+        rows = json.loads((await fetch(f"{site}/status"))[1])["runs"]
         assert [(row["name"], row["url"], row["steps"]) for row in rows] == [
             ("a", "runs/a/", 490),
             ("b", "runs/b/", 80),
@@ -154,7 +154,7 @@ async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) ->
         assert json.loads((await fetch(f"{site}/runs/b/status"))[1])["learning"]["steps"] == 80
         for path, status in (("runs/c/status", 404), ("runs/b/more", 404), ("healthz", 200)):
             assert (await fetch(f"{site}/{path}"))[0] == status
-        for path in ("runs", "runs/a/status"):
+        for path in ("status", "runs/a/status"):
             assert (await fetch(f"{site}/{path}", Host="evil.example"))[0] == 403
         async with connect(f"ws://{host}:{port}/runs/a/watch") as feed:
             assert json.loads(await feed.recv())["learning"]["steps"] == 490
@@ -186,7 +186,7 @@ async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(
     assert gallery.runs["long"].run.behind  # only its first piece is read before it serves
     async with await gallery.start("127.0.0.1:0") as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        rows = json.loads((await fetch(f"http://127.0.0.1:{port}/runs"))[1])["runs"]
+        rows = json.loads((await fetch(f"http://127.0.0.1:{port}/status"))[1])["runs"]
         assert [(row["name"], row["state"]) for row in rows] == [
             ("a", "training"),
             ("b", "damaged"),
@@ -220,7 +220,6 @@ async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(
     async with await gallery.start("localhost:0") as server:
         port = next(iter(server.sockets)).getsockname()[1]
         assert json.loads((await fetch(f"http://localhost:{port}/status"))[1])["schema"] == 1
-        assert (await fetch(f"http://localhost:{port}/runs"))[0] == 404
 
 
 def test_terminated_while_it_reads_it_says_nothing(tmp_path: Path) -> None:
