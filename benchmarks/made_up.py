@@ -204,6 +204,7 @@ def search(elapsed: float = 400.0, trials: int = 24, nodes: int = 4) -> dict[str
         "metric": "mean return",
         "nodes": [f"child-{node + 1}" for node in range(nodes)],
         "phases": 4,
+        "count": len(found),
         "best": {
             "trial": best["number"],
             "score": best["score"],

@@ -238,6 +238,11 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         said = facts(page, "details-facts")
         assert said["state"] == trials[-1]["state"]
         assert any("to now" in value for value in said.values())
+        assert page.text_content("#trials-title") == "All trials"
+        whole = {**parent.document["search"], "count": 1500}
+        parent.say({**parent.document, "search": whole})
+        page.wait_for_selector(f"#search-title >> text={len(trials)} of 1,500 trials, phase by")
+        assert page.text_content("#trials-title") == f"{len(trials)} of 1,500 trials"
 
 
 def test_ga3c_and_parts_are_seen(look: Look) -> None:

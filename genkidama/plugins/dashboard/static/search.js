@@ -1,4 +1,4 @@
-// A search: its trials over time, what each setting did to the score, and all trials as a table.
+// A search: its trials over time, what each setting did to the score, and the trials as a table.
 
 import * as details from "./details.js";
 import { drawn, facts, find, mark, reveal, say, small } from "./dom.js";
@@ -160,7 +160,10 @@ function drawScatter(name, { trials, best }) {
 export function show({ search, run, time }, now) {
   reveal(find("search"), search !== null);
   if (search === null) return;
-  say(find("search-title"), `Trials, phase by phase: ${search.method}`);
+  const [shown, count] = [search.trials.length, search.count];
+  const which = count > shown ? `${words.count(shown)} of ${words.count(count)} trials` : "";
+  say(find("search-title"), `${which || "Trials"}, phase by phase: ${search.method}`);
+  say(find("trials-title"), which || "All trials");
   const end = run.elapsed + (run.state === "training" ? now - time : 0);
   timeline.show(search.trials, search.nodes, end);
   for (const name of search.settings) drawScatter(name, search);

@@ -91,7 +91,7 @@ export class Timeline {
     mark(this.#svg, "height", String(bottom + FOOT));
     mark(this.#svg, "viewBox", `0 0 ${width} ${bottom + FOOT}`);
     const told = `${trials.length} trials on ${nodes.length} nodes over ${duration(end)}`;
-    mark(this.#svg, "aria-label", `${told}; the table of all trials has the same.`);
+    mark(this.#svg, "aria-label", `${told}; the table of the trials has the same.`);
     this.#svg.replaceChildren(...marks);
   }
 
