@@ -617,6 +617,11 @@ def test_a_search_needs_no_more_than_its_experiment(shelf: Shelf, figures: list[
 
 def test_uninstall_leaves_nothing_behind(shelf: Shelf) -> None:
     shutil.rmtree(shelf.folder / "home", ignore_errors=True)
+    unreadable = "/var/lib/genkidama/runs/shelf/unreadable"
+    shelf.fleet.ssh("pi0", f"sudo touch {unreadable}; sudo mount --bind /proc/1/mem {unreadable}")
+    assert shelf.play("uninstall.yml", check=False).returncode != 0
+    assert shelf.traces("pi1")  # nor is anything deleted elsewhere
+    shelf.fleet.ssh("pi0", f"sudo umount {unreadable}")
     shelf.play("uninstall.yml")
     assert (shelf.folder / "home/shelf/checkpoints/best.safetensors").exists()
     assert {system: shelf.traces(system) for system in ADDRESSES} == {
