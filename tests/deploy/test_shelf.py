@@ -447,9 +447,29 @@ def test_a_child_that_hangs_is_started_again_by_the_watchdog(shelf: Shelf) -> No
     shelf.exchanging("pi2")
 
 
-def test_the_parents_name_is_one_variable(shelf: Shelf) -> None:
+CUT = """
+- name: Cut this run off
+  ansible.builtin.debug:
+    msg: "{{ lookup('ansible.builtin.pipe', 'kill -KILL $PPID') }}"
+"""
+
+
+def test_a_restart_that_a_run_was_cut_off_before_is_made_by_the_next(shelf: Shelf) -> None:
+    cut = shelf.copy_checkout("cut")
+    start = cut / "deploy/ansible/roles/started/tasks/main.yml"
+    start.write_text(CUT + start.read_text())
     # From here on with one core each: Ansible needs the processor that plays all these machines,
     # too.
+    shelf.write_inventory("genkidama_parent_address=pi0.local\n", ONE_CORE)
+    only = ("--limit", "pi1,localhost")
+    assert "PLAY RECAP" not in shelf.play("site.yml", *only, check=False, checkout=cut).stdout
+    assert "cores = 1 " in shelf.fleet.ssh("pi1", "sudo cat /etc/genkidama/child.toml")
+    assert " on 4 cores, " in shelf.state("pi1", "genkidama-child", "StatusText")
+    shelf.play("site.yml", *only)
+    assert " on 1 core, " in shelf.state("pi1", "genkidama-child", "StatusText")
+
+
+def test_the_parents_name_is_one_variable(shelf: Shelf) -> None:
     shelf.write_inventory("genkidama_parent_address=10.77.0.10\n", ONE_CORE)
     result = shelf.play("site.yml")
     assert "certificate for 10.77.0.10" in result.stdout
