@@ -547,6 +547,7 @@ def test_an_upgrade_that_fails_goes_back_and_stops(shelf: Shelf) -> None:
         for child in CHILDREN
     ]
     assert versions == ["", ""]
+    assert len(shelf.fleet.ssh("pi1", "ls -d /opt/genkidama/child-*").split()) == 1
 
 
 def test_the_doctor_is_content(shelf: Shelf) -> None:
