@@ -190,6 +190,11 @@ WRONG = {
         "genkidama_experiment=/no/such.toml",
         "genkidama_experiment = /no/such.toml",
     ),
+    "wheels of one's own that differ": (
+        "[parent]\npi0\n\n[children]\npi1 genkidama_own_wheels=/mine.whl\npi2\n",
+        "",
+        "genkidama_own_wheels differs between machines of the same kind",
+    ),
     "no way to the parent": (
         "[parent]\npi0\n\n[children]\npi1\n",
         "genkidama_parent_address=10.77.0.99",
