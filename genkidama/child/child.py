@@ -219,6 +219,8 @@ class Child:
         connection, version = self._connection, self._session.version
         problem = connection.problem
         waiting = f"waiting for {connection.address}" + (f": {problem}" if problem else "")
+        if self._session.waits and not problem:
+            return f"waiting for a trial of {self._session.run}"
         if self.experiment is None or self.backend is None:
             return waiting
         cores = f"{self._using} core{'s'[: self._using != 1]}"

@@ -296,6 +296,8 @@ class Session:
         self.experiment: Experiment | None = None
         self.run = ""
         self.trial: int | None = None
+        #: Whether there was no trial for this child when it last said hello.
+        self.waits = False
         #: Of the numbers that the parent holds; set by `join`.
         self.signature: Signature | None = None
         self._join = Join(signature=[])
@@ -483,7 +485,8 @@ class Session:
 
     def _start(self, welcome: Welcome) -> Decision:
         self.run = welcome.run
-        if welcome.wait:
+        self.waits = welcome.wait > 0.0
+        if self.waits:
             return Wait(welcome.wait)
         self.trial = welcome.trial
         if welcome.stop:

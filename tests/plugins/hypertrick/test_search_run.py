@@ -155,6 +155,7 @@ async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
         before = dict(opened)
         await busy.exchanged(30)
         assert dict(opened) == before  # they ask again on the same connections
+        assert [child.status for child in waiting] == ["waiting for a trial of run"] * 2
         for child in waiting:
             child.stop()
         async with asyncio.timeout(PATIENCE):
