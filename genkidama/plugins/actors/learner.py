@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -376,17 +377,32 @@ def _describe(learning: RowLearner) -> tuple[Any, ...]:
     )
 
 
+class _Gone(Exception):
+    """The parent is gone, or needs no learner any more."""
+
+
+@contextmanager
+def _talking() -> Iterator[None]:
+    """Turns the end of the socket into a `_Gone`; what else raises a learner of the user's."""
+    try:
+        yield
+    except (EOFError, OSError):
+        raise _Gone from None
+
+
 def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> None:
-    """Learns from one batch after another until the socket ends, which raises an EOFError."""
+    """Learns from one batch after another until the socket ends, which raises a `_Gone`."""
     learning.load(memory)
     while True:
-        count, progress = control.recv()
+        with _talking():
+            count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):
             memory.beat[0] += 1
             if readable(control):  # the parent sends nothing meanwhile: the socket has ended
-                raise EOFError
+                raise _Gone
         learning.publish(memory)
-        control.send(("learned", learning.figures))
+        with _talking():
+            control.send(("learned", learning.figures))
 
 
 def run_forked(control: Connection) -> NoReturn:
@@ -402,29 +418,35 @@ def main(control: Connection) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         try:
-            settings, described = control.recv()
+            with _talking():
+                settings, described = control.recv()
             experiment = Experiment.from_dict(settings)
             spaces = spaces_of(experiment.environment, described)
             learning = row_learner(experiment, spaces)
         except ConfigurationError as error:
             print_user_traceback(error)
-            control.send(("error", str(error)))
+            with _talking():
+                control.send(("error", str(error)))
             return 1
-        control.send(_describe(learning))
-        layout: LearnerLayout = control.recv()
-        memory = LearnerMemory(layout, reduction.recv_handle(control))
+        with _talking():
+            control.send(_describe(learning))
+            layout: LearnerLayout = control.recv()
+            handle = reduction.recv_handle(control)
+        memory = LearnerMemory(layout, handle)
         if experiment.environment.period and isinstance(learning, ReplayLearner):
-            os.nice(_NICE)
+            with suppress(OSError):  # not everywhere may it
+                os.nice(_NICE)
         try:
             _serve(learning, memory, control)
-        except (EOFError, OSError):
+        except _Gone:
             raise
         except Exception as error:  # a network or learner of the user's own may raise anything
             traceback.print_exc()
-            control.send(("failed", describe_error(error)[:_LONGEST_REASON]))
+            with _talking():
+                control.send(("failed", describe_error(error)[:_LONGEST_REASON]))
             return 1
-    except (EOFError, OSError):
-        pass  # the parent is gone, or needs no learner any more
+    except _Gone:
+        pass
     return 0
 
 

@@ -16,6 +16,13 @@ class Raising:
         raise ValueError("no idea")
 
 
+class Cut(Raising):
+    """Loses what it learns with."""
+
+    def losses(self, rollout: Any, rng: Any) -> Iterator[Any]:
+        raise ConnectionResetError("simulator")
+
+
 class Picky(PPO):
     """A learner that dies of one number."""
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
@@ -276,7 +277,7 @@ def test_on_a_device_it_goes_on_with_what_the_memory_holds(device: str) -> None:
     control, theirs = Pipe()
 
     def serve() -> None:
-        with theirs, suppress(EOFError):
+        with theirs, suppress(module._Gone):
             _serve(there, memory, theirs)
 
     serving = threading.Thread(target=serve)
@@ -399,13 +400,20 @@ def test_a_mistake_of_the_users_is_told_in_one_line(
 
 
 @pytest.mark.slow
-def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Raising", "ValueError: no idea (tests/plugins/actors/raising.py:16, in losses)"),
+        # Which is no end of the learner's own socket.
+        ("Cut", "ConnectionResetError: simulator (tests/plugins/actors/raising.py:23, in losses)"),
+    ],
+)
+def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path, name: str, words: str) -> None:
     with learner(tmp_path / "log") as (process, control):
-        experiment = faulty(algorithm={"name": "tests.plugins.actors.raising:Raising"})
+        experiment = faulty(algorithm={"name": f"tests.plugins.actors.raising:{name}"})
         memory, _, columns = attached(process, control, experiment)
         memory.rows[:3] = block([[(0, GOES_ON), (1, GOES_ON)]], columns)
         control.send((3, 0.0))
-        words = "ValueError: no idea (tests/plugins/actors/raising.py:16, in losses)"
         assert control.recv() == ("failed", words)
         assert process.wait(PATIENCE) == 1
     assert "Traceback" in (tmp_path / "log").read_text()
@@ -458,6 +466,30 @@ def test_updates_follow_the_steps_that_arrive() -> None:
     model = learner.model
     assert np.array_equal(memory.weights, model.numbers[: len(memory.weights)])
     assert model.signature.size > 2 * learner.signature.size, "children have the policy alone"
+
+
+def test_one_that_may_not_give_way_to_acting_learns_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(by: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "nice", forbidden)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # it is this process
+    monkeypatch.setattr(module, "spaces_of", lambda *_: TURNING)
+    settings = sampling().with_settings({"environment.period": 0.05, "child.cores": 1})
+    _, memory = loaded(settings)
+    control, theirs = Pipe()
+    with control, theirs, ThreadPoolExecutor() as threads:
+        code = threads.submit(main, theirs)
+        control.send((settings.to_dict(), None))
+        assert control.recv()[0] == "ok"
+        control.send(memory.layout)
+        reduction.send_handle(control, memory.descriptor, os.getpid())
+        control.send((0, 0.0))
+        assert control.poll(PATIENCE) and control.recv()[0] == "learned"
+        control.close()
+        assert code.result(PATIENCE) == 0
 
 
 def test_automatic_updates_are_more_with_layer_norm() -> None:
