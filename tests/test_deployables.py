@@ -146,8 +146,11 @@ def test_a_unit_agrees_with_the_code(role: str) -> None:
         and settings["Restart"] == ["on-failure"]
         and settings["User"] == ["genkidama"]
     )
-    # Torch compiles at run time.
-    assert "MemoryDenyWriteExecute" not in settings or role == "parent"
+    # Torch compiles at run time. Threads and a learner are given other priorities.
+    assert "MemoryDenyWriteExecute" not in settings
+    assert "setpriority" in settings["SystemCallFilter"][-1].split()
+    # A core or a learner that dies for want of memory is replaced.
+    assert settings["OOMPolicy"] == ["continue"]
 
 
 def test_what_the_parents_unit_says_is_what_the_command_understands(
