@@ -75,6 +75,26 @@ def test_the_example_names_one_parent_and_four_children(tmp_path: Path) -> None:
     assert said["children"]["hosts"] == [f"raspberrypi-{number}.local" for number in (1, 2, 3, 4)]
 
 
+@pytest.mark.parametrize(
+    ("text", "learns"),
+    [
+        ('[parent]\n  rule="experience" # ', "true"),
+        ("parent.rule = 'experience'", "true"),
+        ('parent = { alpha = 1.0, rule = "experience" }', "true"),
+        ('[parent]\nrule = "blend" # or "experience"\n# rule = "experience"', "false"),
+    ],
+)
+def test_a_parent_that_learns_is_known_by_its_experiment(
+    tmp_path: Path, text: str, learns: str
+) -> None:
+    (tmp_path / "experiment.toml").write_text(text)
+    debug = ["-i", "inventory.example.ini", "localhost", "-m", "ansible.builtin.debug"]
+    debug += ["-a", "var=genkidama_parent_learns"]
+    debug += ["-e", f"genkidama_experiment={tmp_path}/experiment.toml"]
+    said = tool("ansible", *debug, folder=tmp_path)
+    assert f"genkidama_parent_learns: {learns}\n" in said.stdout, said.stderr
+
+
 def test_the_vaults_password_is_made_once_and_is_ones_own(tmp_path: Path) -> None:
     script = [str(PLAYBOOKS / "vault-password.sh")]
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
