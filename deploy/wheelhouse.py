@@ -262,26 +262,24 @@ def hash_of(path: Path) -> str:
         return ""
 
 
-def fitting(option: str, wheel: Path, target: Target, pin: Pin | None = None) -> Path:
-    """A wheel that an option names, of any package unless one is pinned.
+def fitting(wheel: Path, target: Target) -> Path:
+    """A wheel of the user's own.
 
     Raises:
         Failure: it is no wheel, or no wheel for the target.
     """
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-    kind = f"of {pin} " if pin else ""
     try:
         name, version, _, _ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename:
         fits = False
     else:
-        fits = wheel.is_file() and is_for(wheel.name, pin or Pin(name, str(version)), target)
+        fits = wheel.is_file() and is_for(wheel.name, Pin(name, str(version)), target)
     if not fits:
-        way = "" if pin else "; `pip wheel --no-deps DIR` makes one"
         raise Failure(
-            f"{option} {wheel}: not a wheel {kind}for {target.platform} "
-            f"and Python {target.python}{way}",
+            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; "
+            "`pip wheel --no-deps DIR` makes one",
             2,
         )
     return wheel
@@ -327,7 +325,6 @@ def make_wheelhouse(
     out: Path,
     target: Target,
     pip_flags: list[str],
-    box2d_wheel: Path | None = None,
     also: Iterable[Path] = (),
 ) -> tuple[list[str], list[str]]:
     """Makes `out/target.folder`, or mends it.
@@ -353,18 +350,8 @@ def make_wheelhouse(
         new = Path(name)
         own = [genkidama_wheel(tools, out / ".built")]
         if box2d := pins.pop("box2d-py", None):
-            own.append(
-                fitting("--box2d-wheel", box2d_wheel, target, box2d)
-                if box2d_wheel
-                else compile_box2d(tools, out / ".built", box2d, target)
-            )
-        elif box2d_wheel:
-            raise Failure(
-                f"--box2d-wheel {box2d_wheel}: {target.role}/requirements.txt asks for no box2d-py "
-                f"on {target.platform}",
-                2,
-            )
-        for wheel in (*own, *(fitting("--also", wheel, target) for wheel in also)):
+            own.append(compile_box2d(tools, out / ".built", box2d, target))
+        for wheel in (*own, *(fitting(wheel, target) for wheel in also)):
             shutil.copyfile(wheel, new / wheel.name)
         kept = {
             name: digest
@@ -527,8 +514,7 @@ def python_headers() -> Path:
     if not (headers / "Python.h").exists() or not Path(sysconfig.get_config_h_filename()).exists():
         raise Failure(
             f"{headers}/Python.h: not there, and Box2D is compiled here for 64-bit ARM; "
-            "apt install python3-dev (Debian, Ubuntu), dnf install python3-devel (Fedora), "
-            "or give a wheel that was built elsewhere: --box2d-wheel FILE"
+            "apt install python3-dev (Debian, Ubuntu) or dnf install python3-devel (Fedora)"
         )
     return headers
 
@@ -602,8 +588,6 @@ def main(arguments: list[str] | None = None) -> int:
     add("--with-torch", action="store_true", help=torch)
     flags = "more options for pip, for instance another index"
     add("--pip-flags", type=shlex.split, default=[], metavar="'FLAG …'", help=flags)
-    box2d = "Box2D for 64-bit ARM, built elsewhere; else it is compiled here"
-    add("--box2d-wheel", type=Path, metavar="FILE", help=box2d)
     also = "a wheel of your own, for instance your environment's"
     add("--also", type=Path, action="append", default=[], metavar="FILE", help=also)
     chosen = parser.parse_args(arguments)
@@ -613,9 +597,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = chosen.out.resolve()
     try:
         with alone_in(out):
-            added, removed = make_wheelhouse(
-                out, target, chosen.pip_flags, chosen.box2d_wheel, chosen.also
-            )
+            added, removed = make_wheelhouse(out, target, chosen.pip_flags, chosen.also)
             sizes = [path.stat().st_size for path in (out / target.folder).glob("*.whl")]
     except Failure as failure:
         print(failure, file=sys.stderr)
