@@ -156,7 +156,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
 
     def play(self: Players, jobs: Any, *_: Any) -> list[dict[str, Any]]:
-        found.append(jobs[0][0])
+        found.append(jobs[0][0].path)
         return [{"returns": [1.0], "threshold": None, "greedy": False, "environment": "C"}]
 
     monkeypatch.setattr(Players, "play", play)

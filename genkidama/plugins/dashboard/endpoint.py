@@ -88,7 +88,8 @@ class Dashboard(Observer, Page):
         self._film: asyncio.Task[None] | None = None
         #: Of a parent without tokens: the file of its owner's token, and the secrets in it.
         self._owner_file = parent.out / OWNER
-        self._key, self._salt, self._secret = "", "", ""
+        self._key = self._salt = ""
+        self._secret = ""
         owners: tuple[Entry, ...] = ()
         if parent.connections.authenticator is None and parent.part.is_first:
             self._key, self._salt = _link(self._owner_file)

@@ -83,7 +83,7 @@ class RecordedRun:
         return self._follower.behind or self._seen != self._look()
 
     def _look(self) -> tuple[int, int]:
-        """Which file the history is, and its size; zeros if there is none."""
+        """The inode of the history, and its size; zeros if there is none."""
         with suppress(OSError):
             found = self._follower.path.stat()
             return found.st_ino, found.st_size
