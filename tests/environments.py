@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -102,16 +101,6 @@ class Doors(gymnasium.Env[Any, Any]):
         reward = float(np.mean([chosen == np.flatnonzero(doors)[-1] for doors, chosen in each]))
         observation, info = self._seen()
         return observation, reward, self._steps == 5, False, info
-
-
-class Gated(Bandit):
-    """A bandit that waits, while it is built, until somebody opens the named pipe `gate`."""
-
-    def __init__(self, gate: str) -> None:
-        super().__init__()
-        if Path(gate).exists():
-            with open(gate):
-                pass
 
 
 class Corridor(gymnasium.Env[Observation, int]):

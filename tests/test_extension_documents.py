@@ -26,8 +26,7 @@ from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.protocol.vector import DTYPE
 from genkidama.server.rules.blend import Rule, Update
-from tests.helpers import PATIENCE, ROOT, Started, running, small, starting, until
-from tests.parent.fake_child import FakeChild, vector
+from tests.helpers import PATIENCE, ROOT, Started, small, starting, until
 from tests.server.rules import check_rule, contribution
 from tests.texts import code_block
 
@@ -189,16 +188,6 @@ def test_a_stale_push_counts_less_and_the_momentum_goes_on() -> None:
     assert parent.tolist() == [2.0]  # α = 0.5 · 4^−0.5
     subject.apply(parent, contribution(np.full(1, 2.0, DTYPE)))
     assert parent.tolist() == [2.5]  # nothing is taken, and 0.25 · 2 is the momentum
-
-
-async def test_a_parent_that_is_started_again_goes_on_with_it(tmp_path: Path) -> None:
-    async with running(STALE, tmp_path) as parent, FakeChild(parent.address) as child:
-        await child.enter()
-        np.testing.assert_array_equal(await child.pushed(0.0), vector(0.0))
-        np.testing.assert_array_equal(await child.pushed(8.0), vector(4.0))
-    async with running(STALE, tmp_path) as parent, FakeChild(parent.address, "b") as child:
-        await child.enter()
-        np.testing.assert_array_equal(await child.pushed(4.0), vector(5.0))
 
 
 def test_a_wrong_option_is_told_in_one_line() -> None:

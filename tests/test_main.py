@@ -63,19 +63,10 @@ def test_a_path_that_the_system_refuses_is_named(genkidama: Callable[..., Outcom
             "[algorithm]\ngama = 0.9",
             "cart.toml: algorithm.gama = 0.9: no such setting; did you mean 'gamma'?\n",
         ),
-        ("[algorithm]\ngamma = 2", "cart.toml: algorithm.gamma = 2: expected float <= 1.0"),
         ("[algorithm", "cart.toml: not valid TOML: "),
         (
             "[environment]\nid = 'NoSuch-v1'",
             "environment.id = 'NoSuch-v1': Gymnasium does not know it: ",
-        ),
-        (
-            "[environment]\nid = 'no_such_module:Env'",
-            "environment.id = 'no_such_module:Env': cannot import 'no_such_module': ",
-        ),
-        (
-            "[environment]\nid = 'tests.tiny:NoSuch'",
-            "environment.id = 'tests.tiny:NoSuch': module 'tests.tiny' has no 'NoSuch'",
         ),
         (
             "[algorithm]\nname = 'sarsa'",
@@ -336,21 +327,21 @@ def test_an_installed_plug_in_brings_a_verb_and_a_method_of_a_run(tmp_path: Path
     assert command(tmp_path, "show").out == "one\n"
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["train", "--help"], ["doctor", "--help"]], ids=" ".join
-)
-def test_help_imports_no_package_and_nothing_large(words: list[str]) -> None:
-    code = f"""
+def test_help_imports_no_package_and_nothing_large() -> None:
+    code = """
 import sys
 before = set(sys.modules)
 from genkidama.__main__ import main
-try:
-    main({words})
-except SystemExit as end:
-    print(end.code, *set(sys.modules) - before, file=sys.stderr)
+for words in (["--help"], ["--version"], ["train", "--help"], ["doctor", "--help"]):
+    try:
+        main(words)
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
+print(*set(sys.modules) - before, file=sys.stderr)
 """
-    status, *modules = python("-c", code).stderr.split()
-    assert status == "0" and "genkidama.cli.parser" in modules
+    *statuses, last = python("-c", code).stderr.splitlines()
+    modules = last.split()
+    assert statuses == ["0"] * 4 and "genkidama.cli.parser" in modules
     roots = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
     assert roots == {"genkidama"}
     assert not {"asyncio", "http", "multiprocessing", "socket", "ssl", "subprocess"} & set(modules)

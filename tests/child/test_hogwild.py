@@ -16,7 +16,7 @@ import pytest
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.vector import Vector
-from tests.child.problems import a3c, bandit_solved, corridor_solved, experiment
+from tests.child.problems import bandit_solved, corridor_solved, experiment
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,20 +84,17 @@ def corridor(algorithm: str = "ppo", **child: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("exchange", ["free", "episode"])
-@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
-async def test_two_cores_find_the_best_action_of_every_context(
-    exchange: str, algorithm: str
-) -> None:
-    settings = bandit(algorithm, exchange=exchange)
+async def test_two_cores_find_the_best_action_of_every_context(exchange: str) -> None:
+    """By PPO; by A3C they do in the test of a core that is killed."""
+    settings = bandit("ppo", exchange=exchange)
     solved = bandit_solved(settings)
     async with training(settings) as orchestrator:
         assert not solved(orchestrator.snapshot())
         assert await train(orchestrator, solved) > 100
 
 
-@pytest.mark.parametrize(("exchange", "algorithm"), [("free", "ppo"), ("episode", "a3c")])
-async def test_so_they_do_in_four_lanes_each(exchange: str, algorithm: str) -> None:
-    settings = bandit(algorithm, lanes=4, exchange=exchange)
+async def test_so_they_do_in_four_lanes_each() -> None:
+    settings = bandit(lanes=4, exchange="episode")
     solved = bandit_solved(settings)
     async with training(settings) as orchestrator:
         assert await train(orchestrator, solved) > 100
@@ -118,7 +115,7 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
     solved = bandit_solved(settings)
     async with training(settings) as orchestrator:
         start, before = orchestrator.snapshot(), orchestrator.pids
-        await train(orchestrator, solved)
+        assert await train(orchestrator, solved) > 100
         os.kill(before[0], signal.SIGKILL)
         await train(
             orchestrator,
@@ -134,62 +131,6 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
             orchestrator, lambda weights: solved(weights) and orchestrator.memory.head.all()
         )
         assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
-
-
-async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    async with training(
-        experiment(
-            "Gated",
-            {"gate": str(gate)},
-            algorithm=a3c(batch_size=16),
-            child={"exchange": "episode"},
-        )
-    ) as orchestrator:
-        await train(orchestrator, lambda _: orchestrator.memory.head.all())
-        first, second = orchestrator.pids
-        os.kill(first, signal.SIGSTOP)
-        with pytest.raises(TimeoutError):
-            await train(orchestrator, lambda _: False, seconds=0.5)
-        # Its death lights its element. Its successor is held up at the gate.
-        # The other goes on alone.
-        os.mkfifo(gate)
-        os.kill(first, signal.SIGKILL)
-        await train(
-            orchestrator, lambda _: len(orchestrator.pids) == 2 and first not in orchestrator.pids
-        )
-        assert (await episodes(orchestrator, 50))[10:] == [1] * 40
-        with await asyncio.to_thread(gate.open, "w"):
-            gate.unlink()
-        orchestrator.memory.head[:] = 0
-        await train(orchestrator, lambda _: orchestrator.memory.head.all())
-        assert await episodes(orchestrator, 50) == [2] * 50
-        assert second in orchestrator.pids
-
-
-async def episodes(orchestrator: CoreOrchestrator, exchanges: int) -> list[int]:
-    """How many episodes have ended before each of so many exchanges."""
-    found = []
-    async with asyncio.timeout(40):
-        for _ in range(exchanges):
-            await orchestrator.due()
-            found.append(len(orchestrator.take_work().returns))
-            for _ in range(5):
-                await asyncio.sleep(0)  # as an exchange does, while cores go on talking
-            orchestrator.release()
-    return found
-
-
-async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
-    """It lights its element first and then says so; by then the exchange may be under way."""
-    settings = experiment("Bandit", algorithm=a3c(batch_size=16), child={"exchange": "episode"})
-    async with training(settings) as orchestrator, asyncio.timeout(40):
-        await orchestrator.due()
-        for exchange in range(100):
-            assert len(orchestrator.take_work().returns) == 2
-            orchestrator._pool._record(orchestrator._pool._workers[exchange % 2], b"")
-            orchestrator.release()
-            await orchestrator.due()
 
 
 async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:

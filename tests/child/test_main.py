@@ -55,26 +55,14 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
     [
         ([], "error: where is the parent? give --parent ws://HOST:PORT or a child's TOML\n"),
         (
-            ["--parent", "nonsense"],
-            "error: the command line: parent = 'nonsense': expected ws://HOST:PORT or wss://HOST:PORT\n",
-        ),
-        (
             ["--parent", "ws://pi:99999"],
             "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT, "
             "with a port up to 65535\n",
         ),
         (
-            ["--parent", "ws://pi:1", "--cores", "0"],
-            "error: the command line: cores = 0: expected int >= 1\n",
-        ),
-        (
             ["--parent", "ws://pi:1", "--cores", "²"],
             "error: the command line: cores = '²': "
             "expected one of 'auto', 'experiment', or int >= 1\n",
-        ),
-        (
-            ["--parent", "ws://pi:1", "--name", "my pi"],
-            "error: the command line: name = 'my pi': expected letters, digits, ",
         ),
         (
             ["--parent", "ws://pi:1", "--token-file", "nowhere"],
@@ -256,23 +244,3 @@ async def test_stopped_while_it_trains_it_says_goodbye_and_leaves_nothing(
         assert [event for event in parent.server.children.values() if event.connected] == []
     assert "Traceback" not in child.err
     assert '"event": "left"' in child.err
-
-
-async def test_killed_it_takes_its_cores_along(tmp_path: Path, start: Start) -> None:
-    async with running(faulty(fault="slow"), tmp_path / "run") as parent:
-        child = start("--parent", url(parent.address), "--name", "pi", "--cores", 2)
-        await eventually(lambda: parent.server.trial.version >= 2)
-        child.signal(signal.SIGKILL)
-        await vanished(child)
-    assert "Traceback" not in child.err
-
-
-@pytest.mark.slow
-async def test_killed_it_takes_cores_along_whose_episodes_never_end(
-    tmp_path: Path, start: Start
-) -> None:
-    async with running(faulty(length=0), tmp_path / "run") as parent:
-        child = start("--parent", url(parent.address), "--name", "pi", "--cores", 1)
-        await eventually(lambda: parent.server.trial.version >= 2)
-        child.signal(signal.SIGKILL)
-        await vanished(child, 2.0)

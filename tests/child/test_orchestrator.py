@@ -283,34 +283,7 @@ async def test_a_free_exchange_is_due_after_so_many_steps() -> None:
             assert least <= orchestrator.take_work().steps
 
 
-async def test_a_reset_forgets_the_optimizers_state() -> None:
-    async with begun(small(child={"exchange": "episode"}), cores=1) as orchestrator:
-        await turns(orchestrator, 3)
-        async with asyncio.timeout(30):
-            await orchestrator.due()  # now the core rests
-        assert orchestrator.memory.state.any() and orchestrator.memory.clock.any()
-        orchestrator.reset(np.zeros_like(orchestrator.memory.weights))
-        assert not orchestrator.memory.state.any() and not orchestrator.memory.clock.any()
-
-
 # Cores that die.
-
-
-@EXCHANGES
-async def test_a_core_that_is_killed_is_replaced(
-    exchange: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with begun(faulty(exchange), cores=2) as orchestrator:
-        await turns(orchestrator, 4)
-        killed = orchestrator.pids[0]
-        os.kill(killed, signal.SIGKILL)
-        waiting = asyncio.ensure_future(turns(orchestrator, 100))
-        await eventually(
-            lambda: len(orchestrator.pids) == 2 and killed not in orchestrator.pids, "a new core"
-        )
-        await waiting
-        await turns(orchestrator, 20)
-        assert "core lost" in capsys.readouterr().err
 
 
 @EXCHANGES
@@ -353,14 +326,6 @@ async def test_a_large_network_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> No
         assert orchestrator.pids == pids
 
 
-async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
-    async with begun(
-        faulty(fault="raise", after=3), cores=1
-    ) as orchestrator:  # each life has three episodes
-        await turns(orchestrator, 15)
-
-
-@EXCHANGES
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -368,10 +333,8 @@ async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
         ("kill", "killed (SIGKILL), perhaps for want of memory"),
     ],
 )
-async def test_a_core_that_never_ends_an_episode_ends_the_child(
-    exchange: str, fault: str, reason: str
-) -> None:
-    async with begun(faulty(exchange, fault=fault), cores=1) as orchestrator:
+async def test_a_core_that_never_ends_an_episode_ends_the_child(fault: str, reason: str) -> None:
+    async with begun(faulty(fault=fault), cores=1) as orchestrator:
         with pytest.raises(EnvironmentFailure) as raised:
             await turns(orchestrator, sys.maxsize)
     assert str(raised.value) == f"core 0 died 3 times without ending an episode: {reason}"
@@ -472,18 +435,13 @@ def words(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
 AUTO = small(child={"cores": "auto"})
 
 
-async def test_where_there_is_memory_each_cpu_core_has_its_process(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert await started(AUTO, cores=4) == 4
-    assert words(capsys) == []
-
-
 async def test_where_memory_is_short_there_are_as_many_cores_as_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = set()
-    for megabytes in (90, 120, 150, 180, 300):
+    monkeypatch.setattr(module, "available_bytes", lambda: None)  # this system does not tell
+    assert await started(AUTO) == 4
+    for megabytes in (-1, 90, 120, 150, 180, 300):
         monkeypatch.setattr(module, "available_bytes", lambda size=megabytes: size * MB)
         cores = await started(AUTO)
         found.add(cores)
@@ -495,22 +453,11 @@ async def test_where_memory_is_short_there_are_as_many_cores_as_fit(
         match = re.fullmatch(rf"{cores} of 4 cores(, and that may be too much)?: {NEEDS}", text)
         assert match is not None, text
         needs, free, reserve = map(int, match.groups()[1:])
-        assert free + reserve in range(megabytes - 1, megabytes + 2)
+        assert abs(free - max(0, megabytes - reserve)) <= 1
+        assert match[1] or megabytes > 0
         assert level == ("warning" if match[1] else "info")
         assert cores == max(1, free // needs)
     assert {1, 2, 4} <= found
-
-
-async def test_if_not_even_one_core_fits_one_is_tried(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "available_bytes", lambda: -MB)
-    async with begun(AUTO, cores=4) as orchestrator:
-        await turns(orchestrator, 2)
-        assert len(orchestrator.pids) == 1
-    ((level, text),) = words(capsys)
-    assert level == "warning"
-    assert text.startswith("1 of 4 cores, and that may be too much: a core needs ")
 
 
 async def test_a_number_of_cores_is_obeyed_even_if_they_do_not_fit(
@@ -523,7 +470,7 @@ async def test_a_number_of_cores_is_obeyed_even_if_they_do_not_fit(
     assert re.fullmatch(rf"3 cores as told, though 1 would fit: {NEEDS}", text)
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, 1), ("auto", 1), (2, 2)])
+@pytest.mark.parametrize(("own", "expected"), [(None, 1), (2, 2)])
 async def test_a_child_says_how_many_cores_it_took(
     tmp_path: Path,
     own: Any,
@@ -540,13 +487,6 @@ async def test_a_child_says_how_many_cores_it_took(
             assert f" on {expected} core" in child.status
     said = map(json.loads, capsys.readouterr().err.splitlines())
     assert [line["cores"] for line in said if line["event"] == "training"] == [expected]
-
-
-async def test_on_a_system_that_does_not_tell_its_memory_all_cores_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "available_bytes", lambda: None)
-    assert await started(AUTO) == 4
 
 
 async def cost_of(experiment: Experiment) -> int:

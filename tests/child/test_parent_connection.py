@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from genkidama.protocol.messages import (
 from genkidama.protocol.session import Keep, Session
 from genkidama.protocol.vector import DTYPE, Signature
 from genkidama.runs import checkpoint as checkpoints
-from tests.certificates import Authority, Signed, needs_openssl
 from tests.child.talking import OTHER, TOKEN, Said, Scripted, child_of
 from tests.helpers import (
     PATIENCE,
@@ -49,7 +47,6 @@ from tests.helpers import (
     Serving,
     constant,
     eventually,
-    free_port,
     history,
     running,
     url,
@@ -125,16 +122,6 @@ async def test_all_work_is_counted_once(tmp_path: Path) -> None:
     assert [line["reason"] for line in history(tmp_path, "leave")] == ["stopped"]
 
 
-async def test_a_large_network_fits_through(tmp_path: Path) -> None:
-    size = 1 << 20  # 4 MiB, four times what a handshake may hold
-    async with running(constant(network={"options": {"size": size}}), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(3)
-        assert parent.server.trial.vector is not None
-        assert parent.server.trial.vector.shape == (size,)
-        assert parent.server.trial.version >= 2
-
-
 # A parent that does not let it in is tried again.
 
 
@@ -158,46 +145,6 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
             await serving.exchanged(2)
             assert parent.server.connected == ["pi"]
     assert said.reasons() == [reason]
-
-
-@pytest.mark.usefixtures("_patient")
-@needs_openssl
-async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_wrong_until_then(
-    tmp_path: Path, authority: Authority, signed: Signed, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = Said(capsys, "parent not reachable, still trying")
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    reasons = [
-        "the parent's certificate has expired: "
-        f"renew it, if this machine's clock, which says {today}, is right",
-        "the parent's certificate is for other names than 127.0.0.1: "
-        "use one of those names, or make a certificate for 127.0.0.1",
-    ]
-    listen = f"127.0.0.1:{free_port()}"
-    child = Child(f"wss://{listen}", name="pi", ca_file=authority.file)
-    serving = Serving(child)
-    wrong = authority.sign("IP:127.0.0.1", begins=-2, ends=-1), authority.sign("DNS:elsewhere")
-    for certificate, reason in zip(wrong, reasons, strict=True):
-        async with running(constant(parent=certificate.settings()), tmp_path / "run", listen):
-            if certificate is wrong[0]:
-                await serving.__aenter__()
-            await eventually(lambda reason=reason: child.status.endswith(reason))
-    async with running(constant(parent=signed.settings()), tmp_path / "run", listen):
-        await serving.exchanged(2)
-        await serving.__aexit__(None, None, None)
-    found = said.reasons()
-    assert [reason for reason in found if reason in reasons] == reasons
-    nobody = (
-        f"nobody listens at wss://{listen}: is the parent started, and are host and port right?"
-    )
-    assert set(found) <= {
-        nobody,
-        *reasons,
-        f"wss://{listen} ends the connection: if that parent has no certificate, use ws://",
-        # A busy machine takes longer for a handshake than the parent waits, or the child.
-        f"wss://{listen} does not answer: does that machine run, is the address right, "
-        "and does a firewall let this child through?",
-    }
 
 
 # A token that anybody on the way can read.
@@ -384,15 +331,6 @@ async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path:
     assert "500" in shown and "PPS" not in progress.line()  # both have left
 
 
-async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) -> None:
-    settings = measuring()
-    for _ in range(2):
-        async with running(settings, tmp_path) as parent, Serving(child_of(parent)) as serving:
-            await serving.exchanged(2)
-    assert len(history(tmp_path, "resume")) == 1
-    assert len(history(tmp_path, "measures")) == len(history(tmp_path, "exchange")) >= 4
-
-
 async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,13 +354,10 @@ async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
 
 NONSENSE: dict[str, Answer] = {
     "garbage": b"\x07\x00\x00\x00garbage",
-    "nothing": b"",
     "a text": "hello",
     "the wrong reply": Goodbye(),
     "too many numbers": Weights(version=1, vector=np.zeros(5, DTYPE)),
-    "too few numbers": Weights(version=1, vector=np.zeros(3, DTYPE)),
     "NaN": Weights(version=1, vector=np.full(4, np.nan, DTYPE)),
-    "infinity": Weights(version=1, vector=np.full(4, np.inf, DTYPE)),
     "silence": None,
     "more than was agreed on": bytes(1 << 20),
 }
@@ -451,15 +386,6 @@ async def test_a_child_blends_what_a_difference_says(tmp_path: Path) -> None:
         assert parent.server.refusals == {}
         theta = parent.server.trial.vector
         assert theta is not None and theta[0] == pytest.approx(serving.backend.blends[-1][1])
-
-
-async def test_a_parent_that_never_answers_is_left_alone_and_tried_again() -> None:
-    async with (
-        Scripted(push=[None] * 3) as parent,
-        Serving(Child(parent.url, name="pi")) as serving,
-    ):
-        await eventually(lambda: len(parent.connections) >= 4)
-        assert serving.backend.exchanges >= 3
 
 
 # Weights that are no numbers any more.

@@ -345,11 +345,12 @@ async def test_where_episodes_end_nothing_is_said_of_it(
     assert "no episode ends" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("plan", ["fall", "end"])
 async def test_who_makes_progress_may_die_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
+    plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew_module, "_FIRST_REST", 0.01)
-    async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (pool, yard):
+    async with begun(1, plan, exchange="free", exchange_seconds=0.01) as (pool, yard):
         steps = 0
         while steps < 30:
             steps += (await turn(pool)).steps
@@ -521,48 +522,3 @@ def test_in_every_state_that_can_be_reached_everybody_waits_for_those_that_run_a
                 seen.add(told)
                 paths.append((told, [*path, action]))
     assert len(seen) == 3**cores
-
-
-def test_long_lives_end_nowhere_else() -> None:
-    rng, cores = np.random.default_rng(0), 5
-    elements = np.zeros(cores, np.bool_)
-    semaphore, state = SemaphoreVector(elements), (ABSENT,) * cores
-    met = set()
-    for _ in range(3000):
-        choices = possible(state)
-        action = choices[rng.integers(len(choices))]
-        expected = (
-            [core for core, word in enumerate(state) if word == WAITING]
-            if action[0] == "release"
-            else []
-        )
-        assert act(semaphore, elements, action) == expected
-        state = after(state, action)
-        check(semaphore, elements, state)
-        met.add(semaphore.all_lit)
-    assert met == {True, False}
-
-
-def test_nobody_there_is_nobody_to_wait_for() -> None:
-    elements = np.zeros(3, np.bool_)
-    semaphore = SemaphoreVector(elements)
-    assert elements.all() and not semaphore.all_lit  # lit, but an exchange would be for nobody
-    assert semaphore.release() == []
-
-
-def test_a_core_that_dies_while_others_wait_does_not_hold_them_up_and_one_that_returns_does() -> (
-    None
-):
-    elements = np.zeros(2, np.bool_)
-    semaphore = SemaphoreVector(elements)
-    semaphore.enter(0)
-    semaphore.enter(1)
-    assert semaphore.release() == [0, 1]
-    elements[0] = True
-    assert not semaphore.all_lit
-    semaphore.light(1)
-    assert semaphore.all_lit and semaphore.release() == [0]
-    semaphore.enter(1)
-    assert not semaphore.all_lit  # core 0 is running; core 1 stands at its start
-    elements[0] = True
-    assert semaphore.all_lit and semaphore.release() == [0, 1]

@@ -51,6 +51,7 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
     - `"deaf"`: one such episode, and after the exchange it hears nothing for a minute.
     - `"progress"`: five steps now and then of an episode without an end.
     - `"fall"`: falls after five steps.
+    - `"end"`: falls after an episode of five steps.
     - `"die"`: falls before any.
     """
     played = False
@@ -60,7 +61,9 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             time.sleep(0.001)
         if plan == "fall":
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
-        if plan in ("fall", "die"):
+        if plan == "end":
+            line.send_bytes(RECORD.pack(EPISODE, 12.0, 5))
+        if plan in ("fall", "end", "die"):
             sys.exit(3)
         while True:
             memory.semaphore[index] = True

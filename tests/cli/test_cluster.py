@@ -117,23 +117,6 @@ def test_a_search_lets_other_machines_in_with_tokens_and_tls_or_not_at_all(tmp_p
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"children": 0}, "children = 0"),
-        ({"cores": 0}, "cores = 0"),
-        ({"episodes": -1}, "episodes = -1"),
-        ({"resume": "nowhere"}, "holds no run"),
-    ],
-)
-def test_options_are_checked_before_anything_is_made(
-    tmp_path: Path, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        train(constant(), out=None if "resume" in options else "out", **options)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_finished_run_that_is_resumed_stays_as_it_is_and_may_be_used_afterwards() -> None:
     settings = small(stop={"updates": 3})
     untrained(Path("run"), settings, version=3)

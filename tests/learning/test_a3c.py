@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Environment, Network
-from genkidama.learning.a3c import A3C, a3c_loss
+from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages, vtrace
-
-Step = tuple[float, float, float, float, float]
-
-
-def oracle(steps: list[Step], c_v: float, c_e: float) -> float:
-    """The sum of the losses, a step at a time.
-
-    A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t, R_t.
-    """
-    total = 0.0
-    for log_pi, entropy, value, advantage, return_ in steps:
-        total += -log_pi * advantage + c_v * (return_ - value) ** 2 - c_e * entropy
-    return total
-
-
-numbers = st.floats(-10, 10)
-steps = st.lists(
-    st.tuples(st.floats(-5, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20
-)
-
-
-@given(steps, st.floats(0, 2), st.floats(0, 1), st.sampled_from(["mean", "sum"]))
-def test_the_loss_is_the_mean_or_the_sum_over_the_steps(
-    steps: list[Step], c_v: float, c_e: float, reduction: Any
-) -> None:
-    algorithm = Algorithm(name="a3c", value_coefficient=c_v, reduction=reduction)
-    columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)]
-    loss = a3c_loss(*columns, c_e, algorithm)
-    assert loss.shape == ()
-    expected = oracle(steps, c_v, c_e) / (len(steps) if reduction == "mean" else 1)
-    assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 @given(

@@ -17,20 +17,17 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Network
-from genkidama.config.sections import Optimizer as OptimizerSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.forms import ARRAY_ACTIVATIONS, tensor_setting
 from genkidama.learning.heads import Categorical
-from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.perceptron import ACTIVATIONS
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.networks import ActorCritic
 from genkidama.learning.tensors.tensor_model import TensorModel
-from tests.learning.both import gradients, gradients_and_losses, in_tensors, tensors
+from tests.learning.both import gradients, gradients_and_losses, in_tensors
 
 #: How far a gradient may be from torch's, as a part of its length.
 CLOSE = 1e-4
@@ -180,37 +177,6 @@ def test_both_have_the_same_signature_and_begin_with_the_same_numbers(
     assert ours.signature == torchs.signature
     assert ours.numbers.tobytes() == torchs.numbers.tobytes()
     assert ours.numbers.any()
-
-
-@pytest.mark.parametrize("rule", ["adam", "rmsprop"])
-@pytest.mark.parametrize("name", ["a3c", "ppo"])
-@pytest.mark.parametrize("columns", [0, 2])
-def test_a_whole_run_is_the_same_in_both(name: Any, rule: Any, columns: int) -> None:
-    """Each learns from the same batches with its own numbers, from the same seed."""
-    algorithm = Algorithm(
-        name=name,
-        entropy_coefficient=0.01,
-        normalize_advantages=True,
-        max_gradient_norm=0.5,
-        epochs=2,
-        minibatch_size=16,
-    )
-    first = model_of(algorithm, Network(hidden=(16,)), columns=columns, seed=3)
-    ends = []
-    for model in (first, TensorModel(first.experiment, spaces_of(columns=columns))):
-        rng = np.random.default_rng(0)
-        learner, generator = make_learner(algorithm, model), model.generator(5)
-        state = np.zeros((STATE_ROWS[rule], model.trainable), np.float32)
-        optimizer = make_optimizer(OptimizerSettings(name=rule), model.vector, state, np.zeros(1))
-        for _ in range(5):
-            data = rollout_of(model, 40, rng, False)
-            given = tensors(data) if isinstance(model, TensorModel) else data
-            found = model.gradients(learner, given, generator)
-            list(updates(found, model, optimizer, 1e-3))
-        ends.append(model.numbers.copy())
-    np.testing.assert_allclose(*ends, rtol=1e-3, atol=2e-5)
-    fresh = Model(first.experiment, spaces_of(columns=columns))
-    assert np.abs(ends[0] - fresh.numbers).max() > 1e-3
 
 
 # Which it is. Whatever is another thing than what the hand has written is torch's.

@@ -82,11 +82,6 @@ def test_with_probability_epsilon_the_action_is_uniform(epsilon: float) -> None:
     )
 
 
-def test_a_random_action_beats_any_certainty() -> None:
-    counts = frequencies(Categorical(Discrete(4)), np.array([1e6, 0.0, 0.0, 0.0], np.float32), 0.2)
-    assert_distributed(counts, np.array([0.85, 0.05, 0.05, 0.05]))
-
-
 def test_a_sampler_follows_outputs_that_change() -> None:
     sample = Categorical(Discrete(3)).sampler(np.random.default_rng(0), 0.0)
     for i in range(300):
@@ -171,44 +166,6 @@ def test_epsilon_mixes_the_two() -> None:
     )
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_environment_gets_its_own_shape_within_its_bounds(
-    shape: tuple[int, ...], dtype: type
-) -> None:
-    space = Box(-0.1, 0.3, shape, dtype)
-    head = head_for(space)
-    sample = head.sampler(np.random.default_rng(0), 0.1)
-    outputs = np.zeros(head.outputs, np.float32)
-    for _ in range(100):
-        action = sample(outputs)
-        assert action.shape == (head.columns,)
-        given = head.to_environment(action)
-        assert given.shape == shape and space.contains(given.astype(dtype))
-    assert np.min(head.to_environment(np.full(head.columns, -9.0, np.float32))) == pytest.approx(
-        -0.1
-    )
-    assert np.max(head.to_environment(np.full(head.columns, 9.0, np.float32))) == pytest.approx(0.3)
-    assert space.contains(
-        np.asarray(head.to_environment(np.full(head.columns, 0.3, np.float32))).astype(dtype)
-    )
-
-
-def test_within_the_bounds_an_action_stays_what_it_was() -> None:
-    space = Box(
-        np.array([[-1.0, -2.0], [-3.0, -4.0]], np.float32),
-        np.array([[1.0, 2.0], [3.0, 4.0]], np.float32),
-    )
-    action = np.array([0.5, -1.5, 2.5, -5.0], np.float32)
-    assert Gaussian(space).to_environment(action).tolist() == [[0.5, -1.5], [2.5, -4.0]]
-    assert action.tolist() == [
-        0.5,
-        -1.5,
-        2.5,
-        -5.0,
-    ]  # what was stored is the sample, and π is its density
-
-
 class Halved(Gaussian):
     """A head of a user's, whose actions arrive as half of them."""
 
@@ -237,21 +194,6 @@ def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:
     assert mode.tolist() == [1.0, 2.0]
 
 
-# Which head.
-
-
-@pytest.mark.parametrize(
-    ("space", "kind"),
-    [
-        (Discrete(2), Categorical),
-        (Box(-1.0, 1.0, (2,)), Gaussian),
-        (Box(-1.0, 1.0, (2,), np.float64), Gaussian),
-    ],
-)
-def test_the_space_decides_on_the_head(space: gymnasium.Space, kind: type) -> None:
-    assert type(head_for(space)) is kind
-
-
 # Many at once.
 
 
@@ -269,14 +211,6 @@ def test_a_batch_is_drawn_from_each_rows_softmax(epsilon: float) -> None:
         assert_distributed(
             counts, (1 - epsilon) * torch.softmax(row, 0).double().numpy() + epsilon / 4
         )
-
-
-def test_a_random_action_in_a_batch_beats_any_certainty() -> None:
-    outputs = torch.tensor([[1e6, 0.0, 0.0, 0.0]]).expand(20_000, 4)
-    counts = np.bincount(
-        Categorical(Discrete(4)).sample(outputs, 0.2, generator())[:, 0].numpy(), minlength=4
-    )
-    assert_distributed(counts, np.array([0.85, 0.05, 0.05, 0.05]))
 
 
 def test_the_actions_of_a_batch_do_not_depend_on_each_other() -> None:

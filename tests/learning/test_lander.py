@@ -98,7 +98,6 @@ def test_observations_rewards_and_ends_are_gymnasiums_to_the_bit(
 @pytest.mark.parametrize(
     "options",
     [
-        {"continuous": True},
         {"enable_wind": True, "wind_power": 9.0},
         {"gravity": -4.0, "max_episode_steps": 50},
     ],

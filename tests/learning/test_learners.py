@@ -225,8 +225,7 @@ def odd() -> gymnasium.Env[Any, Any]:
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
-@pytest.mark.parametrize("space", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize(("n", "cuts"), [(6, 1), (6, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize(("space", "n", "cuts"), [("CartPole-v1", 6, 1), ("Pendulum-v1", 1, 0)])
 def test_any_batch_gives_finite_losses_with_gradients(
     name: str, space: str, n: int, cuts: int
 ) -> None:
@@ -250,15 +249,6 @@ def gradient(ours: Model, data: Rollout) -> np.ndarray:
     learner = make_learner(ours.experiment.algorithm, ours)
     found = ours.gradients(learner, data, ours.generator(0))
     return np.sum([ours.gradient.copy() for _ in found], 0)
-
-
-@pytest.mark.parametrize("name", ON_POLICY)
-def test_equal_data_and_equal_order_give_equal_gradients(name: str) -> None:
-    """Nothing accumulates from one update to the next (a known fault of Hogwild programs)."""
-    ours = model(name, entropy_coefficient=0.1, minibatch_size=4)
-    first, *others = (gradient(ours, rollout(ours)) for _ in range(3))
-    assert first.any()
-    assert all(np.array_equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("name", ON_POLICY)

@@ -93,18 +93,6 @@ FORMS = pytest.mark.parametrize("form", [Model, TensorModel])
 # Laws of the file: views.
 
 
-@FORMS
-def test_writing_to_the_vector_changes_the_network(form: type[Model]) -> None:
-    model = vectors(form)
-    observation = np.ones((1, 3), np.float32)
-    model.vector[:] = 0.0
-    model.vector[model.signature.slices["value.2.bias"]] = 7.0
-    outputs, values = model.evaluate(observation)
-    assert outputs.tolist() == [[0.0, 0.0]] and values.tolist() == [7.0]
-    model.numbers[model.signature.slices["policy.2.bias"]] = [1.0, -1.0]
-    assert model.evaluate(observation)[0].tolist() == [[1.0, -1.0]]
-
-
 def test_every_parameter_and_gradient_is_a_view_into_one_vector() -> None:
     given = np.full(Model(Experiment(), stage()).trainable, 9.0, np.float32)
     model = TensorModel(Experiment(), stage(), given)
@@ -414,13 +402,6 @@ def test_blending_two_is_taking_a_weighted_mixture_of_their_data(
     )
 
 
-def test_blending_equal_ones_changes_nothing() -> None:
-    memory, ours = moments(np.random.default_rng(0).normal(size=(100, 2)))
-    before = ours.mean_and_deviation()
-    blend(memory, memory.copy(), 0.3)
-    np.testing.assert_allclose(ours.mean_and_deviation(), before, rtol=1e-5)
-
-
 def test_what_float32_leaves_of_many_small_additions_adds_up() -> None:
     model = vectors(Model, environment=Environment(normalize_observations=True))
     memory = model.numbers[model.signature.slices["statistics.observations"]]
@@ -509,22 +490,3 @@ def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
     result = model.scaled(rewards)
     assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
     assert rewards.tolist() == [-4.0, 0.5, 3.0]
-
-
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20),
-    st.floats(0.01, 100.0),
-    st.floats(0.01, 100.0),
-)
-def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(
-    numbers: list[float], scale: float, limit: float
-) -> None:
-    rewards = np.array(numbers, np.float32)
-    models = (
-        vectors(Model, environment=Environment(reward_scale=scale, clip_rewards=clip))
-        for clip in (0.0, limit)
-    )
-    free, cut = (model.scaled(rewards) for model in models)
-    assert (np.abs(cut) <= np.float32(limit)).all()
-    within = np.abs(free) < np.float32(limit)
-    assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()

@@ -20,7 +20,6 @@ from genkidama.learning.optimizers import STATE_ROWS, Optimizer, clip_gradient, 
 from genkidama.protocol.vector import DTYPE
 from genkidama.server.rules.gradient import NumpyOptimizer
 from genkidama.server.rules.trust_region import BLOCK
-from tests.server.rules import copied
 
 #: More than the parent computes at once.
 N = BLOCK + 5
@@ -204,27 +203,6 @@ def test_a_step_writes_in_place_to_its_memory_alone_and_allocates_nothing(
 def drawn(size: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     return rng.normal(size=size).astype(DTYPE), rng.normal(size=(6, size)).astype(DTYPE)
-
-
-@ALL
-def test_a_restored_one_continues_like_the_old_one(settings: Settings) -> None:
-    weights, gradients = drawn(9)
-    again = weights.copy()
-    whole, first, second = (NumpyOptimizer(settings) for _ in range(3))
-    for number, gradient in enumerate(gradients):
-        whole.apply(weights, gradient, 0.05, 1.0, math.inf)
-        if number == 3:
-            second.restore(copied(first.state()))
-        (first if number < 3 else second).apply(again, gradient, 0.05, 1.0, math.inf)
-    assert again.tobytes() == weights.tobytes()
-
-
-def test_another_optimizers_state_is_refused() -> None:
-    weights, gradients = drawn(3)
-    old = NumpyOptimizer(Settings(name="adagrad"))
-    old.apply(weights, gradients[0], 0.05, 1.0, math.inf)
-    with pytest.raises(ValueError, match=r"optimizer.name = 'adam' needs 'first'"):
-        NumpyOptimizer(Settings(name="adam")).restore(old.state())
 
 
 @ALL

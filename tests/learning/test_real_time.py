@@ -105,20 +105,6 @@ def test_with_a_silent_parent_the_safe_action_is_taken() -> None:
     assert counts[-1] == 10
 
 
-def test_while_the_policy_is_late_a_thread_takes_the_safe_action() -> None:
-    made = RealTime(
-        machine := Machine(), Environment(period=0.005, safe_action=(2.0,), safe_seconds=0.02)
-    )
-    made.reset()
-    machine.wait(lambda: len(machine.taken) >= 4)  # the policy has not acted yet
-    observation, reward, terminated, _, _ = made.step(1)
-    # Its action is too late, and what was earned meanwhile is the step's.
-    assert set(machine.taken) == {2}
-    assert observation[0] == reward == len(machine.taken) >= 5
-    assert not terminated
-    made.close()
-
-
 @pytest.mark.parametrize("go_on", [lambda made: made.step(1), lambda made: made.reset()])
 def test_what_the_thread_is_raised_is_raised_to_the_policy_and_safe_actions_go_on(
     go_on: Callable[[RealTime], Any],

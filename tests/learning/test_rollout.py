@@ -59,15 +59,6 @@ def test_a_worked_example(kinds: list[int], expected: list[float]) -> None:
     assert gae(story, 0.5, 0.5).tolist() == pytest.approx(expected)
 
 
-def test_a_cut_bootstraps_and_a_termination_does_not() -> None:
-    for kind, expected in (
-        (TERMINATED, 1.0),
-        (TRUNCATED, 1.0 + 0.9 * 50.0),
-        (GOES_ON, 1.0 + 0.9 * 50.0),
-    ):
-        assert gae(Story([(1.0, 0.0, kind, 50.0)]), 0.9, 1.0).tolist() == pytest.approx([expected])
-
-
 def test_the_result_is_float32_and_the_arguments_stay_as_they_are() -> None:
     story = Story([(1.0, 2.0, TERMINATED, 0.0), (3.0, 4.0, GOES_ON, 5.0)])
     rollout, (values, cut_values) = story.rollout(), story.known()
@@ -172,28 +163,6 @@ def test_on_policy_they_are_n_step_returns_exactly(story: Story, gamma: float) -
     np.testing.assert_allclose(
         weights, [story.n_step(t, gamma) for t in range(len(plain))], rtol=1e-4, atol=1e-3
     )
-
-
-@given(stories.flatmap(with_ratios), fractions, fractions)
-def test_nothing_of_an_episode_reaches_another(
-    story_and_ratios: tuple[Story, list[float]], gamma: float, gae_lambda: float
-) -> None:
-    story, ratios = story_and_ratios
-    whole = found(story, ratios, gamma, gae_lambda, 1.0, 1.0)
-    start = 0
-    while start < len(ratios):
-        part = slice(start, story.last(start) + 1)
-        columns = zip(
-            story.rewards[part],
-            story.values[part],
-            story.kinds[part],
-            story.follows[part],
-            strict=True,
-        )
-        alone = found(Story(list(columns)), ratios[part], gamma, gae_lambda, 1.0, 1.0)
-        for one, other in zip(whole, alone, strict=True):
-            assert np.array_equal(one[part], other)
-        start = part.stop
 
 
 # By hand: γ = ½, λ = 1, ρ̄ = 1, c̄ = ½, rewards 2, V = 1, 2, 3 and 10 in the state that would have

@@ -143,9 +143,7 @@ async def test_a_token_lets_in_the_child_whose_name_it_is_for(parent: Parent) ->
             "this parent asks for a token: Authorization: Bearer TOKEN\n",
         ),
         (bearer(OTHER), "this parent does not know the token\n"),
-        (bearer(PI[:-1]), "this parent does not know the token\n"),
         (bearer("*"), "this parent does not know the token\n"),
-        (bearer("pi"), "this parent does not know the token\n"),
         (bearer("\xff" * 20), "this parent does not know the token\n"),
         (
             [("Authorization", f"Bearer {PI}")] * 2,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from genkidama.protocol.messages import (
     Weights,
 )
 from genkidama.protocol.vector import DTYPE, Signature, Vector
-from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load
+from genkidama.runs.checkpoint import CheckpointFolder, load
 from genkidama.runs.run import Run
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState, Update
@@ -92,35 +91,8 @@ async def test_weights_before_the_first_push_are_saved_at_the_end(tmp_path: Path
         assert parent.server.trial.vector.tolist() == [0.0, 1.0, 2.0]  # type: ignore[union-attr]
 
 
-def flip(path: Path, near: bytes) -> None:
-    """Flips one bit of these bytes."""
-    content = bytearray(path.read_bytes())
-    content[content.index(near)] ^= 1
-    path.write_bytes(content)
-
-
-def make_nan(path: Path) -> None:
-    """With a checksum that is right."""
-    with safetensors.safe_open(path, framework="np") as file:
-        metadata = dict(file.metadata())
-    tensors = safetensors.numpy.load_file(path)
-    tensors["layer.bias"] = np.full(3, np.nan, DTYPE)
-    metadata["checksum"] = _checksum(tensors, metadata)
-    safetensors.numpy.save_file(tensors, path, metadata)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(b"broken"),
-        lambda path: flip(path, np.ones(6, DTYPE).tobytes()),
-        lambda path: flip(path, b"max_gradient_norm"),
-        make_nan,
-    ],
-    ids=["torn", "number", "setting", "nan"],
-)
 async def test_a_broken_checkpoint_is_passed_over(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: Callable[[Path], object]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with (
         running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent,
@@ -130,7 +102,7 @@ async def test_a_broken_checkpoint_is_passed_over(
         for number in range(2):
             await child.pushed(2.0 * number)
     folder = CheckpointFolder(tmp_path / "checkpoints")
-    damage(folder.version_path(2))
+    folder.version_path(2).write_bytes(b"broken")
     async with running(experiment(), tmp_path) as parent:
         assert parent.server.trial.version == 1
     assert "version-0000000002.safetensors: not a readable checkpoint" in capfd.readouterr().err

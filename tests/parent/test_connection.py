@@ -68,16 +68,6 @@ async def test_replies_keep_the_order_of_the_requests(parent: Parent) -> None:
         assert replies == [Weights, Refusal, Weights, Weights, Refusal, Refusal, Weights, Goodbye]
 
 
-async def test_a_push_in_fragments(parent: Parent) -> None:
-    async with FakeChild(parent.address) as child:
-        await child.enter()
-        frame = encode(Push(version=0, sequence=1, vector=vector(1.0)))
-        await child.connection.send([bytes(frame[:20]), bytes(frame[20:])])
-        assert isinstance(await child.hear(), Weights)
-        child.sequence = 1
-        np.testing.assert_array_equal(await child.pushed(3.0), vector(2.0))
-
-
 def masked(opcode: int, content: bytes, mask: bytes, fin: bool = True) -> bytes:
     """A frame as a client sends it."""
     size, head = len(content), (fin << 7) | opcode

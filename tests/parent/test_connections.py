@@ -86,17 +86,6 @@ async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
     assert parent.server.trial.version == 21
 
 
-async def test_a_child_leaves_and_returns(parent: Parent) -> None:
-    for visit in (1, 2):
-        async with FakeChild(parent.address, session=str(visit)) as child:
-            await child.enter()
-            await child.pushed(1.0)
-            await child.leave("done")
-            await child.closed()
-    assert parent.server.children["pi"].exchanges == 2
-    assert parent.server.connected == []
-
-
 async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
     async with FakeChild(parent.address) as old, FakeChild(parent.address) as new:
         await old.enter()
@@ -221,14 +210,6 @@ async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
         await child.connection.send(bytes(HANDSHAKE_LIMIT + 1))
         assert (await child.closed())[0] == 1009
         await eventually(lambda: parent.server.refusals == {"length": 1})
-
-
-async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
-    large = Signature.of([("weight", (1000, 500))])
-    async with FakeChild(parent.address, signature=large) as child:
-        await child.enter()
-        answer = await child.pushed(np.ones(large.size, np.float32))
-        assert answer.sum() == large.size
 
 
 async def test_a_connection_that_says_no_hello(

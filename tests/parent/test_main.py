@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -233,18 +232,9 @@ def test_mistakes_in_the_experiment(toml: Path, capsys: pytest.CaptureFixture[st
         "error: nowhere.toml: no such file; `genkidama init nowhere.toml` writes one, "
         "and `genkidama examples` lists some",
     )
-    code, line = fails(capsys, toml, "--set", "parent.alpha=2")
-    assert code == 2
-    assert "--set: parent.alpha = 2: expected float <= 1.0" in line
-    code, line = fails(capsys, toml, "--set", "parent.alpha")
-    assert code == 2
-    assert "expected key=value" in line
     code, line = fails(capsys, toml, "--set", "environment.id=Nowhere-v0")
     assert code == 2
     assert "environment.id = 'Nowhere-v0'" in line
-    code, line = fails(capsys, toml, "--listen", "nowhere")
-    assert code == 2
-    assert "parent.listen = 'nowhere'" in line
 
 
 def test_a_parent_needs_no_envpool(
@@ -263,14 +253,3 @@ def test_what_this_machine_cannot_do(
     code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", toml / "run")
     assert code == 1
     assert "Not a directory" in line
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission(
-    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tmp_path.chmod(0o500)
-    code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
-    tmp_path.chmod(0o700)
-    assert code == 1
-    assert "Permission denied" in line

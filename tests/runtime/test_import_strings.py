@@ -32,6 +32,7 @@ from genkidama.runtime.import_strings import (
     load_wrapper,
     print_user_traceback,
 )
+from tests.vectorized import CORRIDORS
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,9 @@ def test_what_cannot_be_loaded_is_told_in_one_line(
 
 
 @pytest.mark.usefixtures("modules")
-@pytest.mark.parametrize("name", ["LunarLander-v3", "CartPole-v1", "plug_fine:answer"])
+@pytest.mark.parametrize(
+    "name", ["LunarLander-v3", "plug_fine:answer", "ale_py:ALE/Pong-v5", CORRIDORS]
+)
 def test_an_environment_that_exists_is_accepted(name: str) -> None:
     check_environment(Experiment(environment=Environment(id=name)))
 
@@ -106,6 +109,7 @@ def test_an_environment_that_exists_is_accepted(name: str) -> None:
     [
         ("MoonLander-v3", "environment.id = 'MoonLander-v3': Gymnasium does not know it: "),
         ("LunarLander-v99", "environment.id = 'LunarLander-v99': Gymnasium does not know it: "),
+        ("ALE/Pnog-v5", "environment.id = 'ALE/Pnog-v5': "),
         ("plug_absent:Some/Thing-v0", "environment.id = 'plug_absent:Some/Thing-v0': "),
         ("plug_fine:make", "environment.id = 'plug_fine:make': module 'plug_fine' has no 'make'"),
     ],
@@ -239,13 +243,6 @@ def test_what_is_no_wrapper_or_does_not_take_its_options_is_told_in_one_line(
         load_wrapper(Wrapper(name=name, options=options), "environment.wrappers[3]")
     assert str(caught.value).startswith(f"environment.wrappers[3] = {name!r}: {sentence}")
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_wrapper_that_is_wrong_is_told_with_its_place() -> None:
-    limit = Wrapper(name="TimeLimit", options={"max_episode_steps": 9})
-    wrappers = (limit, Wrapper(name="TimeLimits"))
-    with pytest.raises(ConfigurationError, match=r"^environment\.wrappers\[1\] = 'TimeLimits': "):
-        check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=wrappers)))
 
 
 def test_where_something_is_not_installed_the_line_says_how_to_install_it(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from genkidama.child.backend import Work
 from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.protocol.vector import DTYPE, Vector
-from genkidama.runs.checkpoint import load
-from genkidama.runs.run import Run
 from tests.child.talking import child_of
 from tests.helpers import (
     ConstantBackend,
     Serving,
-    Started,
     constant,
     eventually,
     history,
@@ -129,67 +125,6 @@ async def test_two_children_that_begin_together_share_one_start(tmp_path: Path) 
         assert parent.server.trial.version == parent.server.exchanges - left_out
     lines = history(tmp_path, "exchange")
     assert [line["left_out"] for line in lines if "left_out" in line] == ["baseless"] * left_out
-
-
-# Real processes.
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "parent", "child"),
-    [
-        pytest.param(
-            {"name": "a3c"}, {"rule": "gradient"}, {"exchange": "update"}, marks=pytest.mark.slow
-        ),
-        (
-            {"name": "ppo", "batch_size": 32, "minibatch_size": 16, "epochs": 2},
-            {
-                "rule": "gradient",
-                "rule_options": {"outlier_sigmas": 6.0, "buffer": 2},
-                "encoding": "int4",
-            },
-            {"exchange": "update"},
-        ),
-        pytest.param(
-            {"name": "a3c"},
-            {
-                "rule": "difference",
-                "rule_options": {"momentum": 0.5, "nesterov": True},
-                "encoding": "int4",
-            },
-            {"exchange": "update"},
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["gradients of a3c", "gradients of ppo, encoded", "differences, encoded"],
-)
-def test_real_processes_train_together(
-    tmp_path: Path,
-    start: Callable[..., Started],
-    algorithm: dict[str, Any],
-    parent: dict[str, Any],
-    child: dict[str, Any],
-) -> None:
-    settings = small(
-        environment={"normalize_observations": True},
-        algorithm=algorithm,
-        parent={**parent, "average": 0.5},
-        child=child,
-        stop={"updates": 12},
-    )
-    (tmp_path / "small.toml").write_text(settings.to_toml())
-    options = ["--children", 2, "--cores", 2, "--out", "run", "--episodes", 0]
-    said = start("genkidama", "train", "small.toml", *options)
-    assert said.wait() == 0, said.err
-    run = tmp_path / "run"
-    exchanges = history(run, "exchange")
-    assert exchanges[-1]["update"] >= 12
-    saved = load(Run(run).checkpoints[-1])
-    assert saved.snapshot.version == exchanges[-1]["version"]
-    assert np.isfinite(saved.vector).all()
-    assert saved.vector.any()
-    # What was seen by all is in the statistics: CartPole's observations are counted.
-    part = saved.signature.slices["statistics.observations"]
-    assert saved.vector[part][0] > 0
 
 
 class RoledBackend(ConstantBackend):

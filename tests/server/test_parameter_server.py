@@ -1007,24 +1007,6 @@ def test_the_first_reason_stays_and_everybody_is_told() -> None:
     ]  # what comes later is answered, not counted
 
 
-def test_the_history_tells_how_far_children_lie_from_the_parent() -> None:
-    """|θ_C − θ_P| / |θ_P|, before the blend: once a second a child."""
-    server = make()
-    enter(server, "a", "b")
-    for sequence, (now, child, number) in enumerate(
-        [
-            *[(0.0, "a", 3.0)],  # becomes θ_P
-            *[(1.0, "a", 6.0), (1.001, "b", 9.0)],  # 4.5 and 6.75 after them
-            *[(1.5, "a", 9.0), (1.5, "b", 7.875)],  # "a" was judged a moment ago
-            *[(2.1, "a", 7.875 * 3)],
-        ],
-        1,
-    ):
-        server.handle(child, push(sequence, number, 0, 0, version=0), now)
-    told = [(event["child"], event.get("distance")) for event in lines(server)]
-    assert told == [("a", None), ("a", 1.0), ("b", None), ("a", None), ("b", 0.0), ("a", 2.0)]
-
-
 def test_what_was_judged_waits_for_the_next_line_of_a_thinned_history() -> None:
     server = make(parent_history_every=3)
     enter(server, "a")

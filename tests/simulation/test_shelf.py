@@ -31,6 +31,7 @@ def test_each_bug_can_still_be_planted(bug: Bug) -> None:
     assert (ROOT / "genkidama" / bug.file).read_text().count(bug.old) == 1
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_noticed() -> None:
     (bug,) = (each for each in BUGS if each.name == "a push that is sent again counts twice")
     assert any(line.startswith("make simulate SEED=") for line in hunt(bug, 50))

@@ -620,10 +620,6 @@ def test_floats_as_actions_are_learned_from_as_they_were_drawn() -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {"environment": {"reward_scale": 0.25}},
-        {"environment": {"reward_scale": 3.0, "clip_rewards": 0.5}},
-        {"environment": {"normalize_rewards": True}},
-        {"environment": {"normalize_observations": True}},
         {
             "environment": {
                 "normalize_rewards": True,

@@ -408,7 +408,6 @@ def test_one_pruner_may_serve_several_studies() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"eviction_rate": 1.0}, "eviction_rate = 1.0"),
         ({"first_step": -1}, "first_step = -1: a whole number of at least 0"),
         ({"first_step": 0.5}, "first_step = 0.5"),
         ({"interval": 0}, "interval = 0: a whole number of at least 1"),

@@ -321,7 +321,6 @@ def test_a_metric_or_mode_that_nobody_gave_is_asked_for(settings: dict[str, Any]
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"eviction_rate": 1.0}, "eviction_rate = 1.0"),
         ({"phase_length": 0}, "phase_length = 0"),
         ({"phase_length": NAN}, "phase_length = nan"),
         ({"phase_length": "2"}, "phase_length = '2'"),

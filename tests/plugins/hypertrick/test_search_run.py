@@ -15,7 +15,6 @@ from genkidama.child.parent_connection import ParentConnection
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
-from genkidama.plugins.hypertrick.local_search import search
 from genkidama.runs.run import Run
 from studies.faults.searches import check, study_at, trials_of
 from tests.helpers import (
@@ -26,7 +25,6 @@ from tests.helpers import (
     eventually,
     history,
     running,
-    small,
     url,
 )
 
@@ -383,11 +381,6 @@ async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> N
     assert completed == (search.get("method") in ("random", "pbt"))
     copied = {record["verdict"] for t in trials for record in t.user_attrs["phases"]}
     assert ("copy" in copied) == (search.get("method") == "pbt")
-
-
-def test_a_search_has_something_to_search() -> None:
-    with pytest.raises(ConfigurationError, match=r"small: has no \[search\]; say what to vary"):
-        search(small())
 
 
 async def test_a_node_whose_parent_runs_another_search_now_asks_for_a_trial_of_that(

@@ -44,15 +44,6 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     ("arguments", "words"),
     [
         (
-            [],
-            "error: which experiment? give FILE.toml, "
-            "the name of an example (`genkidama examples`), or --resume DIR",
-        ),
-        (
-            ["cart.toml", "--episodes", "-1"],
-            "error: episodes = -1: at least 0 is needed",
-        ),
-        (
             ["search.toml", "--json"],
             "error: --json: small has a [search], which ends with a report; leave --json out",
         ),

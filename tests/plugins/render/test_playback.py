@@ -289,15 +289,3 @@ def test_its_words_are_those_of_evaluate(tmp_path: Path) -> None:
     parse = make_parser().parse_args
     assert not parse(["play", "run"]).deterministic
     assert parse(["play", "run", "--deterministic"]).deterministic
-
-
-def test_it_writes_a_film_and_says_what_plays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = untrained(tmp_path / "run", small())
-    film = tmp_path / "film.gif"
-    assert main(["play", str(run.path), "--video", str(film), "--every", "9", "--newest"]) == 0
-    first, second, last = capsys.readouterr().out.splitlines()
-    assert first == f"CartPole-v1: weights of version 1 ({run.final})"
-    assert second.startswith("episode 1: return ")
-    assert last.startswith(f"{film}: ") and film.is_file()
