@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ def run_train(options: argparse.Namespace) -> int:
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):
         print(words, file=sys.stderr)
         if options.json:
-            print(_json(summary(Run.open(options.resume), before)))
+            run = Run.open(options.resume)
+            print(_json(summary(run, before, run.evaluation)))
         return 0
     progress = Progress(experiment, about=about_stop)
     if any(each.partition("=")[0].strip() == "parent.listen" for each in options.set):
@@ -184,6 +185,7 @@ def conclude(
 ) -> None:
     """Evaluates the trained policy, and prints results and the commands that follow."""
     say_reason(progress)
+    found: Evaluation | None = None
     try:
         if options.episodes:
             found = evaluate_trained(run, options.episodes, experiment.seed, progress=True)
@@ -193,7 +195,7 @@ def conclude(
         for line in afterwards(run, go_on(run, experiment)):
             progress.say(line)
     if options.json:
-        print(_json(summary(run, before, evaluated=options.episodes > 0)))
+        print(_json(summary(run, before, None if found is None else found.to_dict())))
 
 
 def say_reason(progress: Progress) -> None:
@@ -204,16 +206,17 @@ def say_reason(progress: Progress) -> None:
         progress.say(f"ended: {status.reason}" + (f", with {energy(used)}" if used else ""))
 
 
-def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:
+def summary(
+    run: Run, before: Snapshot | None = None, evaluation: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The JSON object of `genkidama train --json`: counts of the run, its speed and its evaluation.
 
     Args:
         before: what the run had done before this command, which its speed leaves out.
-        evaluated: whether its evaluation belongs to it.
+        evaluation: as `evaluation.json` has it, whose hundreds of returns are left out.
     """
     snapshot = run.snapshot
-    evaluation = dict(run.evaluation or {}) if evaluated else {}
-    evaluation.pop("returns", None)  # hundreds of numbers, which stand in the file
+    kept = {key: value for key, value in (evaluation or {}).items() if key != "returns"}
     steps = snapshot.steps - (before.steps if before else 0)
     seconds = snapshot.seconds - (before.seconds if before else 0.0)
     return {
@@ -223,7 +226,7 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         "steps": snapshot.steps,
         "seconds": snapshot.seconds,
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
-        "evaluation": evaluation or None,
+        "evaluation": kept or None,
     }
 
 

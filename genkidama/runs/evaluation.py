@@ -283,7 +283,11 @@ def _keep(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     best = CheckpointFolder(path.parent).best_path
     if path == best or run.parts > 1:
         return checkpoint
-    write_atomically(best, path.read_bytes())
+    try:
+        write_atomically(best, path.read_bytes())
+    except EnvironmentFailure as error:
+        print(f"warning: the best weights stay as they were: {error}", file=sys.stderr)
+        return checkpoint
     return replace(checkpoint, path=best)
 
 

@@ -83,8 +83,8 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
     """A process' share of an evaluation, in one environment.
 
     It says how many seconds it took to build the environment. Then it receives a checkpoint,
-    numbers of episodes and their seed, says each return as it comes, and a dict when
-    all are played; and so on.
+    numbers of episodes and their seed, says each return as it comes, and a dict when all are
+    played; and so on.
     """
     checkpoint = request["checkpoint"]
     experiment = checkpoint.experiment
@@ -104,7 +104,7 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
         send(seconds)
         while True:
             sent, episodes, seed = receive()
-            if sent.path != checkpoint.path:
+            if not np.array_equal(sent.vector, checkpoint.vector):  # both may be of one file
                 checkpoint = sent
                 with _elsewhere(settings.id, checkpoint.experiment):
                     model = model_of(checkpoint, environment)

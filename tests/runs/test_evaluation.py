@@ -23,7 +23,8 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import playback
 from genkidama.runs import evaluation
-from genkidama.runs.checkpoint import load, save
+from genkidama.runs import run as run_module
+from genkidama.runs.checkpoint import CheckpointFolder, load, save
 from genkidama.runs.evaluation import (
     Evaluation,
     Evaluations,
@@ -200,6 +201,39 @@ def test_the_weights_that_are_played_are_those_that_were_read(
     monkeypatch.setattr(Players, "play", replaced)
     assert evaluate(run, episodes=3, cores=1).returns.tolist() == expected.tolist()
     assert evaluate(run, episodes=3, cores=1).returns.tolist() != expected.tolist()
+
+
+def test_the_best_that_is_chosen_plays_though_another_was_the_best_before(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", small())
+    found = run.load()
+    ways = 5.0 * found.vector, 5.0 * found.vector[::-1].copy()
+    means = []
+    for vector in ways:
+        save(file := tmp_path / "some.safetensors", found.signature, vector, found.snapshot)
+        means.append(evaluate(file, episodes=20, cores=1, seed=1).mean)
+    good, bad = np.argmax(means), np.argmin(means)
+    save(run.checkpoints[0], found.signature, ways[good], found.snapshot)
+    CheckpointFolder(run.checkpoints[0].parent).save_best(
+        found.signature, ways[bad], found.snapshot
+    )
+    expected = evaluate(run.checkpoints[0], episodes=100, cores=1).returns.tolist()
+    assert evaluate_trained(run, 100, 0, progress=False).returns.tolist() == expected
+
+
+def test_the_end_of_a_run_is_evaluated_though_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = untrained(tmp_path / "run", small())
+
+    def full(path: Path, content: bytes) -> None:
+        raise EnvironmentFailure(f"{path}: no space")
+
+    for module in (evaluation, run_module):
+        monkeypatch.setattr(module, "write_atomically", full)
+    assert evaluate_trained(run, 100, 0, progress=False).mean > 0.0
+    said = capsys.readouterr().err
+    assert "warning: the best weights stay as they were: " in said
+    assert "warning: this evaluation is not recorded: " in said
 
 
 def test_what_cannot_be_recorded_is_told_nevertheless(

@@ -206,7 +206,9 @@ class Feeds(Feed):
 
     def evaluated(self, run: Run) -> None:
         if self._threads:
-            self.take(deque(run.history(), maxlen=1)[0])
+            last = deque(run.history(), maxlen=1)[0]
+            if last["event"] == "evaluation":  # which could be recorded
+                self.take(last)
 
     def __enter__(self) -> Self:
         self._entered += 1
