@@ -451,9 +451,9 @@ class Session:
 
     @property
     def close_code(self) -> int:
-        """The code with which the child closes a connection: 1000 tells the parent that nobody has
-        to wait for this child after the run's end."""
-        return _GOING_AWAY if self.over is None else _RUN_OVER
+        """The code with which the child closes a connection: after 1000 nobody waits for it at the
+        run's end, of which the end of its trial says nothing."""
+        return _GOING_AWAY if self.over is None or self.over.next else _RUN_OVER
 
     def renew(self) -> None:
         """Forgets the trial that is over, so that the next hello asks for another one."""

@@ -240,6 +240,8 @@ def test_a_welcome_to_a_child_that_comes_back(
     assert session.receive(session.hello(), reply) == decision
     assert session.trial == trial
     assert session.over == (decision if isinstance(decision, Over) else None)
+    ended = decision == Over("all trials are done")  # the others may come again
+    assert session.close_code == (1000 if ended else 1001)
 
 
 @pytest.mark.parametrize(
