@@ -375,6 +375,8 @@ class RecordedStatus(RunStatus):
         super()._begin(event)
         with suppress(GenkidamaError):
             self.experiment = self._run.experiment
+            if self.search is not None:
+                self.search.begin(self.experiment)
 
 
 @dataclass(frozen=True)

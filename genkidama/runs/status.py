@@ -223,6 +223,9 @@ class SearchPart(Protocol):
     def best_score(self) -> float | None:
         """The score of the best trial; None before the first."""
 
+    def begin(self, experiment: Experiment) -> None:
+        """Goes by these settings from now on."""
+
     def take(self, event: Event, seconds: float) -> None:
         """Folds one event, which came after so many seconds of the search."""
 

@@ -195,6 +195,9 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
     for number, statement in enumerate(statements):
         for name in _bound(statement):
             before = by_name.get(name, [])
+            if name == "*":  # of which no symbol table knows
+                by_name[name] = [*before, number]
+                continue
             symbol = symtable.symtable(ast.unparse(statement), "cell", "exec").lookup(name)
             if isinstance(statement, _DEFINITIONS) and not symbol.is_referenced():
                 before = []

@@ -383,7 +383,7 @@ class _Gone(Exception):
 
 @contextmanager
 def _talking() -> Iterator[None]:
-    """Turns the end of the socket into a `_Gone`; what else raises a learner of the user's."""
+    """Turns the end of the socket into a `_Gone`. Any other error is the user's learner's."""
     try:
         yield
     except (EOFError, OSError):

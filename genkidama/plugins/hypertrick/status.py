@@ -32,13 +32,9 @@ _STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed"} | 
 
 class SearchStatus:
     def __init__(self, experiment: Experiment) -> None:
-        assert experiment.search is not None
-        self.settings = experiment.search
-        rule = self.settings.rule()
-        #: The number of reports to expect in all, according to the rule.
-        self._expected: float = rule.expected_completion_rate * rule.workers * rule.phases
         self.share_before = 0.0
         self.reports = 0
+        self.begin(experiment)
         #: By trial, its last metric; NaN where it has none.
         self.scores: dict[int, float] = {}
         self._states: dict[int, str] = {}
@@ -80,6 +76,13 @@ class SearchStatus:
         """The score of the best trial; None if none has one."""
         best = self.best()
         return None if best is None else self.scores[best]
+
+    def begin(self, experiment: Experiment) -> None:
+        assert experiment.search is not None
+        self.settings = experiment.search
+        rule = self.settings.rule()
+        #: The number of reports to expect in all, according to the rule.
+        self._expected: float = rule.expected_completion_rate * rule.workers * rule.phases
 
     def share(self, elapsed: float) -> float:
         """The share of the search that is done after `elapsed` seconds, in [0, 1]."""

@@ -15,10 +15,10 @@ from websockets.asyncio.client import connect
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.dashboard.run_browser import Gallery, RecordedRun, find_runs
 from genkidama.runs.run import Run
-from genkidama.server.events import Commanded, Event, Resumed, as_lines
-from tests.helpers import eventually, starting, until
+from genkidama.server.events import Commanded, Event, Resumed, Started, as_lines
+from tests.helpers import eventually, small, starting, until
 from tests.plugins.dashboard.test_broadcast import Viewer
-from tests.stories import BEGAN, began, plain, pushed
+from tests.stories import BEGAN, PLAN, began, plain, pushed
 
 
 def written(path: Path, count: int = 50) -> Path:
@@ -61,6 +61,21 @@ def test_a_run_that_goes_on_with_other_limits_has_come_as_far_as_they_say(tmp_pa
     run.read()
     assert run.status.share(run.status.time) == 0.245
     assert run.summary("")["settings"]["stop.steps"] == 2000
+
+
+def test_a_search_that_goes_on_with_more_trials_has_as_many_planned(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    begun = Started(time=BEGAN, run="told", software="1.3")
+    for trials in (24, 48):
+        settings = small(search={**PLAN, "trials": trials})
+        (path / "experiment.toml").write_text(settings.to_toml())
+        with (path / "history.jsonl").open("ab") as file:
+            file.write(as_lines([begun]))
+        if trials == 24:
+            run = RecordedRun(path)
+        run.read()
+        assert run.status.document(run.status.time)["search"]["planned"] == trials
 
 
 DEEP = b"[" * 5000 + b"]" * 5000
