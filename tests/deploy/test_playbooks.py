@@ -80,6 +80,7 @@ def test_the_example_names_one_parent_and_four_children(tmp_path: Path) -> None:
     [
         ('[parent]\n  rule="experience" # ', "true"),
         ("parent.rule = 'experience'", "true"),
+        ('parent."rule" = """experience"""', "true"),
         ('parent = { alpha = 1.0, rule = "experience" }', "true"),
         ('[parent]\nrule = "blend" # or "experience"\n# rule = "experience"', "false"),
     ],

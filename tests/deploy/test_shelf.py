@@ -540,6 +540,9 @@ def test_an_upgrade_that_fails_goes_back_and_stops(shelf: Shelf) -> None:
         .read_text()
         .replace("retries: 60", "retries: 3")
     )
+    few = ("-e", "genkidama_least_disk=999999999")
+    refused = shelf.play("upgrade.yml", *few, check=False, checkout=broken)
+    assert "MB free under /opt: 999999999 are needed" in " ".join(refused.stdout.split())
     result = shelf.play("upgrade.yml", check=False, checkout=broken)
     assert result.returncode != 0
     assert "it is back at its former installation" in " ".join(result.stdout.split()), result.stdout
