@@ -87,7 +87,9 @@ def test_one_signal_ends_a_run(number: int, tmp_path: Path, left: None) -> None:
         train.signal(number)
         assert train.wait(5.0) == (143 if number == signal.SIGTERM else -9)
         train.vanish(5.0)
-    assert history(tmp_path / "run")[-1]["event"] == "checkpoint"
+    last = history(tmp_path / "run")[-1]
+    assert last["event"] == "checkpoint"
+    assert Run(tmp_path / "run").snapshot.version == last["version"]
 
 
 @pytest.mark.parametrize(("by", "reason"), [("sys", "SystemExit: 3 ("), ("os", "exit code 3")])
