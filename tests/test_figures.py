@@ -181,7 +181,7 @@ def many_machines() -> Iterator[tuple[str, str]]:
 def tables_of_scaling() -> Iterator[tuple[str, str]]:
     """Medians, least and most of each condition whose runs all reached the goal."""
     names = ("contender", "machines", "disturbance", "link", "share", "task")
-    for file in ("scaling", "scaling-averaging"):
+    for file in ("scaling", "scaling-averaging", "scaling-tasks"):
         groups: dict[tuple[Any, ...], list[float]] = {}
         for row in of(file):
             if row["share"] < 0.1 and row["date"] < "2026-11-26":
@@ -192,6 +192,21 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
             if max(found) < math.inf:
                 spread = f"{min(found):.1f}–{max(found):.1f}"
                 yield "docs/results/scaling.md", f"| {median(found):.1f} | {spread} |"
+
+
+def links_of_scaling() -> Iterator[tuple[str, str]]:
+    """Lines of LunarLander over links, and how much longer each took than without one."""
+    rows = {link: of("scaling-tasks", link=link) for link in ("none", "delay", "wifi", "internet")}
+    took = {link: [row["reached"]["seconds"] for row in found] for link, found in rows.items()}
+    for link, found in rows.items():
+        cost = times(took[link], took["none"])
+        beside = " " if link == "none" else " {:.2f} ({:.2f} to {:.2f}) ".format(*cost)
+        steps = median(row["reached"]["steps"] for row in found)
+        stale = median(row["staleness"]["mean"] for row in found)
+        each = median(row["steps"] / row["version"] for row in found)
+        yield SCALING, f"|{beside}| {steps:,.0f} | {stale:.1f} | {each:.0f} |"
+    cost = times(took["delay"], took["none"])[0] - 1.0
+    yield SCALING, f"A link of 20 ms costs {100.0 * cost:.0f} %"
 
 
 def tasks_of_scaling() -> Iterator[tuple[str, str]]:
@@ -478,7 +493,7 @@ def _cells(values: Sequence[float]) -> str:
 @cache
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
-    found = [*lunarlander(), *many_machines(), *tables_of_scaling()]
+    found = [*lunarlander(), *many_machines(), *tables_of_scaling(), *links_of_scaling()]
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
     found += [*environments(), *dear_steps()]
     found += [*memory_tasks(), *best_ways(), *off_policy()]
