@@ -31,14 +31,17 @@ def grouped(rows: Iterable[Row]) -> Rows:
 
 
 def at_steps(curve: Sequence[Sequence[float]], steps: float) -> float | None:
-    """The training mean of the last point that is not beyond so many steps; None before the first.
+    """The training mean after so many steps, on the line between the points around them; None
+    before the first, the last behind it. A fast program's points are 10,000s of steps apart.
 
     Args:
         curve: points of seconds, steps and mean return, in their order.
         steps: of the environment.
     """
-    means = [mean for _, done, mean in curve if done <= steps]
-    return means[-1] if means else None
+    if not curve or steps < curve[0][1]:
+        return None
+    _, done, means = zip(*curve, strict=True)
+    return float(np.interp(steps, done, means))
 
 
 def at_equal_steps(ours: dict[int, Row], theirs: dict[int, Row]) -> tuple[list[float], list[float]]:

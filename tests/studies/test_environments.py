@@ -6,6 +6,7 @@ import math
 import sys
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,24 +143,26 @@ def test_the_interval_is_stratified_by_environment() -> None:
     assert together([[0.0, 1.0], [1.0, 2.0, 3.0]])[1] is None
 
 
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(0, 40))
-def test_a_curve_is_read_at_a_number_of_steps(apart: list[int], steps: int) -> None:
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(-9, 9)), max_size=12), st.integers(0, 120))
+def test_a_curve_is_read_at_a_number_of_steps(points: list[tuple[int, int]], steps: int) -> None:
     curve: Curve = []
-    for number, more in enumerate(apart):
-        curve.append((float(number), (curve[-1][1] if curve else 0) + more, float(-number)))
+    for more, mean in points:
+        curve.append((0.0, (curve[-1][1] if curve else 0) + more, float(mean)))
     slow = None
-    for _, done, mean in curve:
-        if done > steps:
-            break
-        slow = mean
-    assert at_steps(curve, steps) == slow
+    for (_, begin, before), (_, end, after) in pairwise([*curve, *curve[-1:]]):
+        if begin <= steps:
+            share = Fraction(min(steps, end) - begin, max(1, end - begin))
+            slow = (1 - share) * Fraction(before) + share * Fraction(after)
+    found = at_steps(curve, steps)
+    assert (found is None) == (slow is None)
+    assert found is None or math.isclose(found, slow, abs_tol=1e-9)  # type: ignore[arg-type]
 
 
 def test_equal_steps_end_where_the_shorter_run_does() -> None:
     ours = {1: row("", "", 1, 0, [(1.0, 10, 1.0), (2.0, 20, 2.0), (3.0, 30, 3.0)])}
     theirs = {1: row("", "", 1, 0, [(5.0, 12, 7.0), (9.0, 25, 8.0)]), 2: row("", "", 2, 0)}
-    assert at_equal_steps(ours, theirs) == ([2.0], [8.0])
-    assert at_equal_steps(theirs, ours) == ([8.0], [2.0])
+    assert at_equal_steps(ours, theirs) == ([2.5], [8.0])
+    assert at_equal_steps(theirs, ours) == ([8.0], [2.5])
 
 
 @pytest.mark.parametrize(
