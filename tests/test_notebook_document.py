@@ -82,7 +82,6 @@ def test_the_notebook_works(tmp_path: Path) -> None:
     assert "learning.png" in last
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_class_of_the_notebook_itself_is_trained(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in OF_ITS_OWN]

@@ -22,6 +22,7 @@ from genkidama.child.capacity import expected_cores
 from genkidama.child.orchestrator import CORES, PreparedCore
 from genkidama.cli.parents import ParentProcess, finish, wait_all
 from genkidama.cli.progress import Sinks, Watch, feeding, following
+from genkidama.config.allowlist import modules
 from genkidama.config.decoding import check_least
 from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find
@@ -174,7 +175,8 @@ def train(
     spaces: Any = None
     with ExitStack() as stack:
         try:
-            if not done:
+            # Of a notebook's own class no other process has the source yet.
+            if not (done or "__main__" in modules(experiment.to_dict())):
                 first, spaces = prepare_first_core(experiment, say)
             run = prepare_directory(experiment, out, resume)
             stack.enter_context(resumable(run, "train"))

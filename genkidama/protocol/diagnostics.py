@@ -68,7 +68,7 @@ _LEAST_SAMPLES = 64
 #: Beyond this a ratio of probabilities says no more than that the policies differ.
 _LARGEST_LOG_RATIO = 20.0
 
-#: A value beyond this is left out: training has diverged, and the sum would never be one again.
+#: A value of this size is left out: training has diverged, and the sum would never be one again.
 _LARGEST = 1e30
 
 
