@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
@@ -151,6 +152,12 @@ def one_forkserver() -> Iterator[None]:
         yield
     finally:
         forkserver.leave_shared()
+
+
+def gone(*processes: psutil.Process) -> bool:
+    """True once all have ended, if only as zombies: an orphan stays one where PID 1 reaps none."""
+    zombie = psutil.STATUS_ZOMBIE
+    return not any(each.is_running() and each.status() != zombie for each in processes)
 
 
 def shared_memory(pid: int, *more: int) -> set[str]:

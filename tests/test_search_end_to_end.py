@@ -24,7 +24,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.run import Run
 from studies.faults.searches import check, trials_of
-from tests.helpers import ROOT, Ended, Started, command, free_port, history, small, until
+from tests.helpers import ROOT, Ended, Started, command, free_port, gone, history, small, until
 
 Start = Callable[..., Started]
 
@@ -238,7 +238,7 @@ def test_whatever_is_killed_the_search_goes_on_and_repeats_only_what_was_not_wri
     parent = part(process, "parent")
     parent.kill()
     killed = time.time()
-    until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: gone(parent))
     lost += unwritten(killed)
     until(lambda: history(run, "resume"), "the next parent", LONG)
 

@@ -18,7 +18,7 @@ from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.runs.evaluation_worker import play
-from tests.helpers import ROOT, small, until
+from tests.helpers import ROOT, gone, small, until
 
 
 @pytest.mark.slow
@@ -166,4 +166,4 @@ def test_killed_it_leaves_no_server(tmp_path: Path) -> None:
         assert process.stdout is not None
         server = psutil.Process(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
-    until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: gone(server))

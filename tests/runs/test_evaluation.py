@@ -37,7 +37,7 @@ from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from genkidama.runs.run import Run
 from genkidama.runs.run import Run as Result
-from tests.helpers import ROOT, command, one_forkserver, small, until, untrained
+from tests.helpers import ROOT, command, gone, one_forkserver, small, until, untrained
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -304,7 +304,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     playing = until(lambda: program.children(recursive=True)[1:], seconds=30.0)
     program.kill()
     program.wait()
-    until(lambda: not any(one.is_running() for one in playing), "their end", 20.0)
+    until(lambda: gone(*playing), "their end", 20.0)
 
 
 def test_an_environment_that_fails_is_an_error_of_one_line(tmp_path: Path) -> None:

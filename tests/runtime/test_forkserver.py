@@ -21,7 +21,7 @@ from genkidama.config.decoding import name_of_script
 from genkidama.runtime import forkserver
 from genkidama.runtime.forkserver import ForkServer, Server, begin
 from tests.child.workers import LIGHT, light
-from tests.helpers import PATIENCE, ROOT, python, small, until
+from tests.helpers import PATIENCE, ROOT, gone, python, small, until
 from tests.runtime.hanging import HANGING
 
 
@@ -252,11 +252,7 @@ def test_all_end_with_their_program_also_while_they_warm_up() -> None:
         processes = [psutil.Process(number) for number in numbers]
         program.kill()
     assert len(processes) == 3
-    until(lambda: not any(lives(each) for each in processes))
-
-
-def lives(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    until(lambda: gone(*processes))
 
 
 # Programs.

@@ -27,7 +27,7 @@ from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runtime import forkserver, watchdog
 from genkidama.runtime.forkserver import Server, begin
 from genkidama.runtime.pacing import RestartPolicy
-from tests.helpers import Started, eventually, running, starting, until
+from tests.helpers import Started, eventually, gone, running, starting, until
 from tests.helpers import history as history_of
 from tests.learning.blocks import GOES_ON, block
 from tests.parent.fake_child import FakeChild
@@ -375,10 +375,7 @@ async def test_nothing_is_left_of_a_learner_that_outlives_its_nursery_and_is_dea
         learner.suspend()
         os.kill(nursery.pid, signal.SIGKILL)
         await eventually(lambda: learner.ppid() != nursery.pid, "the nursery's end")
-    await eventually(
-        lambda: not learner.is_running() or learner.status() == psutil.STATUS_ZOMBIE,
-        "the learner's end",
-    )
+    await eventually(lambda: gone(learner), "the learner's end")
 
 
 @pytest.mark.slow

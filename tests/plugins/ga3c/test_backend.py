@@ -39,6 +39,7 @@ from tests.child.test_orchestrator import TestContract  # noqa: F401  # which ru
 from tests.helpers import (
     PATIENCE,
     eventually,
+    gone,
     merged,
     python,
     shared_memory,
@@ -580,8 +581,7 @@ def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         family = child.family()
         assert len(family) >= 5  # itself, the engine, the nursery, two agents
         os.kill(child.pid, signal.SIGKILL)
-        psutil.wait_procs(family, 10)
-        assert not any(process.is_running() for process in family)
+        until(lambda: gone(*family), "its family's end", 10.0)
 
 
 MANY = """

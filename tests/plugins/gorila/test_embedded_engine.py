@@ -26,7 +26,7 @@ from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine
 from genkidama.plugins.gorila.global_replay import EngineRing, RingRows, RingSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
 from tests.engines import running
-from tests.helpers import ROOT, eventually, free_port, until
+from tests.helpers import ROOT, eventually, free_port, gone, until
 
 
 class FakeParent:
@@ -137,7 +137,7 @@ async def test_it_comes_back_with_what_it_had_and_under_the_same_address(tmp_pat
     assert group
     await replay.stop()
     assert not _answers(told)
-    until(lambda: not any(process.is_running() for process in group), "all of it is gone")
+    until(lambda: gone(*group), "all of it is gone")
     second = FakeParent(embedded(), tmp_path)
     again = second.engine()
     await again.start()
@@ -179,7 +179,7 @@ def test_it_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    until(lambda: not any(process.is_running() for process in group), "the engine is gone")
+    until(lambda: gone(*group), "the engine is gone")
 
 
 async def test_an_engine_that_cannot_live_ends_the_run_with_its_own_words(
