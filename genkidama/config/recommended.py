@@ -216,11 +216,21 @@ def _environment(look: Look, most_lanes: int) -> dict[str, Any]:
         )
     if is_slow(look) and count == 1:
         found["exclusive"] = Line(True, "if a machine can have one open at a time", off=True)
-    endless = look.steps >= _ENDLESS and not look.episodes and not look.limit
-    if endless and not (look.lanes_at_once or look.agents):
-        limit = [{"name": "TimeLimit", "options": {"max_episode_steps": 1000}}]
-        found["wrappers"] = Line(limit, "if no episode ends by itself", off=True)
+    longest = look.length if look.episodes else look.steps
+    known = look.limit or look.terminated < look.episodes or look.lanes_at_once or look.agents
+    if longest >= _ENDLESS and not known:
+        steps = 10 * round(look.length) if look.episodes else _ENDLESS
+        limit = [{"name": "TimeLimit", "options": {"max_episode_steps": steps}}]
+        about = "a policy that goes nowhere would play for ever"
+        if not look.episodes:
+            about = "if no episode ends by itself"
+        found["wrappers"] = Line(limit, about, off=not look.episodes)
     return found
+
+
+def _normalization(look: Look) -> dict[str, Any]:
+    """Running statistics; none of states, as a column that is rarely 1 would become a large one."""
+    return ({} if look.states else {"normalize_observations": True}) | {"normalize_rewards": True}
 
 
 def _about_lanes(look: Look) -> str:
@@ -235,9 +245,8 @@ def ppo(look: Look, way: str = "act") -> Choice:
     """PPO on a perceptron; without a `way`, children act, and one learner learns."""
     slow, count = is_slow(look), lanes(look, 8)
     steps = 64 if slow else max(16, min(128, 1024 // count // 4 * 4))
-    normal = {"normalize_observations": True, "normalize_rewards": True}
     found: Settings = {
-        "environment": normal | _environment(look, 8),
+        "environment": _normalization(look) | _environment(look, 8),
         "network": {"hidden": hidden(look)},
         "algorithm": {
             "name": "ppo",
@@ -270,6 +279,11 @@ def ppo(look: Look, way: str = "act") -> Choice:
             found["environment"]["lanes"] = Line(8, follows, off=True)
         else:
             found["environment"].setdefault("lanes", count)
+    if look.states and look.choices:
+        found["algorithm"] |= {
+            "entropy_coefficient": Line(0.05, "high, as no state tells of another; it falls to 0"),
+            "entropy_schedule": "linear",
+        }
     if is_continuous(look):
         found["network"]["sde_steps"] = Line(16, "smooth exploration, for motors (gSDE)", off=True)
     return Choice("PPO", "", found)
@@ -288,10 +302,7 @@ def gsde(look: Look, way: str = "act") -> Choice:
     count = lanes(look, 8)
     batch = {"batch_size": Line(32 * count, "32 steps of each lane"), "minibatch_size": 64}
     found = _of("mountaincar", look, 8, algorithm=batch)
-    found["environment"] = {
-        "normalize_observations": True,
-        "normalize_rewards": True,
-    } | found["environment"]
+    found["environment"] = _normalization(look) | found["environment"]
     cooperation = ppo(look, way).settings
     found |= {key: cooperation[key] for key in ("parent", "child") if key in cooperation}
     return Choice("PPO with noise that follows the state (gSDE)", "", found)

@@ -15,6 +15,7 @@ from genkidama.cli.init import written
 from genkidama.config.examples import example as example_file
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.config.recommended import (
+    Algorithm,
     Choice,
     Line,
     Look,
@@ -288,6 +289,10 @@ TIME_LIMIT = Line(
     "if no episode ends by itself",
     off=True,
 )
+LATE_LIMIT = Line(
+    [{"name": "TimeLimit", "options": {"max_episode_steps": 40_000}}],
+    "a policy that goes nowhere would play for ever",
+)
 AT_ONCE = "one object is as many"
 ALONE = {"environment.lanes": None, "environment.exclusive": EXCLUSIVE}
 FEW_STEPS = {
@@ -296,6 +301,8 @@ FEW_STEPS = {
     "parent.rule_options": Line({"batch": 256}, "steps are few: learn from these"),
 }
 ENDLESS = replace(DISCRETE, limit=0, episodes=0, terminated=0, length=0.0, steps=1000)
+#: Chance ends its episodes, late: a walk along a cliff.
+WANDERING = replace(ENDLESS, steps=50_000, episodes=6, terminated=6, length=4000.0)
 
 
 @pytest.mark.parametrize(
@@ -375,6 +382,11 @@ ENDLESS = replace(DISCRETE, limit=0, episodes=0, terminated=0, length=0.0, steps
         (replace(ENDLESS, limit=1), {}),
         (replace(ENDLESS, episodes=1, length=900.0), {}),
         (replace(ENDLESS, lanes_at_once=1), {}),
+        (WANDERING, {"environment.wrappers": LATE_LIMIT}),
+        (replace(WANDERING, length=999.0), {}),
+        (replace(WANDERING, terminated=5), {}),
+        (replace(WANDERING, limit=1), {}),
+        (replace(WANDERING, lanes_at_once=1), {}),
     ],
 )
 def test_what_was_seen_changes_the_settings(look: Look, expected: dict[str, Any]) -> None:
@@ -845,6 +857,22 @@ def test_a_short_time_has_its_unit(seconds: float, text: str) -> None:
 
 def times() -> st.SearchStrategy[float]:
     return st.floats(0.0, 30.0)
+
+
+@pytest.mark.parametrize("algorithm", [ppo, a3c])
+def test_states_are_not_normalized_and_are_explored_for_longer(algorithm: Algorithm) -> None:
+    plain, states = (algorithm(replace(DISCRETE, states=n)).settings for n in (0, 16))
+    assert states["environment"] == {
+        key: value for key, value in plain["environment"].items() if key != "normalize_observations"
+    }
+    assert states["algorithm"] == plain["algorithm"] | {
+        "entropy_coefficient": Line(0.05, "high, as no state tells of another; it falls to 0"),
+        "entropy_schedule": "linear",
+    }
+    continuous = replace(CONTINUOUS, states=16)
+    assert (
+        algorithm(continuous).settings["algorithm"] == algorithm(CONTINUOUS).settings["algorithm"]
+    )
 
 
 @st.composite
