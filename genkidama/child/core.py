@@ -418,7 +418,6 @@ class SingleCore:
             np.array(cuts, np.intp),
             native(cut_observations),
             log_mu=log_mu,
-            slides=self._chunks,
             progress=float(self.memory.progress[0]),
             diagnostics=self._diagnostics,
         )

@@ -274,6 +274,9 @@ def ppo(look: Look, way: str = "act") -> Choice:
         found["parent"] = {"rule": "difference", "alpha": Line(0.5, follows, off=True)}
         found["child"] = {"exchange": "chunk"}
         found["algorithm"]["minibatch_size"] = Line(64, follows, off=True)
+        found["algorithm"]["clip"] = Line(
+            0.1, "half of what is usual: each step is in four batches"
+        )
         found["optimizer"]["learning_rate"] = Line(1.4e-3, follows, off=True)
         if count == 8:
             found["environment"]["lanes"] = Line(8, follows, off=True)
@@ -293,7 +296,8 @@ def a3c(look: Look, way: str = "act") -> Choice:
     """A3C: one update from each batch."""
     found = ppo(look, way).settings
     algorithm = found["algorithm"] | {"name": "a3c"}
-    del algorithm["epochs"], algorithm["minibatch_size"]
+    for key in ("epochs", "minibatch_size", "clip"):
+        algorithm.pop(key, None)
     return Choice("A3C", "", found | {"algorithm": algorithm})
 
 
@@ -305,6 +309,8 @@ def gsde(look: Look, way: str = "act") -> Choice:
     found["environment"] = _normalization(look) | found["environment"]
     cooperation = ppo(look, way).settings
     found |= {key: cooperation[key] for key in ("parent", "child") if key in cooperation}
+    if "clip" in cooperation["algorithm"]:
+        found["algorithm"]["clip"] = cooperation["algorithm"]["clip"]
     return Choice("PPO with noise that follows the state (gSDE)", "", found)
 
 

@@ -171,9 +171,7 @@ class PPO:
             rollout.diagnostics.add_values(values[:n], returns)
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
-        if rollout.slides and rollout.log_mu is not None:
-            old_log_pi = rollout.log_mu
-        elif rollout.log_mu is not None:
+        if rollout.log_mu is not None:
             advantage = advantage * weight_of_step(old_log_pi, rollout.log_mu)
         targets = map(model.native, (old_log_pi, advantage, returns))
         return rollout.observations, rollout.actions, *targets

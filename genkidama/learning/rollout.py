@@ -139,9 +139,6 @@ class Rollout:
     cut_values: Array | None = None
     #: (n,) float32: log μ(a_t|s_t) of the policy that acted. None: it was the one that learns.
     log_mu: Array | None = None
-    #: Whether most of its steps were in the rollouts before, too, which learned from them at the
-    #: full rate. PPO then keeps near the policies that acted.
-    slides: bool = False
     #: The part of the run that is done, in [0, 1].
     progress: float = 0.0
     #: The steps of the child's cores. None: `replay.steps` is 0.

@@ -229,7 +229,9 @@ class Task:
     physics: Mapping[str, Any] = field(default_factory=dict)
 
 
+_PLAIN = {"algorithm.entropy_coefficient": 0.0, "algorithm.entropy_schedule": "constant"}
 _NORMAL = {
+    **_PLAIN,
     "environment.normalize_observations": True,
     "environment.normalize_rewards": True,
     "environment.reward_scale": 1.0,
@@ -268,6 +270,7 @@ TASKS: dict[str, Task] = {
         limit=180.0,
         experiment="cartpole/cartpole.toml",
         average={
+            **_PLAIN,
             "environment.reward_scale": 1.0,
             "algorithm.gamma": 0.98,
             "algorithm.gae_lambda": 0.9,
@@ -288,6 +291,7 @@ TASKS: dict[str, Task] = {
             "algorithm.batch_size": 2048,
         },
         average={
+            **_PLAIN,
             "environment.options": {"game": "breakout", "use_minimal_action_set": True},
             "environment.reward_scale": 1.0,
             "network.name": "convolutional",
@@ -309,6 +313,7 @@ TASKS: dict[str, Task] = {
         every=32.0,
         limit=900.0,
         experiment="lunarlander/continuous.toml",
+        average=_PLAIN,
         steps=1_000_000,
         physics={"gravity": -6.0},
     ),
