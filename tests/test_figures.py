@@ -196,12 +196,14 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
 
 def links_of_scaling() -> Iterator[tuple[str, str]]:
     """Lines of LunarLander over links, and how much longer each took than without one."""
-    rows = {link: of("scaling-tasks", link=link) for link in ("none", "delay", "wifi", "internet")}
-    took = {link: [row["reached"]["seconds"] for row in found] for link, found in rows.items()}
+    links = ("none", "delay", "wifi", "internet")
+    wanted = {link: {"link": link, "task": None, "disturbance": "none"} for link in links}
+    rows = {link: of("scaling-tasks", **condition) for link, condition in wanted.items()}
+    took = {link: of("scaling-tasks", "reached.seconds", **wanted[link]) for link in links}
     for link, found in rows.items():
         cost = times(took[link], took["none"])
         beside = " " if link == "none" else " {:.2f} ({:.2f} to {:.2f}) ".format(*cost)
-        steps = median(row["reached"]["steps"] for row in found)
+        steps = median(row["reached"]["steps"] if row["reached"] else math.inf for row in found)
         stale = median(row["staleness"]["mean"] for row in found)
         each = median(row["steps"] / row["version"] for row in found)
         yield SCALING, f"|{beside}| {steps:,.0f} | {stale:.1f} | {each:.0f} |"
