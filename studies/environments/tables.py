@@ -21,7 +21,7 @@ from studies.environments.scores import (
     standing,
     together,
 )
-from studies.environments.tasks import PROGRAMS, RANDOM, TASKS, Condition, Task
+from studies.environments.tasks import PROGRAMS, RANDOM, SEEDS, TASKS, Condition, Task
 
 OTHERS = PROGRAMS[1:]
 ENVIRONMENTS = [task.environment for task in TASKS]
@@ -116,15 +116,21 @@ def reference(task: Task) -> float | None:
 
 
 def samples(rows: Rows, program: str) -> list[list[float]]:
-    """Normalized returns of the environments with a reference, random actions and this program."""
+    """Normalized returns of the environments with a reference, random actions and this program, of
+    the seeds that it has in all of them: else those with more would count more."""
     found = []
     for task in TASKS:
         chance = rows.get((task.environment, RANDOM), {})
-        values = means(rows.get((task.environment, program), {}))
+        played = rows.get((task.environment, program), {})
         one = reference(task)
-        if chance and values and one is not None:
-            found.append(normalized(values, median(means(chance)), one))
-    return found
+        if chance and played and one is not None:
+            found.append((median(means(chance)), one, played))
+    shared = [seed for seed in SEEDS if all(seed in played for *_, played in found)]
+    return [
+        normalized([played[seed]["mean"] for seed in shared], zero, one)
+        for zero, one, played in found
+        if shared
+    ]
 
 
 def _together(rows: Rows) -> str:

@@ -29,6 +29,7 @@ from studies.environments import gallery, tables
 from studies.environments.scores import (
     at_equal_steps,
     at_steps,
+    grouped,
     interquartile_mean,
     normalized,
     outcome,
@@ -183,6 +184,17 @@ def test_a_win_is_a_difference_whose_interval_leaves_nothing_out(
 
 def test_random_actions_have_nothing_and_the_reference_one() -> None:
     assert normalized([-200.0, 250.0, 25.0], -200.0, 250.0) == [0.0, 1.0, 0.5]
+
+
+def test_environments_with_more_seeds_do_not_count_more() -> None:
+    chance = [row(name, RANDOM, 1, 0.0) for name in ("Taxi-v4", "FrozenLake-v1")]
+    played = [("Taxi-v4", 1, 4.0), ("Taxi-v4", 2, 8.0), ("Taxi-v4", 3, -8.0)]
+    played += [("FrozenLake-v1", 2, 0.7), ("FrozenLake-v1", 4, 0.0)]
+    rows = grouped(chance + [row(name, "genkidama", seed, mean) for name, seed, mean in played])
+    assert tables.samples(rows, "genkidama") == [[1.0], [1.0]]
+    assert tables.samples(rows, "sb3-zoo") == []
+    del rows["FrozenLake-v1", "genkidama"][2]
+    assert tables.samples(rows, "genkidama") == []
 
 
 def test_the_tables_have_losses_like_wins() -> None:
