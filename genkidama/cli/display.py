@@ -213,12 +213,8 @@ def frame(
 
 def evaluation_frame(document: dict[str, Any], width: int, height: int) -> RenderableType:
     """The display of an evaluation; `document` is `EvaluationProgress.document`'s."""
-    done, episodes = document["done"], plural(document["episodes"], "episode")
-    rows = [
-        _title([f"evaluating {done} of {episodes}"], width),
-        _bar(document["run"], width, "about"),
-    ]
-    if done:
+    rows = [_title([document["title"]], width), _bar(document["run"], width, "about")]
+    if document["done"]:
         mean = f"{document['mean']:.1f} ± {document['std']:.1f}"
         rows.append(_labelled("return", [mean, f"minimum {document['minimum']:.1f}"], width))
     return _group(rows[: max(1, height - 1)])

@@ -230,14 +230,21 @@ class EvaluationProgress(LiveDisplay):
 
     Args:
         episodes: how many will be played.
+        checkpoints: how many play them; those of several are compared.
         file: where to; standard error or, in a notebook, the cell if absent.
         first: seconds before the first line in a log.
     """
 
     def __init__(
-        self, episodes: int, file: TextIO | None = None, first: float = _LOG_SECONDS
+        self,
+        episodes: int,
+        checkpoints: int = 1,
+        file: TextIO | None = None,
+        first: float = _LOG_SECONDS,
     ) -> None:
         self._episodes = episodes
+        several = f"comparing {checkpoints} checkpoints,"
+        self._doing = several if checkpoints > 1 else "evaluating"
         self._returns: list[float] = []
         self._began = 0.0
         #: When the first ended: what plays them takes its time to start.
@@ -254,6 +261,7 @@ class EvaluationProgress(LiveDisplay):
         share = done / episodes
         left = remaining(now - self._first, 1.0 / episodes, share) if done < episodes else None
         return {
+            "title": f"{self._doing} {done} of {plural(episodes, 'episode')}",
             "done": done,
             "episodes": episodes,
             "mean": mean,
@@ -270,7 +278,7 @@ class EvaluationProgress(LiveDisplay):
     def line(self) -> str:
         found = self.document(time.monotonic())
         run = found["run"]
-        parts = [f"evaluating {found['done']} of {plural(self._episodes, 'episode')}"]
+        parts = [found["title"]]
         if found["done"]:
             parts.append(f"mean return {found['mean']:.1f} ± {found['std']:.1f}")
         parts.append(duration(run["elapsed"]))

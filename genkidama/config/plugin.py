@@ -74,8 +74,8 @@ class Plugin(NamedTuple):
     observers: Table = _NONE
     """Readers of a parent's events, and HTTP: `observer(parent) -> Observer | None`."""
     displays: Table = _NONE
-    """Displays of `"evaluation"`: `display(episodes)`, a context manager whose value is called with
-    each return."""
+    """Displays of `"evaluation"`: `display(episodes, checkpoints=1)`, a context manager whose value
+    is called with each return; those of several checkpoints are compared."""
     weights: Table = _NONE
     """Places from which `train --from NAME` takes weights: `fetch(name) -> Path | None`, a run's
     directory or a checkpoint file on this disk; None if no weights of this place are meant."""

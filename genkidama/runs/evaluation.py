@@ -7,11 +7,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -210,17 +209,18 @@ def evaluate(
     which = str(weights)
     folder = weights.path.absolute().parent.parent if run is None else run.path
     log = folder / LOGS / "evaluation.log"
-    display = plugin.find("displays", "evaluation")(episodes) if progress else nullcontext(_ignore)
+    display = plugin.find("displays", "evaluation") if progress else _no_display
     experiment = weights.checkpoint.experiment
     with Players(request, experiment, cores or available_cores(), log) as players:
         if run is not None and choose and (kept := _kept(run)):
-            chosen = max(_judged(players, kept, choose, seed), key=itemgetter(0))[1]
+            with display(choose * len(kept), len(kept)) as watch:
+                chosen = _best(players, kept, choose, seed, watch)
             weights = SelectedWeights(run, _keep(run, chosen) if keep else chosen)
             which = f"{weights}, the best of {len(kept)} by {plural(choose, 'episode')} each"
         checkpoint, path = replace(weights.checkpoint, state={}), weights.path
         count = min(_SHARES * players.most, episodes)
         shares = [list(range(first, episodes, count)) for first in range(count)]
-        with display as watch:
+        with display(episodes) as watch:
             answers = players.play([(checkpoint, share) for share in shares], seed, watch)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
@@ -265,15 +265,19 @@ def _kept(run: Run) -> list[Checkpoint]:
     return good
 
 
-def _judged(
-    players: Players, kept: list[Checkpoint], episodes: int, seed: int
-) -> Iterator[tuple[float, Checkpoint]]:
-    """The mean return of each checkpoint over the same episodes, none of those that count; NaN is
-    the worst."""
+def _best(
+    players: Players,
+    kept: list[Checkpoint],
+    episodes: int,
+    seed: int,
+    watch: Callable[[float], None],
+) -> Checkpoint:
+    """The checkpoint with the highest mean return over the same episodes, none of those that count;
+    NaN is the worst."""
     jobs = [(checkpoint, list(range(episodes))) for checkpoint in kept]
-    answers = players.play(jobs, (seed + 1) % 2**32, _ignore)
-    for answer, checkpoint in zip(answers, kept, strict=True):
-        yield float(np.nan_to_num(np.mean(answer["returns"]), nan=-np.inf)), checkpoint
+    answers = players.play(jobs, (seed + 1) % 2**32, watch)
+    means = [np.nan_to_num(np.mean(answer["returns"]), nan=-np.inf) for answer in answers]
+    return kept[int(np.argmax(means))]
 
 
 def _keep(run: Run, checkpoint: Checkpoint) -> Checkpoint:
@@ -319,8 +323,9 @@ _START_SECONDS = 0.25
 Job: TypeAlias = tuple[Checkpoint, list[int]]
 
 
-def _ignore(_: float) -> None:
-    """Watches nothing."""
+def _no_display(*_: int) -> nullcontext[Callable[[float], None]]:
+    """Shows nothing."""
+    return nullcontext(lambda _: None)
 
 
 class Players:

@@ -304,7 +304,7 @@ def test_a_search_shows_how_its_leading_trial_learns() -> None:
 
 
 def test_an_evaluation_shows_how_far_it_is() -> None:
-    progress = EvaluationProgress(4, io.StringIO())
+    progress = EvaluationProgress(4, file=io.StringIO())
     for value in (10.0, 20.0):
         progress(value)
     found = progress.document(0.0)

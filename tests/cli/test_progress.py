@@ -128,12 +128,15 @@ def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
 
 def test_a_short_evaluation_says_nothing_in_a_log_and_a_long_one_how_far_it_is() -> None:
     file = io.StringIO()
-    with EvaluationProgress(2, file) as progress:
+    with EvaluationProgress(2, file=file) as progress:
         progress(1.0)
     assert file.getvalue() == ""
-    with EvaluationProgress(2, file, first=0.0) as progress:
+    with EvaluationProgress(2, file=file, first=0.0) as progress:
         progress(1.0)
     assert "evaluating 1 of 2 episodes · mean return 1.0 ± 0.0 · 0:00\n" in file.getvalue()
+    with EvaluationProgress(60, 3, file, first=0.0) as progress:
+        progress(1.0)
+    assert "comparing 3 checkpoints, 1 of 60 episodes · mean return" in file.getvalue()
 
 
 def test_an_evaluation_knows_its_mean_its_spread_and_when_it_ends(
@@ -141,7 +144,7 @@ def test_an_evaluation_knows_its_mean_its_spread_and_when_it_ends(
 ) -> None:
     clock = iter((100.0, 105.0))
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock, 107.0))
-    progress = EvaluationProgress(4, io.StringIO(), first=1e9)
+    progress = EvaluationProgress(4, file=io.StringIO(), first=1e9)
     progress._began = 100.0
     for value in (10.0, 20.0, math.inf):
         progress(value)

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from genkidama.__main__ import main
+from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
@@ -162,8 +164,11 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
     (damaged := run.path / "checkpoints/version-0000000003.safetensors").write_bytes(b"torn")
 
-    def play(self: Players, jobs: list[Job], seed: int, _: object) -> list[dict[str, object]]:
+    def play(
+        self: Players, jobs: list[Job], seed: int, watch: Callable[[float], None]
+    ) -> list[dict[str, object]]:
         asked.extend((checkpoint.path, seed) for checkpoint, _ in jobs)
+        watch(0.0)
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
         played = [(means.get(each.path, 9.0), len(episodes)) for each, episodes in jobs]
         return [answer | {"returns": [mean] * count} for mean, count in played]
@@ -180,7 +185,11 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert run.best is None
     # At the end of `train` it becomes the best, unless the evaluation is too short for that.
     assert evaluate_trained(run, 99, 0, progress=False).mean == 5.0 and run.best is None
-    found = evaluate_trained(run, 100, 0, progress=False)
+    shown: list[Any] = []
+    show = lambda *counts: shown.append(counts) or nullcontext(shown.append)  # noqa: E731
+    monkeypatch.setattr(plugin, "find", lambda *_: show)
+    found = evaluate_trained(run, 100, 0, progress=True)
+    assert shown == [(40, 2), 0.0, (100,), 0.0]
     assert found.mean == 9.0 and found.checkpoint == run.best
     assert found.weights == "best weights, version 1, the best of 2 by 20 episodes each"
     assert run.best.read_bytes() == run.checkpoints[0].read_bytes()
