@@ -162,15 +162,6 @@ def lanes(look: Look, most: int) -> int:
     return 1 << max(1, most).bit_length() - 1
 
 
-def gamma(look: Look) -> Line:
-    """γ: 0.999 where episodes may last far longer than random ones and earn something, so that the
-    loss at a fall is all that would have come after it; else 0.99."""
-    outlives = look.terminated and look.limit > 10 * look.length
-    if is_continuous(look) and outlives and (look.mean_return or 0.0) > 0.0:
-        return Line(0.999, f"episodes of {look.length:.0f} steps earn, and can last {look.limit:,}")
-    return Line(0.99)
-
-
 def hidden(look: Look) -> list[int]:
     """Hidden layers: while a slow environment makes a step, a wide network learns."""
     return [128, 128] if is_slow(look) and math.prod(look.shape) > _WIDE else [64, 64]
@@ -250,7 +241,7 @@ def ppo(look: Look, way: str = "act") -> Choice:
         "network": {"hidden": hidden(look)},
         "algorithm": {
             "name": "ppo",
-            "gamma": gamma(look),
+            "gamma": 0.99,
             "gae_lambda": 0.95,
             "batch_size": Line(count * steps, f"{steps} steps of each lane"),
             "epochs": 10,

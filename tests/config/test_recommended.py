@@ -254,7 +254,7 @@ def test_ppo_by_values() -> None:
             "network": {"hidden": [64, 64]},
             "algorithm": {
                 "name": "ppo",
-                "gamma": Line(0.99),
+                "gamma": 0.99,
                 "gae_lambda": 0.95,
                 "batch_size": Line(1024, "128 steps of each lane"),
                 "epochs": 10,
@@ -391,32 +391,6 @@ WANDERING = replace(ENDLESS, steps=50_000, episodes=6, terminated=6, length=4000
 )
 def test_what_was_seen_changes_the_settings(look: Look, expected: dict[str, Any]) -> None:
     assert changes(ppo(DISCRETE).settings, ppo(look).settings) == expected
-
-
-EARNS = replace(CONTINUOUS, terminated=2200, limit=221)
-
-
-@pytest.mark.parametrize(
-    ("look", "gamma"),
-    [
-        (EARNS, Line(0.999, "episodes of 22 steps earn, and can last 221")),
-        (
-            replace(EARNS, mean_return=0.5, limit=1000),
-            Line(0.999, "episodes of 22 steps earn, and can last 1,000"),
-        ),
-        (replace(EARNS, limit=220), Line(0.99)),
-        (replace(EARNS, limit=30), Line(0.99)),
-        (replace(EARNS, terminated=0), Line(0.99)),
-        (replace(EARNS, mean_return=0.0), Line(0.99)),
-        (replace(EARNS, mean_return=-0.5), Line(0.99)),
-        (replace(EARNS, mean_return=None), Line(0.99)),
-        (replace(EARNS, choices=(2,)), Line(0.99)),
-    ],
-)
-def test_gamma_is_larger_where_episodes_may_last_far_longer_and_earn(
-    look: Look, gamma: Line
-) -> None:
-    assert ppo(look).settings["algorithm"]["gamma"] == gamma
 
 
 CLIP = Line(0.1, "half of what is usual: each step is in four batches")
