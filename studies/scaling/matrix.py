@@ -247,7 +247,7 @@ _INIT = {
     "parent.rule_options": {},
 }
 _ACROBOT = {"algorithm.gamma": 0.99, "algorithm.entropy_coefficient": 0.01}
-_HOPPER = {"algorithm.gamma": 0.999}
+_HOPPER = {"algorithm.gamma": 0.99}
 
 _FIRST_TASK = "lunarlander"
 
