@@ -154,10 +154,13 @@ def one_forkserver() -> Iterator[None]:
         forkserver.leave_shared()
 
 
-def gone(*processes: psutil.Process) -> bool:
+def gone(*pids: int) -> bool:
     """True once all have ended, if only as zombies: an orphan stays one where PID 1 reaps none."""
-    zombie = psutil.STATUS_ZOMBIE
-    return not any(each.is_running() and each.status() != zombie for each in processes)
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                return False
+    return True
 
 
 def shared_memory(pid: int, *more: int) -> set[str]:

@@ -238,7 +238,7 @@ def test_whatever_is_killed_the_search_goes_on_and_repeats_only_what_was_not_wri
     parent = part(process, "parent")
     parent.kill()
     killed = time.time()
-    until(lambda: gone(parent))
+    until(lambda: gone(parent.pid))
     lost += unwritten(killed)
     until(lambda: history(run, "resume"), "the next parent", LONG)
 

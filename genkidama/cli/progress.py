@@ -263,7 +263,6 @@ class EvaluationProgress(LiveDisplay):
         return {
             "title": f"{self._doing} {done} of {plural(episodes, 'episode')}",
             "done": done,
-            "episodes": episodes,
             "mean": mean,
             "std": std,
             "minimum": min(returns, default=math.inf),

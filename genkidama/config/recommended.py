@@ -208,8 +208,8 @@ def _environment(look: Look, most_lanes: int) -> dict[str, Any]:
     if is_slow(look) and count == 1:
         found["exclusive"] = Line(True, "if a machine can have one open at a time", off=True)
     longest = look.length if look.episodes else look.steps
-    known = look.limit or look.terminated < look.episodes or look.lanes_at_once or look.agents
-    if longest >= _ENDLESS and not known:
+    limited = look.limit or look.terminated < look.episodes or look.lanes_at_once or look.agents
+    if longest >= _ENDLESS and not limited:
         steps = 10 * round(look.length) if look.episodes else _ENDLESS
         limit = [{"name": "TimeLimit", "options": {"max_episode_steps": steps}}]
         about = "a policy that goes nowhere would play for ever"

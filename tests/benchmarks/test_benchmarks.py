@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from benchmarks import processes, stalls, store
@@ -164,6 +163,6 @@ def test_killed_it_leaves_no_server(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SERVER, str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        server = psutil.Process(int(process.stdout.readline()))
+        server = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
     until(lambda: gone(server))

@@ -313,7 +313,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     playing = until(lambda: program.children(recursive=True)[1:], seconds=30.0)
     program.kill()
     program.wait()
-    until(lambda: gone(*playing), "their end", 20.0)
+    until(lambda: gone(*(one.pid for one in playing)), "their end", 20.0)
 
 
 def test_an_environment_that_fails_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -248,11 +248,10 @@ def test_all_end_with_their_program_also_while_they_warm_up() -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as program:
         assert program.stdout is not None
-        numbers = map(int, program.stdout.readline().split())
-        processes = [psutil.Process(number) for number in numbers]
+        numbers = [int(number) for number in program.stdout.readline().split()]
         program.kill()
-    assert len(processes) == 3
-    until(lambda: gone(*processes))
+    assert len(numbers) == 3
+    until(lambda: gone(*numbers))
 
 
 # Programs.

@@ -27,7 +27,7 @@ from genkidama.runtime.machine import (
     private_bytes,
     since_peak_bytes,
 )
-from tests.helpers import ROOT, python, until
+from tests.helpers import ROOT, gone, python, until
 
 MIB = 1 << 20
 
@@ -417,10 +417,6 @@ def killed(program: subprocess.Popen[str]) -> None:
     program.wait()
     assert program.stdout is not None
     program.stdout.close()
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize(

@@ -375,7 +375,7 @@ async def test_nothing_is_left_of_a_learner_that_outlives_its_nursery_and_is_dea
         learner.suspend()
         os.kill(nursery.pid, signal.SIGKILL)
         await eventually(lambda: learner.ppid() != nursery.pid, "the nursery's end")
-    await eventually(lambda: gone(learner), "the learner's end")
+    await eventually(lambda: gone(learner.pid), "the learner's end")
 
 
 @pytest.mark.slow

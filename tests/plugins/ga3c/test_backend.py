@@ -581,7 +581,7 @@ def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         family = child.family()
         assert len(family) >= 5  # itself, the engine, the nursery, two agents
         os.kill(child.pid, signal.SIGKILL)
-        until(lambda: gone(*family), "its family's end", 10.0)
+        until(lambda: gone(*(each.pid for each in family)), "its family's end", 10.0)
 
 
 MANY = """

@@ -155,8 +155,8 @@ def _answers(told: dict[str, Any]) -> bool:
         return False
 
 
-def _group(leader: int) -> list[psutil.Process]:
-    return [psutil.Process(leader), *psutil.Process(leader).children(recursive=True)]
+def _group(leader: int) -> list[int]:
+    return [leader, *(each.pid for each in psutil.Process(leader).children(recursive=True))]
 
 
 def test_it_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
