@@ -215,8 +215,8 @@ def vtrace(
         rollout: n steps, k of them cut.
         values, cut_values, gamma, gae_lambda: as for `advantages`.
         log_ratio: log π(a_t|s_t) − log μ(a_t|s_t), shape (n,): π learns, μ has acted.
-        rho_bar: ρ̄, above 0; it decides whose values are learned: the values of μ near 0, the values
-            of π at infinity.
+        rho_bar: ρ̄, above 0; it decides whose values are learned: those of μ near 0, those of π at
+            infinity.
         c_bar: c̄, above 0; how far differences reach back.
     """
     # Cut before the exponential is taken, so that it cannot overflow.
