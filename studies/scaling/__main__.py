@@ -58,7 +58,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from itertools import islice, takewhile
+from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -91,10 +91,9 @@ class SideBySide:
         self._pool = ProcessPoolExecutor(figures.SIDE_BY_SIDE, get_context("spawn"))
 
     def measure(self, condition: Condition) -> Row:
-        """The row of the first condition that is left."""
+        """The row of the first condition that is left; single machines after it begin with it."""
         if not self._begun and condition.shares_computer:
-            alike = takewhile(lambda one: one.shares_computer, self._left)
-            for one in islice(alike, figures.SIDE_BY_SIDE):
+            for one in takewhile(lambda one: one.shares_computer, self._left):
                 self._begun[one] = self._pool.submit(measure, one, self._limit)
         self._left.remove(condition)
         begun = self._begun.pop(condition, None)

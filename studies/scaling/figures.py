@@ -16,7 +16,7 @@ from studies.scaling.matrix import CONTENDERS, TASKS, Condition, Row
 _NEVER = 1e9
 
 #: So many single machines are measured at once.
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 8
 
 
 def staleness(values: Sequence[int]) -> Row | None:
