@@ -249,6 +249,7 @@ class EvaluationProgress(LiveDisplay):
         self._began = 0.0
         #: When the first ended: what plays them takes its time to start.
         self._first = 0.0
+        self._closed = threading.Event()
         super().__init__(file, first)
 
     def document(self, now: float) -> dict[str, Any]:
@@ -295,7 +296,17 @@ class EvaluationProgress(LiveDisplay):
     def __enter__(self) -> Self:
         self._began = time.monotonic()
         self.refresh()
+        if not self.drawn:  # an episode may last for minutes, or for ever
+            threading.Thread(target=self._tick, daemon=True).start()
         return self
+
+    def close(self) -> None:
+        self._closed.set()
+        super().close()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(_LOG_SECONDS):
+            self.refresh()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import pty
+import queue
 from contextlib import suppress
 from typing import Any
 
@@ -137,6 +138,19 @@ def test_a_short_evaluation_says_nothing_in_a_log_and_a_long_one_how_far_it_is()
     with EvaluationProgress(60, 3, file, first=0.0) as progress:
         progress(1.0)
     assert "comparing 3 checkpoints, 1 of 60 episodes · mean return" in file.getvalue()
+
+
+def test_a_log_hears_of_an_evaluation_whose_first_episode_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LOG_SECONDS", 0.01)
+    said = queue.SimpleQueue[str]()
+    file = io.StringIO()
+    monkeypatch.setattr(file, "write", said.put)
+    with EvaluationProgress(500, file=file, first=0.0):
+        for _ in range(3):
+            assert said.get(timeout=30.0).startswith("evaluating 0 of 500 episodes · 0:")
+            assert said.get(timeout=30.0) == "\n"
 
 
 def test_an_evaluation_knows_its_mean_its_spread_and_when_it_ends(
