@@ -85,6 +85,8 @@ _NEVER = (("Cache-Control", "no-store"),)
 
 _VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
 
 class HttpRequest(NamedTuple):
     #: `/path?query`, as it was sent.
@@ -149,7 +151,7 @@ def answer(asked: HttpRequest, page: Page, viewers: Viewers, now: float) -> Http
         number = int(version) if _VERSION.fullmatch(version) else None
         return HttpResponse(HTTPStatus.OK, page.policies.document(number), _KINDS["json"], _NEVER)
     if path == "/film" and (film := page.policies.film()) is not None:
-        return HttpResponse(HTTPStatus.OK, film, _KINDS["mp4"], _NEVER)
+        return _ranged(film, _KINDS["mp4"], asked.headers.get("range", ""))
     return _static("static/index.html" if path == "/" else path[1:], asked)
 
 
@@ -163,6 +165,22 @@ def _static(name: str, asked: HttpRequest) -> HttpResponse:
         more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
     return HttpResponse(HTTPStatus.OK, body, kind, more)
+
+
+def _ranged(body: bytes, kind: str, asked: str) -> HttpResponse:
+    """The range of a body that is asked for, without which Safari plays no film; all of it where
+    that is none, or several (RFC 9110, 14.2)."""
+    headers, size = (*_NEVER, ("Accept-Ranges", "bytes")), len(body)
+    first, last = found.groups() if (found := _RANGE.fullmatch(asked)) else ("", "")
+    if not (first or last) or (first and last and int(last) < int(first)):
+        return HttpResponse(HTTPStatus.OK, body, kind, headers)
+    start = int(first) if first else max(0, size - int(last))
+    end = min(int(last) + 1, size) if first and last else size
+    if start >= size:
+        headers += (("Content-Range", f"bytes */{size}"),)
+        return HttpResponse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", kind, headers)
+    headers += (("Content-Range", f"bytes {start}-{end - 1}/{size}"),)
+    return HttpResponse(HTTPStatus.PARTIAL_CONTENT, body[start:end], kind, headers)
 
 
 def _given(asked: HttpRequest) -> dict[str, str]:

@@ -555,4 +555,5 @@ async def test_a_film_is_made_and_shown(tmp_path: Path) -> None:
         assert (line["version"], line["file"]) == (1, "version-0000000001.mp4")
         status, film = await fetch(place(parent, "film"))
         assert status == 200 and film[4:8] == b"ftyp"
+        assert await fetch(place(parent, "film"), range="bytes=4-7") == (206, b"ftyp")
         assert json.loads((await fetch(place(parent, "status")))[1])["run"]["film"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -67,6 +68,45 @@ def ask(
 ) -> HttpResponse | None:
     asked = HttpRequest(target, {**HERE, **headers}, method)
     return answer(asked, Shown(), viewers, 0.0)
+
+
+class Filmed(Shown):
+    """One with a film of ten bytes."""
+
+    policies = SimpleNamespace(film=lambda: b"0123456789")  # type: ignore[assignment]
+
+
+@given(*[st.none() | st.integers(0, 12) | st.integers(0, 10**18 - 1)] * 2)
+def test_a_film_is_sent_in_the_ranges_that_a_browser_asks_for(
+    first: int | None, last: int | None
+) -> None:
+    asked = f"bytes={'' if first is None else first}-{'' if last is None else last}"
+    found = answer(HttpRequest("/film", HERE | {"range": asked}), Filmed(), OPEN, 0.0)
+    assert found is not None
+    wanted = range(10)
+    if first is not None:
+        wanted = [at for at in wanted if first <= at and (last is None or at <= last)]
+    elif last is not None:
+        wanted = [at for at in wanted if at >= 10 - last]
+    senseless = (first is None and last is None) or (None not in (first, last) and last < first)
+    headers = dict(found.all_headers)
+    if senseless:
+        assert found.status == 200 and found.body == b"0123456789"
+    elif not wanted:
+        assert found.status == 416 and headers["Content-Range"] == "bytes */10"
+    else:
+        assert found.status == 206 and found.body == bytes(b"0123456789"[at] for at in wanted)
+        assert headers["Content-Range"] == f"bytes {wanted[0]}-{wanted[-1]}/10"
+    assert headers["Content-Length"] == str(len(found.body))
+
+
+@pytest.mark.parametrize(
+    "asked", ["", "bytes=0-1,3-4", "lines=0-1", "bytes=x-", f"bytes={10**18}-"]
+)
+def test_a_film_is_sent_whole_where_no_single_range_is_asked_for(asked: str) -> None:
+    found = answer(HttpRequest("/film", HERE | {"range": asked}), Filmed(), OPEN, 0.0)
+    assert found is not None and (found.status, found.body) == (200, b"0123456789")
+    assert ("Accept-Ranges", "bytes") in found.all_headers
 
 
 @pytest.mark.parametrize(
