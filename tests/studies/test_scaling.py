@@ -129,7 +129,7 @@ def test_one_machine_is_away_at_a_time_and_for_ten_seconds(n: int, limit: float,
         gone = leaves
 
 
-@pytest.mark.parametrize("name", ["scaling", "scaling-averaging", "scaling-baseline"])
+@pytest.mark.parametrize("name", ["scaling", "scaling-averaging", "scaling-tasks"])
 def test_rows_of_all_times_have_a_table(name: str) -> None:
     rows = store.read(ROOT / f"docs/results/{name}.jsonl")
     lines = table(scaling(rows)).splitlines()
