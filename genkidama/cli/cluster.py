@@ -110,7 +110,7 @@ def train(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     weights: str | Path | None = None,
-    episodes: int = 500,
+    episodes: int | None = None,
     shards: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     sinks: Sinks = (),
@@ -132,7 +132,7 @@ def train(
         resume: the directory of a run to continue, instead of `out`.
         weights: the new run begins with these: a run's directory, a checkpoint file, or
             `"NAME/REPO"` of the Hugging Face Hub.
-        episodes: length of the final evaluation; 0 for none.
+        episodes: length of the final evaluation, 0 for none; as `evaluate` has it if absent.
         shards: in how many parts the parent is, each a process; if absent, as many as in the run
             that goes on, or 1.
         watch: is called with each new line of the history, about four times a second.
@@ -154,7 +154,7 @@ def train(
     check_least(1, children=children, cores=cores)
     if weights is not None and resume is not None:
         raise ConfigurationError(f"weights = {weights} and resume = {resume}: give one of the two")
-    if episodes < 0:
+    if episodes is not None and episodes < 0:
         raise ConfigurationError(
             f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation"
         )
@@ -198,7 +198,7 @@ def train(
                 Cluster(run, experiment, names, cores, shards=shards, first=first) as cluster,
             ):
                 cluster.wait(feed.begin(run, passed_on), say)
-        if episodes:
+        if episodes != 0:
             evaluate_trained(run, episodes, experiment.seed, progress)
             feed.evaluated(run)
     return run

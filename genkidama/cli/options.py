@@ -108,7 +108,7 @@ DEMONSTRATIONS = path(
 )
 OUT = path("--out", "the run directory (default: a new one under runs/)")
 EPISODES = number(
-    "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
+    "--episodes", "length of the final evaluation (default: 500, of a device 10; 0 for none)"
 )
 ALLOW = option(
     "--allow",

@@ -84,7 +84,7 @@ VERBS = {
                 metavar="DIR_OR_CHECKPOINT",
                 nargs="+",
             ),
-            number("--episodes", "number of episodes (default: 500)", default=500),
+            number("--episodes", "number of episodes (default: 500, of a device 10)"),
             DETERMINISTIC,
             *WEIGHTS,
             number("--seed", "seed of the episodes (default: 0)", default=0),

@@ -187,7 +187,7 @@ def conclude(
     say_reason(progress)
     found: Evaluation | None = None
     try:
-        if options.episodes:
+        if options.episodes != 0:
             found = evaluate_trained(run, options.episodes, experiment.seed, progress=True)
             sinks.evaluated(run)
             print(found, file=sys.stderr)

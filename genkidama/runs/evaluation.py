@@ -150,7 +150,7 @@ class Evaluations:
 def evaluate(
     target: Run | str | Path,
     *,
-    episodes: int = 500,
+    episodes: int | None = None,
     deterministic: bool = False,
     seed: int = 0,
     cores: int | None = None,
@@ -171,7 +171,8 @@ def evaluate(
 
     Args:
         target: a `Run`, its directory, or a checkpoint file.
-        episodes: how many, at least 1.
+        episodes: how many, at least 1; 500 if absent, or 10 of an environment that is exclusive or
+            has a clock, as a robot.
         deterministic: takes the most probable action, not a sampled one (the thesis samples, §5).
         seed: the episodes follow from it, however many cores play them.
         cores: processes; one for each CPU core if absent.
@@ -211,6 +212,7 @@ def evaluate(
     log = folder / LOGS / "evaluation.log"
     display = plugin.find("displays", "evaluation") if progress else _no_display
     experiment = weights.checkpoint.experiment
+    episodes = episodes or _usual_episodes(experiment)
     with Players(request, experiment, cores or available_cores(), log) as players:
         if run is not None and choose and (kept := _kept(run)):
             with display(choose * len(kept), len(kept)) as watch:
@@ -245,8 +247,9 @@ def evaluate(
 CHOOSE = 20
 
 
-def evaluate_trained(run: Run, episodes: int, seed: int, progress: bool) -> Evaluation:
+def evaluate_trained(run: Run, episodes: int | None, seed: int, progress: bool) -> Evaluation:
     """The evaluation at the end of `train`. The best of the kept checkpoints becomes the best."""
+    episodes = episodes or _usual_episodes(run.experiment)
     choose = CHOOSE if episodes >= 5 * CHOOSE else 0
     return evaluate(run, episodes=episodes, seed=seed, choose=choose, keep=True, progress=progress)
 
@@ -323,6 +326,15 @@ _START_SECONDS = 0.25
 Job: TypeAlias = tuple[Checkpoint, list[int]]
 
 
+def _is_device(experiment: Experiment) -> bool:
+    """Whether its episodes are played one by one, and may take their time."""
+    return experiment.environment.exclusive or experiment.environment.period > 0.0
+
+
+def _usual_episodes(experiment: Experiment) -> int:
+    return 10 if _is_device(experiment) else 500
+
+
 def _no_display(*_: int) -> nullcontext[Callable[[float], None]]:
     """Shows nothing."""
     return nullcontext(lambda _: None)
@@ -346,8 +358,7 @@ class Players:
     def __init__(
         self, request: dict[str, Any], experiment: Experiment, most: int, log: Path
     ) -> None:
-        environment = experiment.environment
-        self.most = 1 if environment.exclusive or environment.period else most
+        self.most = 1 if _is_device(experiment) else most
         self._request = request
         self._experiment, self._log = experiment, log
         self._forkserver = ForkServer("genkidama.runs.evaluation_worker", ONE_THREAD)

@@ -53,7 +53,7 @@ def test_help_fits_a_terminal_of_80_columns(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["train"], {"file": None, "children": None, "cores": None, "set": [], "episodes": 500}),
+        (["train"], {"file": None, "children": None, "cores": None, "set": [], "episodes": None}),
         (
             ["train", "x", "--set", "a=1", "--set", "b=2", "--updates", "3"],
             {"verb": "train", "file": Path("x"), "set": ["a=1", "b=2"], "updates": 3},

@@ -498,3 +498,6 @@ def test_no_environment_is_built_in_vain(
 def test_a_device_or_a_clock_has_one_process(settings: dict[str, Any], tmp_path: Path) -> None:
     experiment = small(environment={**settings, "lanes": 1})
     assert Players({}, experiment, 3, tmp_path / "evaluation.log").most == 1
+    run = untrained(tmp_path / "run", experiment)
+    assert len(evaluate(run).returns) == len(evaluate_trained(run, None, 0, False).returns) == 10
+    assert evaluation._usual_episodes(small()) == 500

@@ -170,7 +170,8 @@ def _static(name: str, asked: HttpRequest) -> HttpResponse:
 def _ranged(body: bytes, kind: str, asked: str) -> HttpResponse:
     """The range of a body that is asked for, without which Safari plays no film; all of it where
     that is none, or several (RFC 9110, 14.2)."""
-    headers, size = (*_NEVER, ("Accept-Ranges", "bytes")), len(body)
+    headers: tuple[tuple[str, str], ...] = (*_NEVER, ("Accept-Ranges", "bytes"))
+    size = len(body)
     first, last = found.groups() if (found := _RANGE.fullmatch(asked)) else ("", "")
     if not (first or last) or (first and last and int(last) < int(first)):
         return HttpResponse(HTTPStatus.OK, body, kind, headers)

@@ -51,7 +51,7 @@ def launch(
     gpus: float = 0.0,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    episodes: int = 500,
+    episodes: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     sinks: Sinks = (),
     say: Callable[[str], None] | None = None,
@@ -69,7 +69,8 @@ def launch(
         gpus: GPUs of each child.
         out: the run directory on this machine; a new one under `runs/` if absent.
         resume: a run directory on this machine to go on with, instead of `out`.
-        episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
+        episodes: length of the final evaluation, on this machine, 0 for none; as `evaluate` has it
+            if absent. A search has none.
         watch: is called with each new line of the history.
         sinks: what the measures are carried to as well, as `["wandb"]` (docs/notes/sinks.md).
         say: is called with a line about what is not in the history: a child that waits for room, a
@@ -111,7 +112,7 @@ def launch(
                 RayCluster(ray, run, experiment, shares, gpus, address, say) as cluster,
             ):
                 cluster.wait(feed.begin(run, watched), say)
-        if episodes and experiment.search is None:
+        if episodes != 0 and experiment.search is None:
             evaluate_trained(run, episodes, experiment.seed, progress)
             feed.evaluated(run)
     return run
