@@ -49,6 +49,7 @@ _ALONE = {
     "environment.lanes": 8,
     "algorithm.batch_size": 1024,
     "algorithm.epochs": 4,
+    "algorithm.clip": 0.2,
     "algorithm.minibatch_size": 64,
     "algorithm.normalize_advantages": True,
     "optimizer.learning_rate": 7e-4,
