@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import played
-from genkidama.runtime.machine import available_cores, end_with_parent
+from genkidama.runtime.machine import ONE_THREAD, available_cores, end_with_parent
 
 #: A policy is judged from where the training mean is this close to the goal. These are points of
 #: LunarLander's.
@@ -65,7 +65,7 @@ class Judge:
 
     def __enter__(self) -> Judge:
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._cores, context, end_with_parent, (os.getpid(),))
+        self._pool = ProcessPoolExecutor(self._cores, context, _begin, (os.getpid(),))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,6 +113,12 @@ def first(
         if mean >= goal:
             return {"seconds": snapshot.seconds, "steps": snapshot.steps, "mean": mean, "std": std}
     return None
+
+
+def _begin(parent: int) -> None:
+    """Starts a process for a core: torch, which it imports later, would take all of them."""
+    end_with_parent(parent)
+    os.environ.update(ONE_THREAD)
 
 
 def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:
