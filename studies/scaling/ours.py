@@ -7,12 +7,15 @@ shares, go on, and the time begins.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -97,11 +100,12 @@ class Ours:
         self._parent = self._machines.start_beside(command, "parent")
         machines = range(len(self._machines.shares))
         # Not all at once: a parent that gets no time on the CPU says too late who has joined.
-        for start in range(0, len(machines), _STARTING):
-            together = list(machines[start : start + _STARTING])
-            for machine in together:
-                self._start_child(machine)
-            self._wait_for(together)
+        with _starting():
+            for start in range(0, len(machines), _STARTING):
+                together = list(machines[start : start + _STARTING])
+                for machine in together:
+                    self._start_child(machine)
+                self._wait_for(together)
         self.begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
         self._count()
@@ -249,6 +253,14 @@ def measure(condition: Condition, limit: float | None = None) -> Row:
         shutil.rmtree(root, ignore_errors=True)
     row["wall"] = round(time.time() - began, 1)
     return row
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Has runs that are measured side by side start one after the other."""
+    with (Path(tempfile.gettempdir()) / "scaling.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _name(machine: int) -> str:
