@@ -450,7 +450,7 @@ def settings_of(condition: Condition) -> tuple[str, dict[str, Any]]:
     own = {} if contender.experiment else task.own
     settings = {**(task.average if averages else own), **contender.overrides()}
     settings["seed"] = condition.seed
-    if averages:
+    if averages or condition.task != _FIRST_TASK:
         settings["stop.steps"] = task.steps
     if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
         settings["algorithm.start_steps"] = 512 // condition.machines
