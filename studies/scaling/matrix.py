@@ -217,7 +217,7 @@ class Task:
     own: Mapping[str, Any] = field(default_factory=dict)
     #: What differs from `averaging.toml` for those that average, by dotted keys.
     average: Mapping[str, Any] = field(default_factory=dict)
-    #: Steps of all machines with which the rate of those falls to its end.
+    #: Steps of all machines, with which the rate of those falls to its end.
     steps: int = 450_000
     #: Of returns, against LunarLander's.
     scale: float = 1.0
