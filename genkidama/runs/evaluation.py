@@ -327,7 +327,7 @@ Job: TypeAlias = tuple[Checkpoint, list[int]]
 
 
 def _is_device(experiment: Experiment) -> bool:
-    """Whether its episodes are played one by one, and may take their time."""
+    """True if its episodes are played one by one, and may take their time."""
     return experiment.environment.exclusive or experiment.environment.period > 0.0
 
 

@@ -67,7 +67,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     monkeypatch.setattr(verbs, "evaluate", played)
     words = ["evaluate", "3", "5", "--starts", "noop:30", "--choose", "20", "--seed", "9"]
     assert verbs.run_evaluate(make_parser().parse_args(words)) == 0
-    options = {"episodes": 500, "deterministic": False, "seed": 9, "environment": None}
+    options = {"episodes": None, "deterministic": False, "seed": 9, "environment": None}
     options |= {"starts": "noop:30", "choose": 20, "best": True, "progress": True}
     options |= {"allow": []}
     assert asked == [{"target": Path(name)} | options for name in ("3", "5")]

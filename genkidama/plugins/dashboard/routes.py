@@ -173,7 +173,7 @@ def _ranged(body: bytes, kind: str, asked: str) -> HttpResponse:
     headers: tuple[tuple[str, str], ...] = (*_NEVER, ("Accept-Ranges", "bytes"))
     size = len(body)
     first, last = found.groups() if (found := _RANGE.fullmatch(asked)) else ("", "")
-    if not (first or last) or (first and last and int(last) < int(first)):
+    if not body or not (first or last) or (first and last and int(last) < int(first)):
         return HttpResponse(HTTPStatus.OK, body, kind, headers)
     start = int(first) if first else max(0, size - int(last))
     end = min(int(last) + 1, size) if first and last else size
