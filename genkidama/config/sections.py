@@ -113,6 +113,11 @@ class Environment(Section, frozen=True):
         """`id` without a plug-in's prefix."""
         return self.id.removeprefix(f"{self.prefix}:")
 
+    @property
+    def is_device(self) -> bool:
+        """True if a machine can have one of it at a time, or it has a clock."""
+        return self.exclusive or self.period > 0.0
+
 
 class Network(Section, frozen=True):
     """`[network]`: what acts and values."""

@@ -326,13 +326,8 @@ _START_SECONDS = 0.25
 Job: TypeAlias = tuple[Checkpoint, list[int]]
 
 
-def _is_device(experiment: Experiment) -> bool:
-    """True if its episodes are played one by one, and may take their time."""
-    return experiment.environment.exclusive or experiment.environment.period > 0.0
-
-
 def _usual_episodes(experiment: Experiment) -> int:
-    return 10 if _is_device(experiment) else 500
+    return 10 if experiment.environment.is_device else 500
 
 
 def _no_display(*_: int) -> nullcontext[Callable[[float], None]]:
@@ -358,7 +353,7 @@ class Players:
     def __init__(
         self, request: dict[str, Any], experiment: Experiment, most: int, log: Path
     ) -> None:
-        self.most = 1 if _is_device(experiment) else most
+        self.most = 1 if experiment.environment.is_device else most
         self._request = request
         self._experiment, self._log = experiment, log
         self._forkserver = ForkServer("genkidama.runs.evaluation_worker", ONE_THREAD)

@@ -223,7 +223,7 @@ class ParameterServer:
                 return "a film of a search: play its best trial with `genkidama play`"
             case "film" if self.trial.part.count > 1:
                 return "a parent in parts makes no film: play its checkpoint with `genkidama play`"
-            case "film" if environment.exclusive or environment.period:
+            case "film" if environment.is_device:
                 return "a film would need a second environment, and move it"
             case "film" if "film" in self.asked:
                 return "a film is being made"

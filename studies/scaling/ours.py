@@ -31,6 +31,9 @@ from studies.scaling.figures import staleness, traffic
 from studies.scaling.machines import ROOT, Machines, folder_for
 from studies.scaling.matrix import TASKS, Condition, Row, contender_of, settings_of
 
+#: Locked while the children of a run start.
+STARTS = Path(tempfile.gettempdir()) / "scaling.lock"
+
 #: All children must have joined by then.
 _START_SECONDS = 300.0
 
@@ -258,7 +261,7 @@ def measure(condition: Condition, limit: float | None = None) -> Row:
 @contextmanager
 def _starting() -> Iterator[None]:
     """Has runs that are measured side by side start one after the other."""
-    with (Path(tempfile.gettempdir()) / "scaling.lock").open("w") as file:
+    with STARTS.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

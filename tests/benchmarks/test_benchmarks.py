@@ -35,6 +35,12 @@ def test_a_policy_of_envpools_is_judged_in_gymnasiums_by_the_same_episodes() -> 
     assert deviation > 0
 
 
+def test_a_judge_takes_a_thread_a_process_and_gives_way() -> None:
+    with Judge(small(), 7) as judge:
+        assert judge._pool.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+        assert judge._pool.submit(os.nice, 0).result() >= min(19, os.nice(0) + 10)
+
+
 def test_lanes_of_gymnasium_have_a_rate() -> None:
     command = [sys.executable, "benchmarks/lanes.py", "--one", "Gymnasium", "2", "--steps", "64"]
     assert float(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout) > 0.0

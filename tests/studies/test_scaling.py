@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchmarks import store
 from benchmarks.relay import Way
 from genkidama.config.schedules import learning_rate
 from studies.scaling import __main__ as command
-from studies.scaling import matrix
+from studies.scaling import matrix, ours
 from studies.scaling.figures import scaling, table, traffic
 from studies.scaling.matrix import (
     LINKS,
@@ -204,6 +205,13 @@ def test_a_stopped_run_goes_on(
     assert len(options.results.read_text().splitlines()) == 2
     said = capsys.readouterr().out
     assert "[2/2] blend, 1 × 0.1 cores, seed 1: about 11 min left" in said
+
+
+def test_runs_side_by_side_start_one_after_the_other() -> None:
+    begin = ["flock", "--nonblock", str(ours.STARTS), "true"]
+    with ours._starting():
+        assert subprocess.run(begin).returncode == 1
+    assert subprocess.run(begin).returncode == 0
 
 
 def test_single_machines_are_measured_side_by_side_and_each_once(

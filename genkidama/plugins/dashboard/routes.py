@@ -85,7 +85,7 @@ _NEVER = (("Cache-Control", "no-store"),)
 
 _VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
-_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 
 
 class HttpRequest(NamedTuple):
@@ -168,20 +168,15 @@ def _static(name: str, asked: HttpRequest) -> HttpResponse:
 
 
 def _ranged(body: bytes, kind: str, asked: str) -> HttpResponse:
-    """The range of a body that is asked for, without which Safari plays no film; all of it where
-    that is none, or several (RFC 9110, 14.2)."""
+    """The range of a body that is asked for, without which Safari plays no film; all of it for any
+    other wish, as a server may answer (RFC 9110, 14.2)."""
     headers: tuple[tuple[str, str], ...] = (*_NEVER, ("Accept-Ranges", "bytes"))
-    size = len(body)
-    first, last = found.groups() if (found := _RANGE.fullmatch(asked)) else ("", "")
-    if not body or not (first or last) or (first and last and int(last) < int(first)):
-        return HttpResponse(HTTPStatus.OK, body, kind, headers)
-    start = int(first) if first else max(0, size - int(last))
-    end = min(int(last) + 1, size) if first and last else size
-    if start >= size:
-        headers += (("Content-Range", f"bytes */{size}"),)
-        return HttpResponse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", kind, headers)
-    headers += (("Content-Range", f"bytes {start}-{end - 1}/{size}"),)
-    return HttpResponse(HTTPStatus.PARTIAL_CONTENT, body[start:end], kind, headers)
+    if found := _RANGE.fullmatch(asked):
+        start, end = int(found[1]), min(int(found[2] or len(body)) + 1, len(body))
+        if start < end:
+            headers += (("Content-Range", f"bytes {start}-{end - 1}/{len(body)}"),)
+            return HttpResponse(HTTPStatus.PARTIAL_CONTENT, body[start:end], kind, headers)
+    return HttpResponse(HTTPStatus.OK, body, kind, headers)
 
 
 def _given(asked: HttpRequest) -> dict[str, str]:
