@@ -58,6 +58,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
 from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
@@ -82,19 +83,22 @@ from studies.scaling.ours import measure
 
 
 class SideBySide:
-    """Measures as `measure`, and single machines several at once, each in a process of its own."""
+    """Measures as `measure`, and small runs several at once, each in a process of its own."""
 
     def __init__(self, left: Sequence[Condition], limit: float | None) -> None:
         self._left = list(left)
         self._limit = limit
         self._begun: dict[Condition, Future[Row]] = {}
-        self._pool = ProcessPoolExecutor(figures.SIDE_BY_SIDE, get_context("spawn"))
+        self._pool = ExitStack()
 
     def measure(self, condition: Condition) -> Row:
-        """The row of the first condition that is left; single machines after it begin with it."""
-        if not self._begun and condition.shares_computer:
-            for one in takewhile(lambda one: one.shares_computer, self._left):
-                self._begun[one] = self._pool.submit(measure, one, self._limit)
+        """The row of the first condition that is left; those like it after it begin with it."""
+        if not self._begun and (count := condition.side_by_side) > 1:
+            self._pool.close()
+            pool = ProcessPoolExecutor(count, get_context("spawn"))
+            self._pool.callback(pool.shutdown, cancel_futures=True)
+            for one in takewhile(lambda one: one.side_by_side == count, self._left):
+                self._begun[one] = pool.submit(measure, one, self._limit)
         self._left.remove(condition)
         begun = self._begun.pop(condition, None)
         return measure(condition, self._limit) if begun is None else begun.result()
@@ -103,7 +107,7 @@ class SideBySide:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.close()
 
 
 def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> bool:

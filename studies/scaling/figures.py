@@ -15,9 +15,6 @@ from studies.scaling.matrix import CONTENDERS, TASKS, Condition, Row
 #: Stands for a run that did not reach the goal where a ratio of two is drawn.
 _NEVER = 1e9
 
-#: So many single machines are measured at once.
-SIDE_BY_SIDE = 8
-
 
 def staleness(values: Sequence[int]) -> Row | None:
     """Mean, median and largest of the staleness of all pushes; None without a push."""
@@ -290,7 +287,7 @@ def remaining(left: Sequence[Condition], done: Iterable[Row]) -> float:
         walls = alike.get(first) or alike.get(second)
         limit = TASKS[condition.task].limit / condition.machines
         seconds = fmean(walls) if walls else 60.0 + limit
-        total += seconds / (SIDE_BY_SIDE if condition.shares_computer else 1)
+        total += seconds / condition.side_by_side
     return total
 
 

@@ -424,9 +424,14 @@ class Condition:
         return cls(**{name: row[name] for name in cls.__dataclass_fields__ if name in row})
 
     @property
-    def shares_computer(self) -> bool:
-        """Whether it leaves room for others like it: one machine that learns by itself."""
-        return self.machines == 1 and self.share <= 0.1 and self.contender.startswith("alone")
+    def side_by_side(self) -> int:
+        """How many runs like it are measured at once: as many as keep eight machines busy.
+
+        Where a learner works beside the parent, a network is made or disturbed, it is one.
+        """
+        alone = self.contender.startswith("alone")
+        apart = self.disturbance == self.link == "none" and self.share <= 0.1
+        return max(1, 8 // self.machines) if apart and (alone or self.contender == "average") else 1
 
     def __str__(self) -> str:
         extra = [word for word in (self.disturbance, self.link) if word != "none"]
@@ -599,7 +604,7 @@ def study(tasks: Sequence[str], seeds: Iterable[int]) -> list[Condition]:
         if _FIRST_TASK in tasks and all_of_it:
             cells += [Condition("average", 8, seed, one) for one in ("unequal", "churn", "physics")]
             cells.append(Condition("alone-tuned", 1, seed, share=1.0))
-        found += sorted(cells, key=lambda one: not one.shares_computer)
+        found += sorted(cells, key=lambda one: -one.side_by_side)
     return found
 
 

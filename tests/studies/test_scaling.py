@@ -105,8 +105,8 @@ def test_the_study_has_five_seeds_of_each_task_and_eight_of_the_lander() -> None
             assert cells[contender, 4, task] >= least <= cells[contender, 8, task]
     links = Counter((one.link, one.disturbance) for one in whole if one.link != "none")
     assert set(links.values()) == {8} and {link for link, _ in links} == set(LINKS) - {"none"}
-    for seed in range(1, 9):  # single machines come first, and a seed is whole before the next one
-        own = [one.shares_computer for one in whole if one.seed == seed]
+    for seed in range(1, 9):  # small runs come first, and a seed is whole before the next one
+        own = [one.side_by_side for one in whole if one.seed == seed]
         assert own == sorted(own, reverse=True)
     assert [one.seed for one in whole] == sorted(one.seed for one in whole)
     assert all(matrix.problem(one, 2) is None for one in whole if one.task != "hopper")
@@ -214,7 +214,19 @@ def test_runs_side_by_side_start_one_after_the_other() -> None:
     assert subprocess.run(begin).returncode == 0
 
 
-def test_single_machines_are_measured_side_by_side_and_each_once(
+def test_runs_side_by_side_have_at_most_eight_machines_and_no_learner_at_the_parent() -> None:
+    averaging = [Condition("average", n, 1).side_by_side for n in (1, 2, 4, 8, 16)]
+    assert averaging == [8, 4, 2, 1, 1] and Condition("alone-tuned", 1, 1).side_by_side == 8
+    apart = [
+        Condition("experience", 4, 1),
+        Condition("average", 4, 1, link="wifi"),
+        Condition("average", 4, 1, "churn"),
+        Condition("alone-tuned", 1, 1, share=1.0),
+    ]
+    assert {one.side_by_side for one in apart} == {1}
+
+
+def test_small_runs_are_measured_side_by_side_and_each_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Condition] = []
@@ -225,12 +237,14 @@ def test_single_machines_are_measured_side_by_side_and_each_once(
 
     monkeypatch.setattr(command, "measure", measure)
     monkeypatch.setattr(command, "ProcessPoolExecutor", lambda count, _: ThreadPoolExecutor(count))
-    left = [Condition("alone", 1, seed) for seed in range(6)] + [Condition("average", 8, 6)]
+    left = [Condition("alone", 1, seed) for seed in range(6)]
+    left += [Condition("average", n, seed) for n, seed in ((4, 6), (4, 7), (8, 8))]
     with command.SideBySide(left, 9.0) as machines:
-        found = [machines.measure(one) for one in left[:6]]
-        assert found == [{"seed": seed, "limit": 9.0} for seed in range(6)]
-        assert sorted(one.seed for one in asked) == list(range(6))
-        assert machines.measure(left[6])["seed"] == 6 and len(asked) == 7
+        for seed, condition in enumerate(left):
+            assert machines.measure(condition) == {"seed": seed, "limit": 9.0}
+            batch = next(last for last in (5, 7, 8) if last >= seed)
+            assert {one.seed for one in asked} <= set(range(batch + 1))
+    assert sorted(one.seed for one in asked) == list(range(9))
 
 
 @given(*(st.integers(1, 10**6) for _ in range(4)), st.sampled_from([2, 4, 8, 16]))
