@@ -75,6 +75,9 @@ _MOST_RETURNS = 4096
 #: Until an exchange is due: seconds before a child makes one by itself, doubled up to the longest.
 EARLY_SECONDS = (0.5, 60.0)
 
+#: The least seconds between two pings of a parent whose silence counts.
+_PING_SECONDS = 0.2
+
 #: The longest that an exchange continues after `stop`.
 _LAST_REPLY_SECONDS = 1.0
 
@@ -372,7 +375,11 @@ class Child:
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
-        works = (connection.keep(signature), self._checkpoint.keep(backend))
+        works = [connection.keep(signature), self._checkpoint.keep(backend)]
+        assert self.experiment is not None
+        offline = self._with_own(self.experiment).environment.offline_seconds
+        if offline and (alive := getattr(backend, "alive", None)) is not None:
+            works.append(connection.watch(max(_PING_SECONDS, offline / 4.0), alive))
         helpers = [self._in_background(work) for work in works]
         try:
             exchanging = self._keep_exchanging(backend, begin.vector is None)

@@ -32,12 +32,12 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import (
     Check,
     as_number,
-    check_numbers,
     make_environment,
     make_lanes,
 )
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model
+from genkidama.learning.observations import check_numbers
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.import_strings import is_gymnasiums
 

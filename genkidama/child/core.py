@@ -172,7 +172,7 @@ class SingleCore:
         sequence = np.random.SeedSequence(seed)
         self._slots, self._first = prepared or Prepared(make_slots(experiment))
         if experiment.environment.period:
-            self._slots.report(memory.cycles[index], memory.answered)
+            self._slots.report(memory.cycles[index], memory.answered, memory.resetting[index])
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
         self.model = Model(experiment, self._slots, memory.gradients[index])
         self._rng = self.model.generator(int(sequence.generate_state(1)[0]))

@@ -417,7 +417,9 @@ class CoreOrchestrator(PooledBackend):
         self._newest = CORES.start(_CORE, arguments, self.experiment)
         return self._newest
 
-    def trace(self, index: int) -> int:
+    def trace(self, index: int) -> int | None:
+        if self._cycles is not None and self.memory.resetting[index, 0]:
+            return None  # somebody may have to bring the robot back
         return progress_checksum(self.memory, index)
 
     async def due(self) -> None:
@@ -525,6 +527,10 @@ class CoreOrchestrator(PooledBackend):
     def heard(self, version: int) -> None:
         """θ_P's last version, for the cores."""
         self.memory.progress[1] = version
+        self.alive()
+
+    def alive(self) -> None:
+        """Tells environments with a clock that the parent is there."""
         if self._cycles is not None:
             self.memory.answered[0] = time.monotonic()
 

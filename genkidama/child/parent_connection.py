@@ -226,6 +226,15 @@ class ParentConnection:
                 reason = f"closed with {connection.close_code} {connection.close_reason}".rstrip()
                 self._lose(connection, reason)
 
+    async def watch(self, seconds: float, alive: Callable[[], None]) -> None:
+        """Pings the parent every so many seconds, and calls `alive` when it has answered."""
+        while True:
+            await asyncio.sleep(seconds)
+            if (connection := self._connection) is not None and self.joined:
+                with suppress(*FAILURES):
+                    await (await connection.ping())
+                    alive()
+
     def gather(self, work: Work) -> LeftOut:
         """Adds work to that of the next push; returns what a push cannot carry."""
         return self.session.add_work(work.steps, work.returns, work.measures)

@@ -100,6 +100,7 @@ def check_replay(experiment: Experiment, layout: Layout) -> None:
 CLOCKS = {
     "cycles": SharedArray((CYCLE_COUNTS,), "int64"),
     "answered": SharedArray((1,), "float64", per_core=False),
+    "resetting": SharedArray((1,), "bool"),
 }
 
 
@@ -169,6 +170,8 @@ class SharedMemory(Block):
     #: parent answered last, by `time.monotonic`: float64 (1,).
     cycles: Array
     answered: Array
+    #: Whether an environment with a clock is being reset, which may take any time: bool (C, 1).
+    resetting: Array
 
 
 def progress_checksum(memory: SharedMemory, index: int) -> int:

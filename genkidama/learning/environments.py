@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import math
 import sys
 import threading
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import ActionMask, has_masks
-from genkidama.learning.observations import Flat, FlatBox
+from genkidama.learning.observations import WAY_OUT, Flat, FlatBox
 from genkidama.learning.real_time import RealTime, keeps_time
 from genkidama.runtime.import_strings import (
     describe_error,
@@ -43,8 +42,6 @@ from genkidama.runtime.import_strings import (
 )
 
 Array = npt.NDArray[Any]
-
-_WAY_OUT = "mend the environment, or put a wrapper around it"
 
 #: Gymnasium's package of environments with Box2D, and the module of each.
 _BOX2D = "gymnasium.envs.box2d"
@@ -310,28 +307,8 @@ def as_number(reward: Any) -> float:
         (number,) = np.asarray(reward).reshape(-1).tolist()
         return float(number)
     raise EnvironmentFailure(
-        f"the environment gave the reward {reward!r}, expected a number; {_WAY_OUT}"
+        f"the environment gave the reward {reward!r}, expected a number; {WAY_OUT}"
     )
-
-
-def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) -> None:
-    """Checks a batch, in a few microseconds.
-
-    Args:
-        rewards: float, shape (n,).
-        observations: any shapes; those of whole numbers cost nothing.
-
-    Raises:
-        EnvironmentFailure: one of them is NaN or infinite.
-    """
-    # A sum is NaN or infinite if any part is. If it is only too large, all parts are looked at.
-    if not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
-        raise EnvironmentFailure(f"the environment gave NaN or infinity as a reward; {_WAY_OUT}")
-    for some in observations:
-        if some.dtype.kind == "f" and not math.isfinite(some.sum()) and not np.isfinite(some).all():
-            raise EnvironmentFailure(
-                f"the environment gave NaN or infinity in an observation; {_WAY_OUT}"
-            )
 
 
 def played(settings: Environment, name: str | None = None) -> Environment:

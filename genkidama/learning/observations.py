@@ -3,6 +3,7 @@ torch."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Text, Tuple
 from gymnasium.spaces.utils import flatten, flatten_space
 
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 Array = npt.NDArray[Any]
+
+#: What to do about an environment that gives what cannot be learned from.
+WAY_OUT = "mend the environment, or put a wrapper around it"
 
 #: Arrays of bytes with two axes are pictures if both have so many pixels; smaller ones are boards.
 _LEAST_SIDE = 36
@@ -109,3 +113,23 @@ class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
         """The environment as it is, if its observations are arrays, or in this wrapper."""
         space = environment.observation_space
         return environment if isinstance(space, Box) and space.shape else cls(environment)
+
+
+def check_numbers(rewards: Array, *observations: Array) -> None:
+    """Checks a batch, in a few microseconds.
+
+    Args:
+        rewards: float, shape (n,).
+        observations: any shapes; those of whole numbers cost nothing.
+
+    Raises:
+        EnvironmentFailure: one of them is NaN or infinite.
+    """
+    # A sum is NaN or infinite if any part is. If it is only too large, all parts are looked at.
+    if not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
+        raise EnvironmentFailure(f"the environment gave NaN or infinity as a reward; {WAY_OUT}")
+    for some in observations:
+        if some.dtype.kind == "f" and not math.isfinite(some.sum()) and not np.isfinite(some).all():
+            raise EnvironmentFailure(
+                f"the environment gave NaN or infinity in an observation; {WAY_OUT}"
+            )

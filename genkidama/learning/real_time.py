@@ -7,12 +7,16 @@ Laws of this file:
   tick. What it is rewarded with belongs to the policy's next step, whose action came too late and
   is replaced, too. So to the learner a late action is one that the environment has ignored. The
   thread leaves a tick to a policy that is waiting for it.
+- The same while a parent has been silent for longer than `offline_seconds`, whatever the policy
+  does: it may have stopped for want of room for its steps.
+- An observation with NaN or infinity is raised at once: no action follows from it.
 - One thread at a time is in the environment. What that raises to this one is raised to the policy
   at its next step or reset, and safe actions go on meanwhile.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -25,9 +29,12 @@ import numpy.typing as npt
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import action_of
+from genkidama.learning.observations import check_numbers
 from genkidama.protocol.diagnostics import CYCLE_COUNTS, Cycles
 
 Array = npt.NDArray[Any]
+
+_NO_REWARDS = np.zeros(0)
 
 #: A step is late from this part of a period on.
 _LATE = 0.1
@@ -68,6 +75,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
         self._cycles = Cycles(self._period, np.zeros(CYCLE_COUNTS, np.int64))
         self._answered: Array | None = None
+        self._resetting: Array = np.zeros(1, np.bool_)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._guard: threading.Thread | None = None
@@ -83,26 +91,32 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         #: What the environment has raised to the thread.
         self._raised: Exception | None = None
 
-    def report(self, counts: Array, answered: Array) -> None:
+    def report(self, counts: Array, answered: Array, resetting: Array) -> None:
         """Gives it shared memory.
 
         Args:
             counts: int64 (CYCLE_COUNTS,), where cycles are counted from now on.
             answered: float64 (1,), when the parent answered last, by `time.monotonic`.
+            resetting: bool (1,), whether a reset is under way, which may wait for a person.
         """
         self._cycles = Cycles(self._period, counts)
-        self._answered = answered
+        self._answered, self._resetting = answered, resetting
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         with self._lock:
             self._raise()
             self._playing, self._meanwhile = False, None
-        first = self.env.reset(**options)
+        self._resetting[0] = True
+        try:
+            first = self.env.reset(**options)
+        finally:
+            self._resetting[0] = False
+        check_numbers(_NO_REWARDS, np.asarray(first[0]))
         with self._lock:
             self._acted = self._observed = self._now()
             self._due = self._acted + self._period
             self._playing = True
-        if self._guard is None and self._safe is not None and self._bound:
+        if self._guard is None and self._safe is not None and (self._bound or self._offline):
             self._guard = threading.Thread(target=self._watch, daemon=True)
             self._guard.start()
         return first
@@ -138,15 +152,14 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise raised
 
     def _is_unsafe(self) -> bool:
-        if self._safe is None:
-            return False
-        now = self._now()
-        late = bool(self._bound) and now - self._observed > self._bound
-        return late or bool(
-            self._offline
-            and self._answered is not None
-            and now - float(self._answered[0]) > self._offline
-        )
+        return self._safe is not None and self._now() > self._unsafe_at()
+
+    def _unsafe_at(self) -> float:
+        """From when on the safe action is taken, if neither the policy nor the parent is heard."""
+        at = self._observed + self._bound if self._bound else math.inf
+        if self._offline and self._answered is not None:
+            at = min(at, float(self._answered[0]) + self._offline)
+        return at
 
     def _tick(self, action: Any, safe: bool) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         now = self._now()
@@ -156,6 +169,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._due = max(self._due, now - _LATE * self._period) + self._period
         result = self.env.step(action)
         self._observed = self._now()
+        check_numbers(_NO_REWARDS, np.asarray(result[0]))
         if result[2] or result[3]:
             self._playing = False
         return result
@@ -167,15 +181,15 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._meanwhile = observation, reward, *flags, info
 
     def _watch(self) -> None:
-        """The thread: takes the safe action while the policy is late."""
-        left = self._bound
+        """The thread: takes the safe action while the policy is late, or the parent silent."""
+        rest = left = min(seconds for seconds in (self._bound, self._offline) if seconds)
         while not self._closed.wait(left):
             with self._lock:
-                left = self._bound
+                left = rest
                 if not self._playing:
                     continue
                 if self._meanwhile is None:
-                    left = self._observed + self._bound - self._now()
+                    left = min(rest, self._unsafe_at() - self._now())
                 if self._meanwhile is not None or left <= 0.0:
                     if self._now() >= self._due and not self._decided:
                         try:

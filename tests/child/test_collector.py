@@ -18,7 +18,6 @@ from genkidama.child.collector import (
     BehaviourNotes,
     CollectedBatch,
     SlidingWindow,
-    check_numbers,
     may_be_nan,
 )
 from genkidama.child.core import SingleCore
@@ -29,6 +28,7 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.learning.environments import _first_seed, make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.model import Model
+from genkidama.learning.observations import check_numbers
 from tests.child.memory import shared_memory
 from tests.child.problems import FREE, experiment
 from tests.child.test_core import Sampling

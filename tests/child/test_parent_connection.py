@@ -174,6 +174,21 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
 # A parent that goes away.
 
 
+async def test_a_parent_is_heard_of_between_two_exchanges_by_who_minds_its_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ConstantBackend] = []
+    monkeypatch.setattr(ConstantBackend, "alive", lambda self: heard.append(self), raising=False)
+    clock = {"period": 0.02, "safe_action": [0.0], "offline_seconds": 0.1}
+    settings = constant(environment=clock, network={"options": {"seconds": 3600.0}})
+    async with (
+        running(settings, tmp_path) as parent,
+        Serving(Child(url(parent.address), name="pi")) as serving,
+    ):
+        await eventually(lambda: len(heard) >= 3)
+        assert serving.backend.exchanges == 0 and set(heard) == {serving.backend}
+
+
 async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: Path) -> None:
     settings = constant()
     async with running(settings, tmp_path) as parent:

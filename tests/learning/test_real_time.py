@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.real_time import RealTime
 from genkidama.protocol.diagnostics import CYCLE_COUNTS
@@ -68,7 +68,7 @@ def timed(clock: Clock, **settings: Any) -> tuple[RealTime, np.ndarray, np.ndarr
     environment = Environment(period=PERIOD, **settings)
     made = RealTime(Machine(), environment, clock.now, clock.sleep)
     counts, answered = np.zeros(CYCLE_COUNTS, np.int64), np.full(1, clock.time)
-    made.report(counts, answered)
+    made.report(counts, answered, np.zeros(1, np.bool_))
     made.reset()
     return made, counts, answered
 
@@ -232,10 +232,11 @@ class Waits:
         return len(self.waited) == 8
 
 
-def begun(machine: Machine) -> tuple[RealTime, Clock]:
+def begun(machine: Machine, **limits: float) -> tuple[RealTime, Clock]:
     """A machine with a clock, in whose thread's place is the test, and its first episode begins."""
     clock = Clock()
-    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    limits = limits or {"safe_seconds": BOUND}
+    settings = Environment(period=PERIOD, safe_action=(2.0,), **limits)
     made = RealTime(machine, settings, clock.now, clock.sleep)
     made._guard = threading.current_thread()
     made.reset()
@@ -259,6 +260,65 @@ def test_the_thread_waits_for_the_bound_and_then_for_each_tick() -> None:
     # time. Then it is late again.
     assert machine.taken == [2, 2, 2, 2, 1, 2]
     assert [result[1] for result in results] == [4.0, 1.0]
+
+
+def test_the_thread_takes_safe_actions_for_a_policy_that_stopped_when_the_parent_did() -> None:
+    made, clock = begun(machine := Machine(), offline_seconds=1.0)
+    answered = np.full(1, clock.time + 0.25)
+    made.report(np.zeros(CYCLE_COUNTS, np.int64), answered, np.zeros(1, np.bool_))
+    made._closed = waits = Waits(clock, {})  # type: ignore[assignment]
+    made._watch()
+    assert waits.waited == pytest.approx([1.0, 0.25, 0.9 * PERIOD, *[PERIOD] * 5])
+    assert machine.taken == [2] * 6
+
+
+@pytest.mark.parametrize("limits", [{"safe_seconds": 0.02}, {"offline_seconds": 0.02}])
+def test_a_thread_watches_if_there_is_a_limit(limits: dict[str, float]) -> None:
+    settings = Environment(period=0.005, safe_action=(2.0,), **limits)
+    made = RealTime(machine := Machine(), settings)
+    made.report(np.zeros(CYCLE_COUNTS, np.int64), np.zeros(1), np.zeros(1, np.bool_))
+    made.reset()
+    machine.wait(lambda: len(machine.taken) >= 3)
+    made.close()
+    assert set(machine.taken) == {2}
+
+
+def test_a_reset_that_is_under_way_is_reported() -> None:
+    resetting = np.zeros(1, np.bool_)
+    seen: list[bool] = []
+
+    class Stuck(Machine):
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            seen.append(bool(resetting[0]))
+            if len(seen) == 2:
+                raise OSError("it fell over")
+            return super().reset(**options)
+
+    made = RealTime(Stuck(), Environment(period=PERIOD))
+    made.report(np.zeros(CYCLE_COUNTS, np.int64), np.zeros(1), resetting)
+    made.reset()
+    assert not resetting[0]
+    with pytest.raises(OSError, match="it fell over"):
+        made.reset()
+    assert seen == [True, True] and not resetting[0]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_no_action_follows_from_what_is_no_number(number: float) -> None:
+    class Blind(Machine):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            _, *rest = super().step(action)
+            return np.full(1, number, np.float32), *rest
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            return np.full(1, number if self.taken else 0.0), super().reset(**options)[1]
+
+    made, _ = begun(machine := Blind())
+    with pytest.raises(EnvironmentFailure, match="NaN or infinity in an observation"):
+        made.step(1)
+    with pytest.raises(EnvironmentFailure, match="NaN or infinity in an observation"):
+        made.reset()
+    assert machine.taken == [1]
 
 
 @pytest.mark.parametrize("truncates", [False, True])

@@ -98,6 +98,14 @@ async def test_a_core_that_is_slow_in_the_middle_of_a_batch_does_not_hang() -> N
     assert not others
 
 
+@pytest.mark.usefixtures("_quick")
+async def test_the_reset_of_a_robot_may_wait_for_a_person() -> None:
+    fault = {"length": 2, "fault": "sleep", "where": "reset", "after": 2}
+    robot = {"id": "tests.tiny:Faulty", "options": fault, "period": 0.01}
+    others, episodes = await lived(1.5, environment=robot, child={"hang_seconds": 0.2})
+    assert episodes and not others
+
+
 async def test_a_core_whose_environment_gives_no_number_is_replaced_before_it_spoils_the_weights(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

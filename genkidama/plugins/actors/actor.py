@@ -25,7 +25,7 @@ from genkidama.child.collector import (
 )
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
-from genkidama.child.worker import READY, RECYCLED, MemoryGuard, StopWorker, WorkerPipe
+from genkidama.child.worker import RECYCLED, MemoryGuard, StopWorker, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import Single, make_lanes
 from genkidama.learning.forms import learner_class
@@ -118,7 +118,6 @@ class Actor:
         """Acts until the orchestrator ends it; returns the process' exit code."""
         guard = MemoryGuard()
         try:
-            self._pipe.report(READY)
             while True:
                 self._pipe.check()
                 share = int(self._memory.share[0])
@@ -153,7 +152,8 @@ class Actor:
         experiment = _with_lanes(self._experiment, lanes)
         self._take_slots(experiment)
         if experiment.environment.period:
-            self._slots.report(self._memory.cycles[self._index], self._memory.answered)
+            memory, index = self._memory, self._index
+            self._slots.report(memory.cycles[index], memory.answered, memory.resetting[index])
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
         draws = np.random.default_rng(child)

@@ -36,7 +36,8 @@ from genkidama.child.worker import (
 )
 from genkidama.config.experiment import Experiment
 from genkidama.learning.actions import converter
-from genkidama.learning.environments import check_numbers, import_environment, make_lanes
+from genkidama.learning.environments import import_environment, make_lanes
+from genkidama.learning.observations import check_numbers
 from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics
 

@@ -151,6 +151,10 @@ class ShardedConnection:
     async def keep(self, signature: Signature) -> None:
         await gather_all(_named(shard, shard.keep(signature)) for shard in self._shards)
 
+    async def watch(self, seconds: float, alive: Callable[[], None]) -> None:
+        """As `ParentConnection.watch`: any shard's answer counts."""
+        await gather_all(shard.watch(seconds, alive) for shard in self._shards)
+
     def gather(self, work: Work) -> LeftOut:
         first, *_ = [shard.gather(work) for shard in self._shards]
         return first
