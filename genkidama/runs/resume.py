@@ -246,24 +246,38 @@ def prepare(experiment: Experiment) -> tuple[Experiment, str]:
 
 
 def with_default_stop(experiment: Experiment) -> tuple[Experiment, str]:
-    """The experiment with a stop condition, and a sentence about that.
+    """The experiment with a stop condition, and what to say about that and about schedules, which
+    follow from a limit.
 
-    If `[stop]` has a condition, or there is a `[search]`, it stays as it is and the sentence is
-    empty.
+    If `[stop]` has a limit, or there is a `[search]`, it stays as it is and nothing is to be said.
     """
     stop = experiment.stop
-    limits = (stop.mean_return, stop.updates, stop.episodes, stop.steps, stop.seconds)
+    limits = (stop.updates, stop.episodes, stop.steps, stop.seconds)
     if experiment.searches or any(limit is not None for limit in limits):
         return experiment, ""
-    if (goal := experiment.solved) is None:
-        goal = default_threshold(experiment.environment)
-    if goal is None:
-        return experiment, (
-            "without a [stop] this run never ends, since nobody says when "
-            f"{experiment.environment.id} counts as solved; "
-            "end it with Ctrl-C, or give --set stop.seconds=600"
-        )
-    return experiment.with_settings({"stop.mean_return": goal}), (
-        f"without a [stop] this run ends when the mean return over {stop.window} episodes "
-        f"reaches {goal:g}, where {experiment.environment.id} counts as solved"
-    )
+    said = [f"{key} stands still without a limit in [stop]" for key in _schedules(experiment)]
+    way_out = ["give --set stop.seconds=600"] if said else []
+    if stop.mean_return is None:
+        name, goal = experiment.environment.id, experiment.solved
+        if goal is None:
+            goal = default_threshold(experiment.environment)
+        if goal is None:
+            end = "this run never ends, since nobody says when"
+            way_out = ["end it with Ctrl-C, or give --set stop.seconds=600"]
+        else:
+            end = f"this run ends when the mean return over {stop.window} episodes "
+            end += f"reaches {goal:g}, where"
+            experiment = experiment.with_settings({"stop.mean_return": goal})
+        said.insert(0, f"without a [stop] {end} {name} counts as solved")
+    return experiment, "; ".join(said + way_out)
+
+
+def _schedules(experiment: Experiment) -> list[str]:
+    """The keys of the schedules that follow the progress of the run."""
+    algorithm, optimizer = experiment.algorithm, experiment.optimizer
+    found = {
+        "algorithm.epsilon_schedule": not algorithm.epsilon_versions and algorithm.epsilon_schedule,
+        "algorithm.entropy_schedule": algorithm.entropy_schedule,
+        "optimizer.schedule": optimizer.schedule,
+    }
+    return [key for key, schedule in found.items() if schedule == "linear"]

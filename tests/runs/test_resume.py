@@ -215,6 +215,27 @@ def test_a_stop_of_ones_own_and_a_search_stay(sections: dict[str, Any]) -> None:
     assert with_default_stop(small(**sections)) == (small(**sections), "")
 
 
+@pytest.mark.parametrize(
+    ("sections", "keys"),
+    [
+        ({"optimizer": {"schedule": "linear"}}, ["optimizer.schedule"]),
+        ({"algorithm": {"epsilon_schedule": "linear"}}, ["algorithm.epsilon_schedule"]),
+        ({"algorithm": {"epsilon_schedule": "linear", "epsilon_versions": 9}}, []),
+        ({"algorithm": {"entropy_schedule": "linear"}}, ["algorithm.entropy_schedule"]),
+    ],
+)
+def test_schedules_that_stand_still_are_spoken_of(
+    sections: dict[str, Any], keys: list[str]
+) -> None:
+    said = [f"{key} stands still without a limit in [stop]" for key in keys]
+    words = "; ".join([*said, *["give --set stop.seconds=600"] * bool(keys)])
+    goal = small(**sections, stop={"mean_return": 9})
+    assert with_default_stop(goal) == (goal, words)
+    assert with_default_stop(small(**sections))[1].endswith(words)
+    limited = small(**sections, stop={"mean_return": 9, "seconds": 9})
+    assert with_default_stop(limited) == (limited, "")
+
+
 def test_where_nobody_knows_a_run_says_that_it_never_ends() -> None:
     endless = small(environment={"id": "Pendulum-v1"})
     experiment, words = with_default_stop(endless)
