@@ -336,7 +336,9 @@ def convolution(look: Look, way: str = "act") -> Choice:
     found = _of(
         "minatar/breakout" if small else "atari/pong-ppo", look, ga3c={"environments": count}
     )
-    found["environment"] = {}
+    found["environment"] = {
+        key: line for key, line in found["environment"].items() if key == "wrappers"
+    }
     if small and look.shape[-1] > min(look.shape[:-1]):
         del found["network"]["channels"]
     if not small:
@@ -357,7 +359,9 @@ def perceptron(look: Look, way: str = "act") -> Choice:
         found["environment"]["options"] = {"obs_type": "ram"}
     elif look.image:
         grey = [{"name": "GrayscaleObservation"}] if look.shape[-1] == 3 else []
-        found["environment"]["wrappers"] = [*grey, {"name": "FlattenObservation"}]
+        limit = found["environment"].get("wrappers", Line([]))
+        first = [] if limit.off else limit.value
+        found["environment"]["wrappers"] = [*first, *grey, {"name": "FlattenObservation"}]
     return Choice("PPO on a perceptron", "", found)
 
 

@@ -300,9 +300,11 @@ FEW_STEPS = {
     "algorithm.minibatch_size": 64,
     "parent.rule_options": Line({"batch": 256}, "steps are few: learn from these"),
 }
-ENDLESS = replace(DISCRETE, limit=0, episodes=0, terminated=0, length=0.0, steps=1000)
+NEVER: dict[str, Any] = {"limit": 0, "episodes": 0, "terminated": 0, "length": 0.0, "steps": 1000}
+ENDLESS = replace(DISCRETE, **NEVER)
 #: Chance ends its episodes, late: a walk along a cliff.
-WANDERING = replace(ENDLESS, steps=50_000, episodes=6, terminated=6, length=4000.0)
+LATE = NEVER | {"steps": 50_000, "episodes": 6, "terminated": 6, "length": 4000.0}
+WANDERING = replace(DISCRETE, **LATE)
 
 
 @pytest.mark.parametrize(
@@ -614,6 +616,8 @@ def test_convolutions_are_those_of_an_example_with_pictures_of_this_size(
     found = convolution(look)
     assert (found.title, found.options) == ("PPO with convolutions on GA3C", " --children 1")
     assert changes(known(name), found.settings) == expected
+    late = convolution(replace(look, **LATE)).settings["environment"]
+    assert late.get("wrappers") == (None if look.ale else LATE_LIMIT)
 
 
 GREY, FLAT = {"name": "GrayscaleObservation"}, {"name": "FlattenObservation"}
@@ -626,6 +630,8 @@ GREY, FLAT = {"name": "GrayscaleObservation"}, {"name": "FlattenObservation"}
         (replace(PICTURE, shape=(84, 84, 1)), {"environment.wrappers": [FLAT]}),
         (replace(PICTURE, shape=(84, 84, 4)), {"environment.wrappers": [FLAT]}),
         (replace(PICTURE, shape=(3, 84, 84)), {"environment.wrappers": [FLAT]}),
+        (replace(PICTURE, **LATE), {"environment.wrappers": [*LATE_LIMIT.value, GREY, FLAT]}),
+        (replace(PICTURE, **NEVER), {"environment.wrappers": [GREY, FLAT]}),
         (replace(PICTURE, ale=True), {"environment.options.obs_type": "ram"}),
         (BOARD, {}),
     ],
