@@ -285,8 +285,10 @@ class WorkerPool:
         before, self._endless = self._endless, 0 if ended else self._endless + steps
         if before < ENDLESS_STEPS * max(1, self._count) <= self._endless:
             exchange = ', and no exchange (child.exchange = "episode")'
-            way = "environment.options = { max_episode_steps = 1000 }"
-            if not self._experiment.environment.prefix:
+            environment = self._experiment.environment
+            way = "environment.options has the name that its documentation gives, such as "
+            way += "max_episode_steps or max_cycles"
+            if not (environment.prefix or environment.vectorized):
                 limit = '{ name = "TimeLimit", options = { max_episode_steps = 1000 } }'
                 way = f"environment.wrappers = [{limit}]"
             log.warning(

@@ -312,26 +312,40 @@ async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() ->
             pool.release()
 
 
+WRAPPER = 'environment.wrappers = [{ name = "TimeLimit", options = { max_episode_steps = 1000 } }]'
+OPTION = (
+    "environment.options has the name that its documentation gives, such as max_episode_steps or "
+    "max_cycles"
+)
+
+
 @pytest.mark.parametrize(
-    ("exchange", "cost"),
-    [("episode", ', and no exchange (child.exchange = "episode")'), ("free", "")],
+    ("exchange", "cost", "environment", "way"),
+    [
+        ("episode", ', and no exchange (child.exchange = "episode")', {}, WRAPPER),
+        ("free", "", {}, WRAPPER),
+        ("free", "", {"vectorized": True}, OPTION),
+        ("free", "", {"id": "pettingzoo:sisl.pursuit_v4"}, OPTION),
+    ],
 )
 async def test_an_environment_that_ends_no_episode_is_told_once_with_the_way_out(
     exchange: str,
     cost: str,
+    environment: dict[str, Any],
+    way: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(crew_module, "ENDLESS_STEPS", 50)
     async with begun(2, "progress", exchange=exchange) as (pool, _):
+        pool._experiment = small(environment=environment)
         await eventually(lambda: pool._work.steps >= 300)
     (line,) = (each for each in capsys.readouterr().err.splitlines() if "no episode ends" in each)
     told = json.loads(line)
     assert told["level"] == "warning"
     assert told["reason"] == (
         f"none in the last 100 steps, so there is no return{cost}; if the environment never ends "
-        'one by itself, set a limit: environment.wrappers = [{ name = "TimeLimit", options = '
-        "{ max_episode_steps = 1000 } }]"
+        f"one by itself, set a limit: {way}"
     )
 
 
