@@ -521,6 +521,10 @@ class _Vectorized:
         self.observation_space: gymnasium.Space[Any] = space
         self.action_space = environments.single_action_space
         self._environments = environments
+        # ALE writes its mode into what all classes share; then nobody's own is known.
+        own = environments.metadata is not VectorEnv.metadata
+        mode = environments.metadata.get("autoreset_mode") if own else None
+        self._same_step = getattr(mode, "name", "") == "SAME_STEP"
         self._batch = _batching(environments)
 
     def _joined(self, observations: Any) -> Array | list[Array]:
@@ -537,11 +541,17 @@ class _Vectorized:
     def step(self, actions: list[Any]) -> Step:
         seen, rewards, terminated, truncated, infos = self._environments.step(self._batch(actions))
         observations = self._joined(seen)
-        finals = {}
+        finals, last = {}, _last_observations(infos)
         for lane in np.flatnonzero(terminated | truncated).tolist():
-            if "final_obs" in infos:
-                final = _of_lane(infos["final_obs"], lane)
+            if last is not None:
+                final = _of_lane(last, lane)
                 finals[lane] = final if self._join is None else self._join(final)
+            elif self._same_step and truncated[lane]:
+                raise EnvironmentFailure(
+                    "the environments begin anew in the step that truncates an episode "
+                    "(autoreset_mode SAME_STEP), and do not give its last observation; let them "
+                    "give it in infos['final_obs']"
+                )
             elif lane < self.count:
                 # It begins anew in the next step, whatever the action: what is seen now counts as
                 # the beginning of the next episode, too.
@@ -570,6 +580,12 @@ def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], A
         return np.asarray(actions, dtype)
 
     return batch
+
+
+def _last_observations(infos: dict[str, Any]) -> Any:
+    """Those of episodes that ended in a step which began the next, by the newer or the older key of
+    Gymnasium's vectorized environments; None without any."""
+    return infos.get("final_obs", infos.get("final_observation"))
 
 
 def _of_lane(final: Any, lane: int) -> Any:
@@ -609,8 +625,9 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         seen, rewards, terminated, truncated, infos = self._environments.step(self._batch([action]))
         observation = self._first(seen)
-        if (terminated[0] or truncated[0]) and "final_obs" in infos:
-            observation, self._begun = _of_lane(infos["final_obs"], 0), observation
+        last = _last_observations(infos)
+        if (terminated[0] or truncated[0]) and last is not None:
+            observation, self._begun = _of_lane(last, 0), observation
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def _first(self, seen: Any) -> Any:

@@ -633,6 +633,23 @@ def test_lanes_show_what_plain_environments_show(settings: Environment, count: i
     assert_lanes_show(lanes, 7, actions, expected)
 
 
+def test_last_observations_may_have_their_older_name_and_must_not_be_missing() -> None:
+    def made(key: str) -> Any:
+        return make_lanes(Environment(id="tests.vectorized:Renamed", options={"key": key}), 3)
+
+    actions = np.random.default_rng(1).integers(2, size=(200, 3))
+    first = _first_seed(7, 3)
+    expected = [
+        by_hand(gymnasium.make(CORRIDORS), first + lane, list(actions[:, lane]))
+        for lane in range(3)
+    ]
+    assert_lanes_show(made("final_observation"), 7, actions, expected)
+    missing = made("")
+    missing.reset(7)
+    with pytest.raises(EnvironmentFailure, match=r"give it in infos\['final_obs'\]"):
+        [missing.step(list(step)) for step in actions]
+
+
 def test_ales_own_form_has_one_thread_and_shows_what_each_of_its_games_shows_alone() -> None:
     process = psutil.Process()
     before = process.num_threads()
