@@ -151,6 +151,9 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
     pipe.close()
     if check:
         _write_to(log)
+    *_, version = seeds
+    if version:  # a resumed run draws other random numbers than at its start
+        prepared = Prepared(slots)
     run_core(index, experiment, memory, line, seeds, prepared)
 
 

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 import psutil
@@ -90,6 +91,37 @@ async def turn(backend: Backend, seconds: float = 30.0) -> int:
 async def turns(backend: Backend, episodes: int) -> None:
     while episodes > 0:
         episodes -= await turn(backend)
+
+
+class Draws(gymnasium.Env[Any, Any]):
+    """An episode is one step, which pays what the reset has drawn."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._drawn = self.np_random.random()
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), self._drawn, True, False, {}
+
+
+async def test_a_resumed_run_draws_other_random_numbers_than_at_its_start() -> None:
+    async def drawn(version: int) -> list[float]:
+        orchestrator = CoreOrchestrator(small(environment={"id": f"{__name__}:Draws"}), 1)
+        try:
+            await orchestrator.startup()
+            await orchestrator.begin(None, version)
+            async with asyncio.timeout(PATIENCE):
+                await orchestrator.due()
+            return orchestrator.take_work().returns[:5]
+        finally:
+            await orchestrator.shutdown()
+
+    first, again, resumed = [await drawn(version) for version in (0, 0, 7)]
+    assert first == again and not {*first} & {*resumed}
 
 
 # The contract.
