@@ -89,6 +89,7 @@ _REPORTS: dict[str, dict[str, Any]] = {
     "collection": {"color": BLUE, "marker": "o", "label": "passed early", **_HOLLOW},
     "selection": {"color": BLUE, "marker": "o", "label": "selected"},
     "stopped": {"color": RED, "marker": "x", "label": "stopped"},
+    "copied": {"color": ORANGE, "marker": "s", "label": "copied another"},
     "none": {"color": GREY, "marker": "o", "label": "no decision"},
 }
 
@@ -156,8 +157,8 @@ def _draw_reports(axes: Axes, snapshot: StudySnapshot, size: float) -> None:
 
 
 def _kind(report: PhaseRecord) -> str:
-    undecided = {Verdict.STOP: "stopped", Verdict.PAUSE: "none"}
-    return undecided.get(report.verdict, report.mode.value)
+    kinds = {Verdict.STOP: "stopped", Verdict.COPY: "copied", Verdict.PAUSE: "none"}
+    return kinds.get(report.verdict, report.mode.value)
 
 
 def _draw_trials(axes: Axes, snapshot: StudySnapshot, size: float) -> None:

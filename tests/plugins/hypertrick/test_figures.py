@@ -28,7 +28,7 @@ from genkidama.plugins.hypertrick.study import Importances, StudySnapshot, read
 from genkidama.runs import figure_style
 from genkidama.runs.figure_style import STYLE
 from genkidama.runs.run import EXPERIMENT, Run
-from tests.plugins.hypertrick.studies import SPACE, make_study
+from tests.plugins.hypertrick.studies import COMPLETE, SPACE, make_study, phase, written
 
 RATE, NAME = "optimizer.learning_rate", "optimizer.name"
 #: A search of two settings.
@@ -168,6 +168,17 @@ def test_the_bars_are_the_shares() -> None:
     )
     assert importances(Importances(dict.fromkeys(SPACE, 0.0), 6)) is None
     assert importances(None) is None
+
+
+def test_each_decision_has_its_mark() -> None:
+    """A population of one node, of which the second trial copies the first."""
+    good = [phase(0, "a", 0, 1, 5.0, "selection"), phase(1, "a", 2, 3, 6.0, "none")]
+    bad = [phase(0, "a", 1, 2, 1.0, "selection", verdict="copy"), phase(1, "a", 3, 4, 7.0, "none")]
+    figure = learning_curves(written((COMPLETE, good), (COMPLETE, bad), method="pbt"))
+    assert figure is not None
+    lines, labels = figure.axes[0].get_legend_handles_labels()
+    marks = {label: [*line.get_ydata()] for line, label in zip(lines, labels, strict=True)}
+    assert marks == {"selected": [5.0], "copied another": [1.0], "no decision": [6.0, 7.0]}
 
 
 def test_one_score_that_diverged_does_not_hide_the_others() -> None:
