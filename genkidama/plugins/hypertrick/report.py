@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.formatting import bar, clock, percent, plural, short_names, show, toml_value
@@ -80,11 +81,11 @@ def report_of(run: Run, figures: str | Path | None = None) -> str:
 def text(
     snapshot: StudySnapshot,
     directory: str = "RUN",
-    shares: Importances | None = None,
+    shares: Importances | UnsetType | None = UNSET,
     allow: str = "",
 ) -> str:
     """The text of a report, of one to two screens. Its commands name the search's run directory,
-    with `allow`, their options `--allow`."""
+    with `allow`, their options `--allow`. Importances that are not given are computed."""
     parts = [_overview(snapshot)]
     if not snapshot.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")
@@ -93,7 +94,7 @@ def text(
     if snapshot.timeline:
         parts.append(_timeline(snapshot))
     if snapshot.ranking:
-        parts.append(_importances(shares if shares is not None else importances(snapshot)))
+        parts.append(_importances(importances(snapshot) if shares is UNSET else shares))
     if snapshot.timeline:
         parts.append(_phases(snapshot))
     return "\n\n".join(parts)
@@ -167,9 +168,11 @@ def _expectation(settings: SearchSettings, expected: float) -> str:
 
 
 def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
-    best, phases = snapshot.best, snapshot.settings.phases
+    best, settings = snapshot.best, snapshot.settings
     assert best is not None
-    every = "its only phase" if phases == 1 else f"all {plural(phases, 'phase')}"
+    every = "its only phase" if settings.phases == 1 else f"all {plural(settings.phases, 'phase')}"
+    if settings.restart:  # each bracket has its own number
+        every = "all its phases"
     if best.state == "completed":
         lines = [f"Trial {best.number} ran {every} and scored {show(best.score)} in the last one."]
     else:
@@ -305,7 +308,7 @@ def _timeline(snapshot: StudySnapshot) -> str:
         lines.append(f"… and {len(timeline) - _MOST_NODES} more nodes")
     last = clock(end)
     lines.append(f"{'':<{width}} 0{last:>{columns - 1}}")
-    letters = " (a for 10, b for 11, …)" if snapshot.settings.phases > 10 else ""
+    letters = " (a for 10, b for 11, …)" if snapshot.phases > 10 else ""
     lines += wrapped(
         f"A digit is the phase that the node's trial runs{letters}. "
         "● completed, × stopped, ! failed, · idle or not yet reported."
