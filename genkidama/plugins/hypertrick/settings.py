@@ -168,7 +168,7 @@ _METHODS_OF: dict[str, tuple[str, ...]] = {
 }
 
 #: Settings on which the shape of the weights depends.
-_SHAPES = ("network.", "environment.", "algorithm.name")
+_SHAPES = ("network.", "environment.", "algorithm.name.")
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
@@ -214,7 +214,9 @@ def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
             raise ConfigurationError(
                 f"{prefix}: {key}: belongs to the whole run and cannot differ between trials"
             )
-        if search.method == "pbt" and key.startswith(_SHAPES):
+        # It may be a setting in such a table, the table itself, or one above it.
+        shaping = any(f"{key}.".startswith(s) or s.startswith(f"{key}.") for s in _SHAPES)
+        if search.method == "pbt" and shaping:
             raise ConfigurationError(
                 f"{prefix}: {key}: with search.method = 'pbt' trials copy each other's weights, "
                 "which this may not fit; take it out"

@@ -189,9 +189,16 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"search": {"method": "asha", "truncation": 0.3}},
         "search.truncation = 0.3: search.method = 'pbt' is needed for this",
     ),
-    (
-        {"search": {"method": "pbt", "space": {"network.hidden": [[8], [16]]}}},
-        "search.space: network.hidden: with search.method = 'pbt' trials copy each other's weights",
+    *(
+        (
+            {"search": {"method": "pbt", "space": {key: choices}}},
+            f"search.space: {key}: with search.method = 'pbt' trials copy each other's weights",
+        )
+        for key, choices in (
+            ("network.hidden", [[8], [16]]),
+            ("network", [{"hidden": [8]}, {"hidden": [16]}]),
+            ("algorithm", [{"name": "a3c"}, {"name": "ppo"}]),
+        )
     ),
     (
         {"search": {"method": "hyperband", "restart": True}, "parent": {"start": "runs/a"}},
