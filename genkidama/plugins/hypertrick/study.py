@@ -139,7 +139,7 @@ def open_study(url: str, name: str, only: bool = False) -> optuna.Study:
         ) from None
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
         raise EnvironmentFailure(
-            f"study {name!r} in {shown}: cannot be read: {str(error).splitlines()[0]}"
+            f"study {name!r} in {shown}: cannot be read: {_first_line(error)}"
         ) from None
 
 

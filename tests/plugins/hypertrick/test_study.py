@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from wsgiref.util import setup_testing_defaults
 
 import numpy as np
@@ -223,12 +224,18 @@ def test_a_study_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path)
         open_study(url_of(tmp_path), "serch")
 
 
-def test_reading_a_study_makes_no_file_and_says_what_cannot_be_read(tmp_path: Path) -> None:
+def test_reading_a_study_makes_no_file_and_says_what_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match=r"study 'search': there is no file .*study\.db"):
         open_study(url_of(tmp_path), "search")
     assert not list(tmp_path.iterdir())
     (tmp_path / "study.db").write_bytes(b"no database " * 1000)
     with pytest.raises(EnvironmentFailure, match=r"study 'search' in sqlite.*cannot be read"):
+        open_study(url_of(tmp_path), "search")
+    empty = Mock(side_effect=optuna.exceptions.StorageInternalError)
+    monkeypatch.setattr(optuna.storages, "get_storage", empty)
+    with pytest.raises(EnvironmentFailure, match="cannot be read: StorageInternalError"):
         open_study(url_of(tmp_path), "search")
 
 
