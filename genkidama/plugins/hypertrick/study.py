@@ -109,6 +109,10 @@ def _speed_up(storage: optuna.storages.RDBStorage) -> None:
         "connect",
         lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"),
     )
+    _reopen(storage)
+
+
+def _reopen(storage: optuna.storages.RDBStorage) -> None:
     storage.engine.dispose()  # connections that were opened before
     with storage.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -191,6 +195,9 @@ class Study:
         #: The URL as people may see it: without a password.
         self.shown = _without_password(self.url)
         self._database = _open_database(self.url)
+        file = Path(self._database.engine.url.database or "")
+        #: The file of an SQLite study.
+        self._file = file if self.url.startswith("sqlite") and file.is_file() else None
         self._storage = optuna.storages.get_storage(self._database)
         try:
             begun = _begun(self._storage)
@@ -251,11 +258,20 @@ class Study:
 
     async def _in_thread(self, work: Any, *arguments: Any) -> Any:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._do, work, *arguments)
         except Exception as error:  # of a sampler that is not Optuna's
             raise EnvironmentFailure(
                 f"the study {self.name!r} in {self.shown!r}: {_first_line(error)}"
             ) from None
+
+    def _do(self, work: Any, *arguments: Any) -> Any:
+        """Works on the file; if it was deleted, it is written anew, of what is still open."""
+        if self._file is not None and not self._file.exists():
+            with self._database.engine.connect() as connection:
+                connection.exec_driver_sql("VACUUM INTO ?", (str(self._file),))
+            _reopen(self._database)
+        return work(*arguments)
 
     def _sample(self) -> tuple[int, dict[str, Any]]:
         if self._asked is None:

@@ -127,6 +127,7 @@ class TrialStore(RunStore):
     def forget_files(self) -> None:
         """See `RunStore`. Trials under way are written anew; those that have ended are gone."""
         self._saved.clear()
+        self._best.clear()
         self._saved_at = -math.inf
 
     @property

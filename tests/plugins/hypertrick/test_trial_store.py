@@ -182,6 +182,22 @@ async def test_the_best_is_that_of_the_best_phase_and_an_ended_trial_frees_its_v
     await world.keeper.finish(2.0)
 
 
+async def test_what_can_be_known_is_put_back_after_the_directory_was_deleted(world: World) -> None:
+    trial = await world.enter()
+    world.push(trial, 7.0)
+    await world.keep(1.0)
+    shutil.rmtree(world.out)
+    world.out.mkdir()
+    world.keeper.forget_files()
+    world.push(trial, 3.0)
+    await world.keep(2.0)
+    folder = CheckpointFolder(world.out / f"trials/{trial:04d}/checkpoints")
+    folder.version_path(2).unlink()
+    assert world.latest(trial).vector.tolist() == [3.0]  # the best of those that are left
+    await world.keeper.finish(3.0)
+    assert [len(known.phases) for known in Study(*world.arguments, True).trials()][trial] == 2
+
+
 @pytest.mark.parametrize(
     "space",
     [
