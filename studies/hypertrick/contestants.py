@@ -21,7 +21,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from genkidama.plugins.hypertrick.rule import (
     HyperTrick,
     Verdict,
-    completion_rate,
+    expected_runs,
     geometric_phases,
 )
 from studies.hypertrick.methods import (
@@ -183,7 +183,7 @@ def eviction_rate_for(target: float, phases: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        above = completion_rate(middle, phases) > target
+        above = sum(expected_runs(1, phases, middle)) / phases > target
         low, high = (middle, high) if above else (low, middle)
     return (low + high) / 2
 

@@ -60,8 +60,6 @@ ROUNDING = 1e-9
 
 def workers_before_selection(workers: int, eviction_rate: float, phase: int) -> int:
     """W_p^DCM = W₀(1−√r)(1−r)^p, rounded down (eq. 2): reports of a phase that always pass."""
-    check_natural("workers", workers)
-    check_rate(eviction_rate)
     return math.floor(
         workers * (1 - math.sqrt(eviction_rate)) * (1 - eviction_rate) ** phase + ROUNDING
     )
@@ -69,16 +67,7 @@ def workers_before_selection(workers: int, eviction_rate: float, phase: int) -> 
 
 def expected_workers(workers: int, eviction_rate: float, phase: int) -> float:
     """E[W_p] = W₀(1−r)^p (eq. 1): workers expected to run phase `phase`, counted from 0."""
-    check_natural("workers", workers)
-    check_rate(eviction_rate)
     return workers * (1.0 - eviction_rate) ** phase
-
-
-def completion_rate(eviction_rate: float, phases: int) -> float:
-    """E[α] = (1−(1−r)^N_p)/(r·N_p) (eq. 9): the expected share of all W₀·N_p phases to be run."""
-    check_rate(eviction_rate)
-    check_natural("phases", phases)
-    return (1.0 - (1.0 - eviction_rate) ** phases) / (eviction_rate * phases)
 
 
 def expected_runs(
@@ -91,12 +80,9 @@ def expected_runs(
     """Workers expected to run each phase, if a metric says nothing about the next one.
 
     Of the workers that come to a decision, as many pass early as eq. 2 says, and 1−√r of the rest.
-    With all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a
-    cohort, `collecting`), nearly √r are stopped instead of r.
+    With all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9, E[α] =
+    (1−(1−r)^N_p)/(r·N_p). With fewer (a cohort, `collecting`), nearly √r are stopped instead of r.
     """
-    check_natural("workers", workers)
-    check_natural("phases", phases)
-    check_rate(eviction_rate)
     chosen = range(phases - 1) if decide_after is None else decide_after
     decisions = {phase: number for number, phase in enumerate(chosen)}
     stays = 1.0 - math.sqrt(eviction_rate)

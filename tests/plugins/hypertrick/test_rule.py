@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
@@ -21,9 +21,7 @@ from genkidama.plugins.hypertrick.rule import (
     HyperTrick,
     Mode,
     Verdict,
-    completion_rate,
     expected_runs,
-    expected_workers,
     geometric_phases,
     workers_before_selection,
 )
@@ -59,28 +57,27 @@ def test_workers_before_selection_as_in_the_running_example(phase: int, workers:
     assert workers_before_selection(16, 0.25, phase) == workers
 
 
-@pytest.mark.parametrize(
-    ("workers", "rate", "phase", "expected"),
-    [(25, 0.64, 0, 5), (10, 0.81, 0, 1), (100, 0.01, 0, 90), (1, 0.25, 0, 0)],
-)
-def test_a_whole_number_is_not_lost_to_rounding(
-    workers: int, rate: float, phase: int, expected: int
-) -> None:
-    assert workers_before_selection(workers, rate, phase) == expected
-
-
 # With these denominators no exact value lies closer below a whole number than 1/16⁷ = 3.7e-9.
 @given(
     st.integers(1, 5000),
     st.integers(2, 16).flatmap(lambda b: st.tuples(st.integers(1, b - 1), st.just(b))),
     st.integers(0, 3),
 )
+@example(25, (4, 5), 0)
+@example(10, (9, 10), 0)
+@example(100, (1, 10), 0)
 def test_workers_before_selection_is_exact_where_the_rate_is_a_square(
     workers: int, root: tuple[int, int], phase: int
 ) -> None:
     q = Fraction(*root)
     exact = workers * (1 - q) * (1 - q * q) ** phase
     assert workers_before_selection(workers, float(q * q), phase) == math.floor(exact)
+
+
+def completion_rate(eviction_rate: float, phases: int) -> float:
+    """E[α] (eq. 9)."""
+    rule = HyperTrick(workers=1, phases=phases, eviction_rate=eviction_rate)
+    return rule.expected_completion_rate
 
 
 def minimum_completion_rate(eviction_rate: float, phases: int) -> float:
@@ -250,9 +247,6 @@ FAULTS: list[tuple[str, list[Any], Callable[[Any], object]]] = [
             ("decide_after", PHASES),
         )
     ),
-    ("eviction_rate", RATES, lambda rate: workers_before_selection(4, rate, 0)),
-    ("eviction_rate", RATES, lambda rate: expected_workers(4, rate, 0)),
-    ("eviction_rate", RATES, lambda rate: completion_rate(rate, 3)),
     ("factor", [1, 0, True, 2.5], lambda factor: geometric_phases(27, factor)),
 ]
 
