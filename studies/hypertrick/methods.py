@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from genkidama.plugins.hypertrick.hyperband import bracket_sizes
 from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.simulator import Task
 
@@ -78,17 +79,12 @@ def random_search(phases: int, trials: int | None = None) -> Independent:
 def hyperband_rounds(phases: int, factor: int = 3) -> list[tuple[tuple[int, int], ...]]:
     """Rounds of Hyperband's brackets (Li et al. 2016, algorithm 1): (trials, phases by their end).
 
-    The algorithm begins bracket s with ⌈(s_max+1)/(s+1)·η^s⌉ trials. HyperTrick's paper prints 27,
-    9, 6, 4 for 27 phases and η = 3, where that gives 12 for s = 2. ⌊(s_max+1)/(s+1)⌋·η^s gives the
-    printed numbers, and is what is computed here.
+    Brackets begin with as many trials as the tables of the papers say.
     """
-    last = 0
-    while factor ** (last + 1) <= phases:
-        last += 1
-    first = {s: (last + 1) // (s + 1) * factor**s for s in range(last, -1, -1)}
+    sizes = bracket_sizes(phases, factor, as_in_tables=True)
     return [
         tuple((n // factor**i, phases // factor ** (s - i)) for i in range(s + 1))
-        for s, n in first.items()
+        for s, n in zip(reversed(range(len(sizes))), sizes, strict=True)
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.plugins.hypertrick.rule import HyperTrick, geometric_phases
+from genkidama.plugins.hypertrick.rule import HyperTrick
 from studies.hypertrick.contestants import contestants
 from studies.hypertrick.methods import (
     Asha,
@@ -33,18 +33,6 @@ ROUNDS = ((12, 1), (9, 3), (4, 5), (1, 9))
 #: One of each method, for 12 trials of 9 phases on 5 nodes.
 METHODS: dict[str, Callable[[], Method]] = {
     "hypertrick": lambda: hypertrick(HyperTrick(workers=TRIALS, phases=PHASES, eviction_rate=0.25)),
-    "adaptive": lambda: hypertrick(
-        HyperTrick(workers=TRIALS, phases=PHASES, eviction_rate=0.25, adaptive=True)
-    ),
-    "geometric": lambda: hypertrick(
-        HyperTrick(
-            workers=TRIALS,
-            phases=PHASES,
-            eviction_rate=2 / 3,
-            decide_after=geometric_phases(PHASES),
-            cohort=6,
-        )
-    ),
     "halving": lambda: Halving([ROUNDS]),
     "hyperband": lambda: Halving(hyperband_rounds(PHASES)),
     "asha": lambda: Asha(PHASES, trials=TRIALS),
@@ -142,8 +130,6 @@ def test_the_rounds_of_hyperband_are_those_of_the_papers() -> None:
     assert hyperband_rounds(27) == table_2
     spent = sum(n * r for rounds in table_2 for n, r in rounds)
     assert round(100 * spent / (46 * 27), 2) == 32.61
-    first = [rounds[0] for rounds in hyperband_rounds(81)]  # Li et al. 2016, table 1
-    assert first == [(81, 1), (27, 3), (9, 9), (6, 27), (5, 81)]
 
 
 def test_a_search_with_optunas_hyperband_is_the_same_again() -> None:
