@@ -1,4 +1,4 @@
-"""From raw rows to speed-up, efficiency, and where the rest went. Pure."""
+"""From raw rows to speed-up, and where the rest went. Pure."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def training_means(
 class Scaling:
     """What n machines are worth, by medians over seeds.
 
-    Time to the goal is steps to the goal by steps a second. So the efficiency, which is the
-    speed-up by n, is the product of two parts: `pace` by `learning`.
+    Time to the goal is steps to the goal by steps a second. So the speed-up by n is the product of
+    two parts: `pace` by `learning`.
     """
 
     contender: str
@@ -84,7 +84,6 @@ class Scaling:
     speed_up: float | None
     #: Each seed's, of those that reached the goal.
     speed_ups: tuple[float, ...]
-    efficiency: float | None
     #: Steps a second against n times one machine's: what is lost to waiting and exchanging is
     #: missing here.
     pace: float | None
@@ -185,7 +184,6 @@ def _one(group: list[Row], alone: list[Row], best: list[Row]) -> Scaling:
             for row in group
             if row["reached"] and seconds_alone is not None
         ),
-        efficiency=None if speed_up is None else speed_up / n,
         pace=pace,
         learning=_ratio(steps_alone, steps),
         against_best=_ratio(_median_passage(best, "seconds"), seconds),

@@ -145,6 +145,7 @@ def test_what_has_no_machine_of_its_own_kind_is_measured_by_the_best_one() -> No
     (average,) = (one for one in scaling(rows) if one.contender == "average")
     assert average.against_best == average.speed_up == pytest.approx(92.0 / 20.0)
     assert average.learning == 3.0
+    assert average.pace == pytest.approx(average.speed_up / 8 / average.learning)
     assert average.at_least is not None and 91.0 / 30.0 <= average.at_least < 92.0 / 20.0
 
 
@@ -245,13 +246,3 @@ def test_small_runs_are_measured_side_by_side_and_each_once(
             batch = next(last for last in (5, 7, 8) if last >= seed)
             assert {one.seed for one in asked} <= set(range(batch + 1))
     assert sorted(one.seed for one in asked) == list(range(9))
-
-
-@given(*(st.integers(1, 10**6) for _ in range(4)), st.sampled_from([2, 4, 8, 16]))
-def test_efficiency_is_pace_times_learning(
-    seconds: int, steps: int, seconds_alone: int, steps_alone: int, n: int
-) -> None:
-    rows = [row(of(1), float(seconds_alone), steps_alone), row(of(n), float(seconds), steps)]
-    _, many = scaling(rows)
-    assert many.efficiency is not None and many.pace is not None and many.learning is not None
-    assert many.efficiency == pytest.approx(many.pace * many.learning)
