@@ -65,6 +65,7 @@ def test_a_row_has_its_commit_and_its_machine_and_replaces_a_line_that_was_cut_o
     keep(file, {"seed": 1})
     with file.open("a") as out:
         out.write('{"seed": 2, "se')
+    assert [row["seed"] for row in store.read(file)] == [1]
     keep(file, {"seed": 3, "date": "2026-11-26"}, tmp_path)
     keep(None, {"seed": 4})
     one, three = store.read(file)
