@@ -98,15 +98,6 @@ class SearchSettings(Section, frozen=True):
         return self.phase_steps or self.phase_episodes or self.phase_seconds or 0
 
     @property
-    def decide_after(self) -> tuple[int, ...]:
-        """The phases, from 0, after which HyperTrick may stop trials."""
-        return (
-            geometric_phases(self.phases, self.factor)
-            if self.decisions == "geometric"
-            else tuple(range(self.phases - 1))
-        )
-
-    @property
     def waits(self) -> bool:
         """True if trials wait for each other at the rungs."""
         return self.method in _SYNCHRONOUS
@@ -142,11 +133,13 @@ class SearchSettings(Section, frozen=True):
                 least=self.least_phases,
                 brackets=self.method == "asynchronous_hyperband",
             )
+        geometric = geometric_phases(self.phases, self.factor)
+        chosen = geometric if self.decisions == "geometric" else None
         return HyperTrick(
             workers=trials,
             phases=self.phases,
             eviction_rate=self.eviction_rate,
-            decide_after=() if self.method == "random" else self.decide_after,
+            decide_after=() if self.method == "random" else chosen,
             cohort=self.cohort or None,
             adaptive=self.adaptive,
             seed=seed,

@@ -83,27 +83,9 @@ def test_every_allowed_value_arrives_and_survives(
     assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
     assert experiment.search.unit == length.removeprefix("phase_")
     assert experiment.search.length == chosen[length]
-    decisions = experiment.search.decide_after
-    assert list(decisions) == sorted(set(decisions)) and all(
-        0 <= phase < experiment.search.phases - 1 for phase in decisions
-    )
 
 
 HALVING = ("successive_halving", "hyperband", "asynchronous_hyperband", "asha")
-
-
-def test_a_plain_experiment_has_no_search() -> None:
-    assert Experiment().search is None
-    assert "search" not in Experiment().to_dict()
-
-
-def test_a_single_setting_can_be_changed() -> None:
-    experiment = of(**LEAST).with_settings(
-        {"search.trials": 5, "search.space.algorithm.gamma": [0.5, 0.9]}
-    )
-    assert experiment.search is not None
-    assert experiment.search.trials == 5
-    assert experiment.search.space == {**SPACE, "algorithm": {"gamma": [0.5, 0.9]}}
 
 
 RULES: dict[str, tuple[Any, ...]] = {
@@ -388,11 +370,6 @@ def test_what_makes_no_sense_is_told_in_one_line(toml: str, problem: str) -> Non
     assert "\n" not in text and "`" not in text
     key = problem.removeprefix(": ").split(" ")[0].rstrip(":")
     assert key in text
-
-
-def test_the_source_is_named_first() -> None:
-    with pytest.raises(ConfigurationError, match=r"^cart\.toml: search\.space: x: a range needs"):
-        parse_space({"x": {}}, "cart.toml: search.space")
 
 
 def test_lists_and_tables_are_told_to_a_study_as_text() -> None:
