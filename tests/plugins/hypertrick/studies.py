@@ -13,19 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.trial import TrialState, create_trial
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.records import StudySnapshot
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings
-from genkidama.plugins.hypertrick.study import read
+from genkidama.plugins.hypertrick.space import parse_space
+from genkidama.plugins.hypertrick.study import _distribution, read
 
 COMPLETE = TrialState.COMPLETE
 PRUNED = TrialState.PRUNED
@@ -78,23 +73,6 @@ def head() -> str:
     return _empty()[1]
 
 
-def distribution(dimension: dict[str, Any]) -> BaseDistribution:
-    if "choices" in dimension:
-        return CategoricalDistribution(
-            [
-                c if isinstance(c, str | int | float) else msgspec.json.encode(c).decode()
-                for c in dimension["choices"]
-            ]
-        )
-    kind: Any = IntDistribution if isinstance(dimension["low"], int) else FloatDistribution
-    return kind(
-        dimension["low"],
-        dimension["high"],
-        log=dimension.get("log", False),
-        step=dimension.get("step", 1 if kind is IntDistribution else None),
-    )
-
-
 def make_study(
     folder: Path | None = None,
     *,
@@ -144,7 +122,7 @@ def make_study(
         rule = msgspec.convert(search, SearchSettings).rule()
     except (ConfigurationError, msgspec.ValidationError):
         return study
-    distributions = {key: distribution(dimension) for key, dimension in space.items()}
+    distributions = {key: _distribution(one) for key, one in parse_space(space).items()}
     study.sampler = optuna.samplers.RandomSampler(seed=seed)
     speeds = rng.uniform(0.7, 1.4, nodes)
 
@@ -247,9 +225,9 @@ def written(*trials: tuple[TrialState, list[dict[str, Any]]], **settings: Any) -
 
     Two phases and r = 1/4, unless told otherwise.
     """
-    study = make_study(
-        phases=2, until=-1.0, space={"x.y": {"low": 0.0, "high": 1.0}}, settings=settings
-    )
+    space = {"x.y": {"low": 0.0, "high": 1.0}}
+    study = make_study(phases=2, until=-1.0, space=space, settings=settings)
+    distributions = {key: _distribution(one) for key, one in parse_space(space).items()}
     for state, phases in trials:
         values = {p["phase"]: math.nan if p["metric"] is None else p["metric"] for p in phases}
         study.add_trial(
@@ -257,7 +235,7 @@ def written(*trials: tuple[TrialState, list[dict[str, Any]]], **settings: Any) -
                 state=state,
                 value=phases[-1]["metric"] if state is TrialState.COMPLETE else None,
                 params={"x.y": 0.5},
-                distributions={"x.y": distribution({"low": 0.0, "high": 1.0})},
+                distributions=distributions,
                 intermediate_values=values,
                 user_attrs={"phases": phases},
             )
