@@ -6,7 +6,7 @@
     trial.state                       by `OPTUNA_STATES`
     trial.user_attrs["phases"]        `PhaseRecord`, one a phase
     trial.user_attrs["checkpoint"]    `TrialRecord.checkpoint`
-    trial.user_attrs["reason"]        `TrialRecord.reason`
+    trial.user_attrs["reason"]        why it has ended, to be read in a dashboard
 
 Laws of this file:
 - All code that writes or reads one of these uses these names.
@@ -107,8 +107,6 @@ class TrialRecord:
     #: The settings in which it differs from the others: dotted setting and value.
     params: dict[str, Any]
     phases: list[PhaseRecord] = field(default_factory=list)
-    #: The reason of its end, if one was written.
-    reason: str = ""
     #: Its newest checkpoint's path, within the run's directory; empty if there is none.
     checkpoint: str = ""
 

@@ -457,7 +457,6 @@ def _trial(
         state=state,
         params=params,
         phases=phases,
-        reason=str(about.get("reason", "")),
         checkpoint=str(about.get("checkpoint", "")),
     )
 
@@ -502,9 +501,9 @@ class Importances:
     caution: str = ""
 
 
-def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
+def importances(snapshot: StudySnapshot) -> Importances | None:
     """The settings' importances; None if fewer than 4 trials have ended with anything to learn, or
-    all with the same settings. The same seed of the trees gives the same shares."""
+    all with the same settings."""
     study = ended_study(snapshot)
     scores = [trial.value for trial in study.get_trials(deepcopy=False)]
     if len(scores) < _LEAST:
@@ -516,7 +515,7 @@ def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=seed)
+            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
             shares = get_param_importances(study, evaluator=evaluator)
     except ImportError:
         raise ConfigurationError(

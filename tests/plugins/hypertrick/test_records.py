@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from genkidama.plugins.hypertrick.records import (
     PhaseRecord,
-    TrialRecord,
     best_trial,
 )
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
@@ -58,14 +57,6 @@ def test_the_best_trial_is_the_first_with_the_highest_score_of_those_that_comple
         assert best in rivals
         highest = max(scores[rival] for rival in rivals)
         assert best == min(rival for rival in rivals if scores[rival] == highest)
-
-
-def test_a_trials_score_is_its_last_and_a_failed_one_has_none() -> None:
-    first = msgspec.convert({**PHASE, "metric": 3.0}, PhaseRecord)
-    last = msgspec.convert({**PHASE, "metric": 2.0, "mode": "none"}, PhaseRecord)
-    assert TrialRecord(0, "completed", {}, [first, last]).score == 2.0
-    assert math.isnan(TrialRecord(0, "failed", {}, [first, last]).score)
-    assert math.isnan(TrialRecord(0, "running", {}).score)
 
 
 def test_the_values_of_a_search_written_by_hand() -> None:

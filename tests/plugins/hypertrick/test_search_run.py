@@ -284,15 +284,6 @@ async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path)
     )
 
 
-async def test_a_searchs_size_may_change(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    async with running(searching(trials=2, phases=1), out) as parent:
-        await node(parent, "one").serve()
-    async with running(searching(trials=4, phases=1), out) as parent:
-        await node(parent, "one").serve()
-    assert [trial.state for trial in trials_of(out)] == [TrialState.COMPLETE] * 4
-
-
 async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/all.db"
     settings = searching(trials=2, phases=1, storage=storage)
@@ -333,12 +324,6 @@ async def test_a_storage_that_cannot_be_opened(tmp_path: Path) -> None:
     # Nothing was left behind that would be in the way.
     async with running(searching(), tmp_path / "run"):
         pass
-
-
-async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / "study.db").write_text("no database at all, but a text of some length\n" * 100)
-    text = await refused(searching(), tmp_path, EnvironmentFailure)
-    assert "the study cannot be opened: " in text and "not a database" in text
 
 
 # Samplers and methods.
