@@ -168,7 +168,7 @@ def test_the_report_can_be_had_again(searched: Searched, genkidama: Callable[...
     assert genkidama(searched.folder, "report", "run").strip() == searched.said.out.strip()
 
 
-@pytest.mark.slow  # tests/runs/test_selection.py has which weights are meant
+@pytest.mark.slow  # tests/runs/test_run.py has which weights are meant
 def test_a_trial_can_be_evaluated_and_trained_on(
     searched: Searched, tmp_path: Path, genkidama: Callable[..., str]
 ) -> None:
@@ -189,9 +189,6 @@ def test_a_trial_can_be_evaluated_and_trained_on(
     rate = Run(tmp_path / trial).experiment.optimizer.learning_rate
     assert rate == best.params["optimizer.learning_rate"]
     genkidama(tmp_path, "report", "run")  # what was trained on is none of the study's business
-
-
-# What only the parent can see. `tests/test_main.py` has the other mistakes.
 
 
 # Ends that nobody wished for.

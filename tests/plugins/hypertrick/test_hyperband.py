@@ -200,16 +200,6 @@ def test_the_brackets_are_those_of_both_papers_tables() -> None:
 TABLE_2: dict[str, Any] = {"workers": 46, "phases": 27, "factor": 3, "brackets": True}
 
 
-def test_as_many_phases_are_run_as_expected() -> None:
-    """The 32.61 % of HyperTrick's table 2 are with restarts."""
-    for restart, share in ((True, 0.3261), (False, 0.2754)):
-        rule = SynchronousHalving(**TABLE_2, restart=restart)
-        search = Waiting(rule)
-        search.run(range(46))
-        assert rule.expected_completion_rate == search.phases / (46 * 27)
-        assert rule.expected_completion_rate == pytest.approx(share, abs=5e-5)
-
-
 def test_with_restarts_each_rung_begins_anew() -> None:
     rule = SynchronousHalving(workers=9, phases=9, factor=3, restart=True)
     assert rule.length(0) == 1 + 3 + 9

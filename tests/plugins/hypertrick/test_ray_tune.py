@@ -268,19 +268,6 @@ def test_a_restored_run_goes_on_with_the_same_verdicts(
     assert repr(third.rule.decisions) == repr(rule.decisions)
 
 
-def test_a_trial_that_was_stopped_after_rays_last_checkpoint_is_stopped_again(
-    tmp_path: Path,
-) -> None:
-    ours = scheduler(workers=1)
-    first, second = trials_of(ours, 2, tmp_path)
-    ours.on_trial_result(None, first, result(1, 5.0))
-    assert ours.on_trial_result(None, second, result(1, 1.0)) == "STOP"
-    again = scheduler(workers=1)
-    trials_of(again, 2, tmp_path)
-    assert again.on_trial_result(None, second, result(1, 7.0)) == "STOP"
-    assert len(again.rule.decisions) == 2
-
-
 @pytest.mark.parametrize("line", ["[]", "x", "{}", '{"trial": 9, "phase": 0}'])
 def test_a_state_that_is_not_the_schedulers_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "state").write_text('{"trial": "id0"}\n' + line + "\n")

@@ -10,7 +10,7 @@ from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import Event, Joined, Left, PhaseReported, Resumed, Stopped, TrialEnded
 from tests.helpers import small
-from tests.stories import PLAN, as_json, assigned, exchange, join, leave, measures, report
+from tests.stories import PLAN, as_json, assigned, exchange, join, measures, report
 
 
 def searched(*events: Event, **plan: Any) -> RunStatus:
@@ -126,18 +126,12 @@ def test_the_best_trial_is_the_best_that_completed() -> None:
     assert search_of(searched(*failed, *running)).best() == 0
 
 
-def test_nodes_come_and_go_and_train_one_trial_after_another() -> None:
-    first, second = exchange(1.0, steps=100, child="a"), exchange(3.0, steps=300, child="a")
-    first.trial = second.trial = 5
-    status = searched(join(0.0, "a"), assigned(0.0, 5, "a"))
-    status.take([first])
-    status.take([second])
-    node = status.children["a"]
-    assert (node.trial, node.exchanged, node.steps) == (5, 3.0, 200)
+def test_a_node_has_a_trial_and_a_trial_the_mean_return_of_its_last_exchange() -> None:
+    pushed = exchange(1.0, steps=100, child="a")
+    pushed.trial = 5
+    status = searched(join(0.0, "a"), assigned(0.0, 5, "a"), pushed)
+    assert status.children["a"].trial == 5
     assert search_of(status).document()["trials"][0]["mean_return"] == 21.0
-    assert status.speed(3.0) == pytest.approx(100.0)
-    status.take([leave(4.0, "a")])
-    assert node.state == "away"
 
 
 def test_measures_are_of_the_trial_that_a_node_trains() -> None:
