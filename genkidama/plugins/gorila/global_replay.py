@@ -600,8 +600,8 @@ class GlobalReplay:
             if self.needs_log_mu:
                 good &= are_numbers(drawn.log_mu[:, None])
             good &= are_actions(drawn.actions, self._choices)
-            for seen in (drawn.observations, drawn.following):
-                good &= are_numbers(seen)
+            for numbers in (drawn.observations, drawn.following, drawn.actions):
+                good &= are_numbers(numbers)
             if good.all():
                 self._drawn += count
                 return drawn, places

@@ -381,10 +381,11 @@ class Core:
         experiment = Experiment.from_dict(settings).with_settings(changes)
         self.model = Model(experiment, make_environment(experiment.environment))
         batch = experiment.algorithm.batch_size
-        self.memory = shared_memory(1, batch, 4 + 1 + 3)
+        (self.size,) = self.model.observation_shape
+        self.memory = shared_memory(1, batch, self.size + 1 + 3)
         self.ring = EngineRing(ring_settings(self.model), "core")
         self.ring.open()
-        sink = BatchSink(self.memory, 0, (4,), 1)
+        sink = BatchSink(self.memory, 0, (self.size,), 1)
         self.share = GlobalReplayWriter(sink, self.ring)
         self.replay = GlobalReplay(self.ring, self.model, np.random.default_rng(0))
         self.written = 0
@@ -404,7 +405,7 @@ class Core:
             if end == "c" or (end == "." and t == len(ends) - 1):
                 cuts.append(t)
         # The observation that follows is the next step's.
-        following = [np.full(4, self.written + cut + 1, np.float32) for cut in cuts]
+        following = [np.full(self.size, self.written + cut + 1, np.float32) for cut in cuts]
         self.written += len(ends)
         self.goes_on = ends[-1] == "."
         self.share.end(len(ends), cuts, following, log_mu)
@@ -554,12 +555,12 @@ def test_what_it_cannot_do_is_said(engine: RealEngine) -> None:
 def spoil(core: Core, value: float, column: int) -> None:
     """A block of four steps, one number of which is none that a core can have written."""
     rows = core.ring.settings.rows
-    seen = np.zeros((4, 4), np.float32)
+    seen = np.zeros((4, core.size), np.float32)
     block = rows.block(seen, np.ones((4, 1)), *np.zeros((3, 4)), [3], [seen[0]], -0.5)
-    if column < 4:
+    if column < core.size:
         block["observation"][:, column] = value
     else:
-        block["numbers"][:, column - 4] = value
+        block["numbers"][:, column - core.size] = value
     core.ring.add(block)
 
 
@@ -584,6 +585,20 @@ def test_what_no_core_can_have_written_is_left_out_and_said(
         assert np.isin(rollout.actions, (0, 1)).all()
     said = capsys.readouterr()
     assert (said.out + said.err).count("no core can have written") == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e31])
+def test_so_are_numbers_that_no_action_can_be(engine: RealEngine, value: float) -> None:
+    sac = {"algorithm.name": "sac", "parent.rule": "blend"}
+    core = Core(engine, **{"environment.id": "Pendulum-v1", **sac})
+    for _ in range(20):
+        core.play("...t")
+    spoil(core, value, core.size)
+    for _ in range(20):
+        assert np.isin(core.replay.sample(32).actions, (0, 1)).all()
+    for _ in range(10):
+        assert np.isin(core.replay.trajectories(8, 3).actions, (0, 1)).all()
+    core.close()
 
 
 @pytest.mark.parametrize("needs", [False, True])
