@@ -175,10 +175,10 @@ class Transport:
         fields = {"Host": place, "Content-Length": "0", "Connection": "close", **self._headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         async with asyncio.timeout(_PING_SECONDS):
-            url = parent_url(self.parent)
+            port = parent_url(self.parent).port or (443 if self.secure else 80)
             name = self.host if self.secure else None
             reader, writer = await asyncio.open_connection(
-                self.host, url.port, ssl=self._context, server_hostname=name
+                self.host, port, ssl=self._context, server_hostname=name
             )
             with closing(writer):
                 writer.write(f"POST {target} HTTP/1.1\r\n{head}\r\n".encode())

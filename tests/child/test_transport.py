@@ -413,6 +413,27 @@ def test_an_authority_that_is_none(tmp_path: Path, content: str | None, words: s
     assert str(caught.value) == f"ca_file = '{path}': {words}"
 
 
+@pytest.mark.parametrize(
+    ("address", "port"), [("ws://h/watch", 80), ("wss://h/watch", 443), ("wss://h:9/watch", 9)]
+)
+async def test_a_post_goes_where_the_websocket_goes(
+    address: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def connect(*place: Any, **_: Any) -> None:
+        asked.append(place)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(transport, "_dial", connect)
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    there = Transport(address)
+    for way in (there.open(), there.post("/control")):
+        with pytest.raises(ConnectionRefusedError):
+            await way
+    assert asked == [("h", port), ("h", port)]
+
+
 async def test_a_post_without_an_answer_leaves_no_socket_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
