@@ -348,7 +348,7 @@ async def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: byte
 async def test_a_state_of_another_network_is_left_alone(tmp_path: Path) -> None:
     for size in (4, 5):
         async with running(
-            constant(network={"options": {"size": size}}), tmp_path / f"run-{size}"
+            constant(network={"options": {"size": size}}), tmp_path / f"{size}" / "run"
         ) as parent:
             async with Serving(child_of(parent, state=tmp_path)) as serving:
                 await serving.exchanged(1)

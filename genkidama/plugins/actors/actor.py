@@ -197,7 +197,6 @@ class Actor:
         """Fills all blocks, and acts once on an observation of zeros."""
         self._memory.weights[:] = self.model.numbers
         self._outbox.rehearse()
-        self._memory.sizes[:] = 0
         forget_peak()
         self.model.network.acting()(np.zeros(self.model.observation_shape, np.float32))
 

@@ -178,13 +178,6 @@ def test_with_normalized_rewards_a_row_has_the_discounted_return() -> None:
     played.close()
 
 
-def test_a_rehearsal_leaves_the_blocks_to_the_core() -> None:
-    played = Played(acting(2))
-    played.actor.rehearse()
-    assert played.memory.sizes[0].tolist().count(0) >= 3
-    played.close()
-
-
 def test_an_environments_error_is_not_the_childs_end() -> None:
     settings = acting().with_settings({"environment.id": "tests.plugins.ga3c.numbered:Cut"})
     actor = Played(settings)
