@@ -33,10 +33,9 @@ HELD = {
         "server/test_trial.py::test_it_is_over_at_a_mean_return_over_a_full_window",
     ],
     "It cannot end a run otherwise:": [
-        "plugins/gorila/test_parameter_server_shards.py"
-        "::test_no_child_says_by_itself_that_the_run_is_over",
-        "plugins/gorila/test_parameter_server_shards.py"
-        "::test_only_the_first_part_ends_the_run_and_the_others_are_told",
+        "server/test_parameter_server.py::test_without_the_proof_of_the_first_part_a_part_goes_on",
+        "server/test_parameter_server.py"
+        "::test_the_first_part_says_that_the_run_is_over_and_proves_it",
         "plugins/actors/test_learner_process.py"
         "::test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner",
     ],

@@ -707,8 +707,8 @@ def part_of(number: int, count: int = 2, secret: str = "word") -> ParameterServe
 END = "1 exchange a child done"
 
 
-def proof_of(server: ParameterServer, reason: str = END) -> str:
-    return end_proof("word", server.experiment.to_dict()["stop"], reason)
+def proof_of(reason: str = END, updates: int = 1) -> str:
+    return end_proof("word", {**Experiment().to_dict()["stop"], "updates": updates}, reason)
 
 
 def test_the_first_part_says_that_the_run_is_over_and_proves_it() -> None:
@@ -716,7 +716,7 @@ def test_the_first_part_says_that_the_run_is_over_and_proves_it() -> None:
     joined = first.handle("b", join(), 0.0)
     assert heard(joined) == (Weights(version=0), None)
     first.handle("b", Leave(), 0.0)
-    proof = proof_of(first)
+    proof = proof_of()
     over = Weights(version=1, progress=1.0, stop=END, proof=proof)
     assert heard(first.handle("a", push(1, 4), 1.0)) == (over, [4])
     welcome = first.handle("", msgspec.structs.replace(hello("c"), part="1/2"), 2.0)
@@ -737,21 +737,22 @@ def test_the_first_part_says_that_the_run_is_over_and_proves_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "secret", "over", "proven", "refused"),
+    ("number", "secret", "over", "proof", "refused"),
     [
-        (2, "word", True, "another reason", True),
-        (2, "word", True, None, True),
-        (2, "", True, None, True),
-        (2, "another word", True, END, True),
-        (2, "word", False, END, False),
-        (1, "word", True, END, False),
+        (2, "word", True, proof_of("another reason"), True),
+        (2, "word", True, proof_of(updates=2), True),
+        (2, "word", True, "", True),
+        (2, "word", True, "ψ" * 64, True),
+        (2, "", True, "", True),
+        (2, "another word", True, proof_of(), True),
+        (2, "word", False, proof_of(), False),
+        (1, "word", True, proof_of(), False),
     ],
 )
 def test_without_the_proof_of_the_first_part_a_part_goes_on(
-    number: int, secret: str, over: bool, proven: str | None, refused: bool
+    number: int, secret: str, over: bool, proof: str, refused: bool
 ) -> None:
     server = part_of(number, secret=secret)
-    proof = "" if proven is None else proof_of(server, proven)
     assert server.handle("a", Leave(reason=END, over=over, proof=proof), 1.0) == Goodbye()
     assert server.stop == ""
     assert server.refusals == ({"part": 1} if refused else {})
@@ -768,6 +769,14 @@ def test_a_whole_parent_has_nobody_to_prove_its_end_to() -> None:
     server = part_of(1, 1)
     reply = server.handle("a", push(1, 1, 2, 3), 1.0)
     assert heard(reply) == (Weights(version=1, progress=1.0, stop=END), [1, 2, 3])
+
+
+def test_every_part_compares_the_whole_network() -> None:
+    server = part_of(2)
+    narrow = Signature.of([("weight", (2, 1)), ("bias", (1,))])  # this part of it is the same
+    assert Shard(2, 2).of(narrow) == server.trial.held
+    reply = server.handle("b", Join.of(narrow), 0.0)
+    assert isinstance(reply, Refusal) and "shape [2, 1], expected 'weight'" in reply.reason
 
 
 # What is not allowed.
