@@ -180,12 +180,8 @@ def put(queue: int, indices: Iterable[int]) -> None:
 
 
 def take(queue: int, most: int) -> npt.NDArray[np.uint32]:
-    """One index, and all others that are there, up to `most`; sleeps until there is one. An
-    EOFError says that no process is left that could put any."""
-    taken = os.read(queue, _INDEX.itemsize * most)
-    if not taken:
-        raise EOFError
-    return np.frombuffer(taken, _INDEX)
+    """One index, and all others that are there, up to `most`; sleeps until there is one."""
+    return np.frombuffer(os.read(queue, _INDEX.itemsize * most), _INDEX)
 
 
 def waiting(queue: int) -> int:

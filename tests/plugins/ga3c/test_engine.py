@@ -397,7 +397,7 @@ def test_answers_are_what_the_network_says_of_these_observations(dtype: str) -> 
             observations(4) if dtype == "float32" else np.arange(12, dtype=np.uint8).reshape(4, 3),
         )
         rows = [9 * 16 + 5, 2 * 16, 3 * 16 + 15, 14 * 16 + 1]
-        slots.counters[5, Count.UPDATES] = 17
+        slots.counters[5, Count.UPDATES] = 2**40 + 17
         decide(bench, [0.0, 0.0, 1e4])
         bench.question(lanes, seen, rows)
         bench.start(Predictor)
@@ -406,7 +406,7 @@ def test_answers_are_what_the_network_says_of_these_observations(dtype: str) -> 
             slots.values[rows], outputs_and_values(bench, seen)[1], rtol=1e-4
         )
         assert slots.actions[rows].tolist() == [[2.0]] * 4
-        assert slots.born[rows].tolist() == [17] * 4
+        assert slots.born[rows].tolist() == [2**40 + 17] * 4
         assert not slots.log_mu.any()  # nobody needs it
         # Nothing else was touched.
         others = np.setdiff1d(np.arange(len(slots.values)), rows)

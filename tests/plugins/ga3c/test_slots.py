@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from genkidama.plugins.ga3c.backend import GA3C
 from genkidama.plugins.ga3c.slots import (
     LEAVE,
-    Count,
     SlotLayout,
     Slots,
     pipe,
@@ -48,65 +47,9 @@ LAYOUT = SlotLayout(
 CONTEXT = multiprocessing.get_context("spawn")
 
 
-counts = st.integers(1, 5)
-
-
-@given(
-    st.builds(
-        SlotLayout,
-        agents=counts,
-        environments=counts,
-        rollouts=st.integers(2, 4),
-        steps=counts,
-        observation_shape=st.lists(counts, max_size=3).map(tuple),
-        observation_type=st.sampled_from(["uint8", "float32", "float64", "int64"]),
-        action_columns=counts,
-        size=st.integers(20, 30),
-        trainable=st.integers(1, 20),
-        state_rows=counts,
-        threads=counts,
-    )
-)
-def test_each_step_of_each_slot_of_each_lane_has_a_row_of_its_own(layout: SlotLayout) -> None:
-    """The row is (lane · K + slot) · T + t. From it follow slot, lane and agent."""
-    slots = Slots(layout)
-    try:
-        rows = np.arange(len(slots.values)).reshape(
-            layout.agents, layout.environments, layout.rollouts, layout.steps
-        )
-        for agent, environment, rollout, t in np.ndindex(rows.shape):
-            lane = agent * layout.environments + environment
-            slot = lane * layout.rollouts + rollout
-            row = (lane * layout.rollouts + rollout) * layout.steps + t
-            assert rows[agent, environment, rollout, t] == row
-            assert divmod(row, layout.steps) == (slot, t)
-            slots.observations[row] = row % 251
-            slots.actions[row] = row
-            slots.lengths[slot] = slots.busy[slot] = 1
-            slots.position[lane] = row
-            slots.stop[agent] = True
-        # Everything was reached, and nothing was written over.
-        for part in (slots.lengths, slots.busy, slots.stop):
-            assert part.all()
-        assert (
-            slots.observations.reshape(len(slots.values), -1)
-            == np.arange(len(slots.values))[:, None] % 251
-        ).all()
-        assert (slots.actions == np.arange(len(slots.values))[:, None]).all()
-        assert slots.position.tolist() == rows[:, :, -1, -1].reshape(-1).tolist()
-        assert not slots.weights.any() and not slots.counters.any()
-    finally:
-        slots.close()
-
-
-def test_updates_are_those_of_all_threads() -> None:
+def test_observations_keep_their_axes() -> None:
     slots = Slots(LAYOUT)
-    assert slots.updates == 0
-    slots.counters[:, Count.UPDATES] = [1, 0, 2**40, 0, 5, 0, 0]
-    slots.counters[
-        3, [Count.PREDICTIONS, Count.PREDICTION_BATCHES, Count.ROLLOUTS, Count.STEPS, Count.LAG]
-    ] = 99
-    assert slots.updates == 2**40 + 6
+    assert slots.observations.shape == (2 * 3 * 4 * 5, 4, 7, 6)
     slots.close()
 
 
@@ -210,42 +153,7 @@ def test_taking_sleeps_while_there_is_nothing() -> None:
         assert taken == [7] and spent[0] < 0.02
 
 
-def test_when_nobody_is_left_to_put_any_the_rest_is_taken_and_then_it_ends() -> None:
-    reader, writer = pipe()
-    with reader:
-        put(writer.fileno(), (1, 2, 3))
-        writer.close()
-        assert take(reader.fileno(), 2).tolist() == [1, 2]
-        assert take(reader.fileno(), 2).tolist() == [3]
-        with pytest.raises(EOFError):
-            take(reader.fileno(), 2)
-        assert waiting(reader.fileno()) == 0
-
-
 # Bells.
-
-
-def test_a_bell_wakes_whoever_sleeps_in_a_read_of_it() -> None:
-    with queue() as (reader, bell):
-        woken = threading.Event()
-
-        def work() -> None:
-            assert os.read(reader, 4096)
-            woken.set()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        assert not woken.is_set()
-        ring(bell)
-        assert woken.wait(PATIENCE)
-        thread.join()
-
-
-def test_a_bell_whose_reader_is_gone_harms_nobody() -> None:
-    reader, bell = pipe()
-    reader.close()
-    with bell:
-        ring(bell.fileno())
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="asks how much a pipe holds")
