@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from genkidama import Network
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
@@ -599,19 +598,6 @@ def test_an_update_is_the_gradient_of_the_documents_loss_of_n_step_returns(
         )
 
 
-def test_the_last_reward_of_an_episode_is_learned_from() -> None:
-    """V is 0 everywhere, so the value's bias moves by η·Σ R_t: 100 + 50 + 25."""
-    with at_work(experiment(algorithm={"gamma": 0.5})) as bench:
-        part = bench.model.signature.slices
-        bench.slots.weights[part["value.2.weight"]] = bench.slots.weights[part["value.2.bias"]] = (
-            0.0
-        )
-        learn(
-            bench, [steps(3, cut=False, rewards=np.array([0, 0, 100], np.float32), bootstrap=1e6)]
-        )
-        assert bench.slots.weights[part["value.2.bias"]] == pytest.approx([RATE * 175.0])
-
-
 def test_floats_as_actions_are_learned_from_as_they_were_drawn() -> None:
     with at_work(experiment("Endless", algorithm={"entropy_coefficient": 0.1})) as bench:
         learn(bench, [steps(4, continuous=True), steps(2, continuous=True, cut=False)])
@@ -697,33 +683,6 @@ def test_rollouts_are_awaited_until_there_are_enough_steps_and_meanwhile_their_s
         assert (bench.count(Count.UPDATES), bench.count(Count.STEPS), bench.rung(2)) == (1, 6, 1)
         oracle.update(rollouts)
         np.testing.assert_allclose(bench.slots.weights, oracle.weights, rtol=1e-4, atol=1e-5)
-
-
-class Choosy(Network):
-    """A network that does not take every observation."""
-
-    def __init__(self, observation_space: Any, action_space: Any, settings: Any) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(3, 4)
-
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        if (observations > 100.0).any():
-            raise ValueError("too much")
-        result = self.layer(observations)
-        return result[:, :3], result[:, 3]
-
-
-def test_a_network_that_raises_is_reported_and_ends_its_thread() -> None:
-    with at_work(experiment(network={"name": f"{__name__}:Choosy"})) as bench:
-        bench.start(Predictor, Predictor)
-        bench.ask([0], observations(1))
-        bench.question([1], observations(1) + 200.0, [16])
-        (error,) = until(lambda: bench.failures)
-        assert isinstance(error, ValueError) and str(error) == "too much"
-        bench.failures.clear()
-        bench.ask([0], observations(1))  # the other one goes on
-        until(lambda: [thread.is_alive() for thread in bench.threads].count(True) == 1)
-        assert bench.slots.answered[1] == 0
 
 
 def test_two_trainers_on_one_vector_lose_no_count() -> None:
