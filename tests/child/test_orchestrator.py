@@ -220,16 +220,6 @@ class TestContract:
 # Exchanges.
 
 
-async def test_with_episodes_each_core_plays_one_between_two_exchanges() -> None:
-    async with begun(faulty("episode", length=7), cores=3) as orchestrator:
-        for _ in range(3):
-            async with asyncio.timeout(30):
-                await orchestrator.due()
-            work = orchestrator.take_work()
-            assert (work.steps, work.returns) == (21, [7.0, 7.0, 7.0])
-            orchestrator.release()
-
-
 async def test_with_episodes_every_exchange_is_of_one_episode_the_first_of_a_late_child_too(
     tmp_path: Path,
 ) -> None:
@@ -329,18 +319,6 @@ async def test_all_cores_may_be_killed_at_once(exchange: str) -> None:
         await eventually(
             lambda: len(orchestrator.pids) == 2 and not killed & set(orchestrator.pids)
         )
-        await turns(orchestrator, 20)
-
-
-async def test_a_core_killed_while_it_waits_keeps_nobody_waiting() -> None:
-    async with begun(faulty("episode"), cores=2) as orchestrator:
-        await turns(orchestrator, 4)
-        async with asyncio.timeout(30):
-            await orchestrator.due()
-        killed = orchestrator.pids[0]
-        os.kill(killed, signal.SIGKILL)
-        await eventually(lambda: killed not in orchestrator.pids)
-        orchestrator.release()
         await turns(orchestrator, 20)
 
 
