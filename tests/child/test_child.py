@@ -53,9 +53,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_child_starts_from_the_parents_weights(tmp_path: Path) -> None:
-    async with running(
-        constant(network={"options": {"gain": 0.0, "first": 3.0}}), tmp_path
-    ) as parent:
+    """They are more than a message of the handshake may have."""
+    options = {"gain": 0.0, "first": 3.0, "size": 1 << 18}
+    async with running(constant(network={"options": options}), tmp_path) as parent:
         async with Serving(child_of(parent, "first")) as first:
             await first.exchanged(2)
         parent.server.trial.vector[:] = 7.0  # type: ignore[index]

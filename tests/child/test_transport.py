@@ -29,11 +29,9 @@ from genkidama.cli.access import fingerprint_of
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
-from genkidama.protocol.messages import Welcome, decode_reply, encode
-from genkidama.protocol.session import Session
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.child.talking import OTHER, TOKEN
-from tests.helpers import Serving, constant, eventually, history, running, url
+from tests.helpers import Serving, constant, eventually, running, url
 
 
 @pytest.fixture(autouse=True)
@@ -44,35 +42,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def over_tls(parent: Parent, host: str = "127.0.0.1") -> str:
     return f"wss://{host}:{parent.address[1]}"
-
-
-def session_of(there: Transport) -> Session:
-    return Session("pi", "word", parent=there.parent)
-
-
-@needs_openssl
-async def test_a_child_exchanges_over_tls_with_its_token(
-    tmp_path: Path,
-    tokens: Path,
-    authority: Authority,
-    signed: Signed,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    settings = constant(
-        parent={"tokens_file": str(tokens), **signed.settings()},
-        network={"options": {"size": 1 << 18}},
-    )
-    async with running(settings, tmp_path / "run") as parent:
-        child = Child(over_tls(parent), name="pi", token=TOKEN, ca_file=authority.file)
-        async with Serving(child) as serving:
-            await serving.exchanged(5)
-            assert parent.server.connected == ["pi"]
-            assert child.status.startswith("training CartPole-v1 on 1 core, version ")
-            assert child.status.endswith(", last exchange 0 s ago")
-        assert parent.server.trial.version >= 5
-        assert not parent.server.refusals
-    assert [line["reason"] for line in history(tmp_path / "run", "leave")] == ["stopped"]
-    assert TOKEN not in capsys.readouterr().err
 
 
 @needs_openssl
@@ -95,18 +64,6 @@ def test_a_certificate_is_refused_if_any_digit_of_its_fingerprint_differs(signed
         other = true[:place] + f"{int(digit, 16) ^ 1:x}" + true[place + 1 :]
         with pytest.raises(OtherCertificate, match=f"{true}, expected {other}"):
             shake_hands(other)
-
-
-async def test_an_open_uplink_has_said_nothing_yet(tmp_path: Path, tokens: Path) -> None:
-    async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
-        there = Transport(url(parent.address), token=TOKEN)
-        connection = await there.open()
-        assert connection.response is not None
-        assert connection.response.headers["Server"].startswith("genkidama/")
-        assert not parent.server.children
-        await connection.send(encode(session_of(there).hello()))
-        assert isinstance(decode_reply(await connection.recv(decode=False)), Welcome)
-        await connection.close()
 
 
 @needs_openssl
