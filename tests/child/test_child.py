@@ -26,9 +26,9 @@ from genkidama.child.backend import Work, make_backend
 from genkidama.child.child import Child, ExchangeLog
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
-from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome
 from genkidama.protocol.session import Wait
 from genkidama.protocol.vector import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
@@ -143,17 +143,6 @@ async def test_a_parent_that_is_lost_between_two_trials_is_found_again() -> None
 # Refusals.
 
 
-async def test_a_child_that_no_protocol_helps_is_refused_with_the_parents_words() -> None:
-    reason = "child 'pi' speaks protocol 2, this parent protocol 9; install the same version"
-    async with Scripted(hello=Refusal(code="version", reason=reason)) as parent:
-        with pytest.raises(
-            GenkidamaError,
-            match=r"^the parent refuses this child: child 'pi' speaks protocol 2, this parent ",
-        ):
-            await Child(parent.url, name="pi").serve()
-        assert [hello.protocol for hello in parent.of(Hello)()] == [PROTOCOL]
-
-
 async def test_the_honest_child_gets_in_when_the_wrong_one_goes(tmp_path: Path) -> None:
     async with (
         running(constant(), tmp_path) as parent,
@@ -166,20 +155,6 @@ async def test_the_honest_child_gets_in_when_the_wrong_one_goes(tmp_path: Path) 
             await honest.exchanged(2)
             await eventually(lambda: parent.server.joined == {"pi"})
     assert parent.server.trial.version >= 1
-
-
-async def test_the_network_that_is_expected_keeps_the_wrong_one_out(tmp_path: Path) -> None:
-    expected = Signature.of([("constant", (4,))]).digest
-    async with (
-        running(constant(parent={"signature": expected}), tmp_path) as parent,
-        FakeChild(parent.address, "wrong") as wrong,
-    ):
-        await wrong.hello()
-        refusal = await wrong.join()
-        assert isinstance(refusal, Refusal) and "than parent.signature says" in refusal.reason
-        async with Serving(child_of(parent)) as honest:
-            await honest.exchanged(2)
-            assert parent.server.joined == {"pi"}
 
 
 async def test_children_without_a_name_are_called_after_their_machine(
@@ -196,20 +171,9 @@ async def test_children_without_a_name_are_called_after_their_machine(
         assert sorted(parent.server.connected) == ["b-ro_3", "b-ro_3-2"]
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "ws://127.0.0.1:99999",
-        "ws://[::1",
-        "ws://a..b:1",
-        "ws://127.0.0.1:port",
-        "ws://:80",
-        "ws://pi@pi:1",
-    ],
-)
-async def test_an_address_that_is_none_is_the_users_mistake(address: str) -> None:
+async def test_an_address_that_is_none_is_the_users_mistake() -> None:
     with pytest.raises(ConfigurationError, match="expected ws://HOST:PORT"):
-        await Child(address, name="pi").serve()
+        await Child("ws://a..b:1", name="pi").serve()
 
 
 # The end of a child, at any moment.
