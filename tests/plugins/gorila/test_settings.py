@@ -61,11 +61,6 @@ SAC = {"algorithm.name": "sac", "parent.rule": "experience"}
             "mine: algorithm.demonstration_share = 1.5: expected float <= 1.0",
         ),
         (
-            {**SHARED, "child.backend": "ga3c"},
-            "mine: replay.steps = 1000: the backend ga3c has no replay tensor; set it to 0, or "
-            "child.backend to 'hogwild'",
-        ),
-        (
             {"algorithm.name": "sac", "replay.steps": 0},
             "mine: replay.steps = 0: 'sac' samples the replay tensor; set it to how many steps "
             "each core is to keep, with child.backend = 'hogwild'",
@@ -115,25 +110,6 @@ def test_a_search_has_nothing_to_share() -> None:
         "redis://:pass@:4711",
     ],
 )
-@pytest.mark.parametrize("roles", [["bundle"], ["act"], ["learn"], ["act", "act", "bundle"]])
-def test_what_fits_is_taken(url: str, roles: list[str]) -> None:
-    if url == "local":
-        roles = ["bundle"]
-    changes = {"replay.steps": 1000, "replay.url": url, "child.roles": roles}
-    found = Experiment().with_settings(changes)
+def test_what_fits_is_taken(url: str) -> None:
+    found = Experiment().with_settings({"replay.steps": 1000, "replay.url": url})
     assert found.shares_replay == (url != "local")
-    assert found.role == (roles[0] if len(roles) == 1 else "bundle")
-
-
-def test_sac_alone_sets_what_suits_it_and_gives_way_to_what_is_given() -> None:
-    plain = Experiment.from_dict({"algorithm": {"name": "sac"}})
-    assert (plain.network.activation, plain.algorithm.minibatch_size) == ("relu", 256)
-    assert plain.replay_steps == plain.replay.steps == 100_000
-    given = {"algorithm": {"name": "sac", "minibatch_size": 8}, "replay": {"steps": 500}}
-    own = Experiment.from_dict(given)
-    assert (own.algorithm.minibatch_size, own.algorithm.batch_size) == (8, 8)
-    assert own.replay.steps == 500
-    assert Experiment.from_dict(own.to_dict()) == own
-    beside = plain.with_settings({"parent.rule": "experience"})
-    assert beside.replay_steps == 0, "of a child's cores"
-    assert beside.replay.steps == 100_000
