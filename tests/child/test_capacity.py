@@ -7,9 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.capacity import (
-    CHILD_BYTES,
-    CORE_BYTES,
-    GROWTH_BYTES,
     RESERVE_BYTES,
     allowance,
     cores_that_fit,
@@ -53,14 +50,6 @@ def test_as_many_fit_as_can_be_paid_for(
     assert cores == at_most or (cores + 1) * per_core + reserve > available
 
 
-@given(sizes, sizes, st.integers(1, 10**9), st.integers(1, 64))
-def test_more_memory_never_means_fewer_cores(
-    one: int, other: int, per_core: int, at_most: int
-) -> None:
-    less, more = sorted((one, other))
-    assert cores_that_fit(less, per_core, at_most) <= cores_that_fit(more, per_core, at_most)
-
-
 @pytest.mark.parametrize(
     ("machine", "available", "expected"),
     [
@@ -80,14 +69,6 @@ def test_what_is_expected_of_small_machines(
 def test_torch_takes_memory_from_cores() -> None:
     found = {available: expected_cores(available * MB, 4, True) for available in (700, 350, 300)}
     assert found == {700: 4, 350: 2, 300: 1}
-
-
-def test_what_is_expected_is_what_a_child_that_costs_as_much_will_find() -> None:
-    for available in range(0, 700 * MB, 7 * MB):
-        measured = cores_that_fit(
-            available - CHILD_BYTES, CORE_BYTES + GROWTH_BYTES, 4, RESERVE_BYTES
-        )
-        assert expected_cores(available, 4) == measured
 
 
 @given(sizes, st.integers(1, 64))

@@ -340,21 +340,6 @@ def test_what_a_core_remembers_is_what_it_did(terminates: bool, across: bool) ->
             assert np.isfinite(drawn.log_mu).all()
 
 
-def test_a_replaced_core_goes_on_where_its_predecessor_was_and_keeps_what_it_had() -> None:
-    with single(remembering()) as (core, memory, line):
-        for _ in range(5):
-            core.collector.collect()
-            successor = SingleCore(0, core.experiment, memory, core.pipe, (4, 5))
-            successor.collector.reset(0)
-            before = memory.head[0]
-            successor.collector.collect()
-            records(line)
-            assert memory.head[0] > before or memory.filled[0] == before
-            drawn = replay_of(successor).sample(100)
-            assert (drawn.following == drawn.observations + 1.0).all()
-            core = successor
-
-
 def test_a_learner_samples_all_shares_or_its_own() -> None:
     with single(remembering(), index=1, cores=2) as (core, memory, line):
         sibling = SingleCore(0, core.experiment, memory, core.pipe, (4, 5))

@@ -23,7 +23,6 @@ from genkidama.child.backend import Work
 from genkidama.child.worker_pool import SemaphoreVector, WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from genkidama.runtime import watchdog
 from genkidama.runtime.forkserver import ForkedProcess
 from tests.child.memory import shared_memory
 from tests.child.workers import LIGHT
@@ -385,19 +384,6 @@ async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(
         '"agent": 0, "exit_code": 3, "reason": "exit code 3", "event": "agent lost"'
         in capsys.readouterr().err
     )
-
-
-async def test_one_that_does_nothing_for_hang_seconds_is_killed_and_replaced(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.05)
-    async with begun(1, "deaf", exchange="episode", hang_seconds=0.2) as (pool, yard):
-        await turn(pool)  # now it hears nothing
-        yard.traced = 0
-        hung = yard.pid(0)
-        await eventually(lambda: len(yard.started) == 2)
-        assert not psutil.pid_exists(hung)
-    assert "it hung: it did nothing for " in capsys.readouterr().err
 
 
 async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
