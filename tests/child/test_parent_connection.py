@@ -420,17 +420,6 @@ async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path:
         assert parent.server.trial.steps == 10 * serving.backend.exchanges
 
 
-async def test_returns_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as serving:
-        await serving.exchanged(1)
-        serving.backend.work.returns += [float("nan"), float("inf"), 1e31, -7.0]
-        await eventually(lambda: -7.0 in parent.server.trial.returns)
-        await serving.exchanged(2)
-        assert np.isfinite(list(parent.server.trial.returns)).all()
-        assert not parent.server.refusals
-        assert not serving.backend.resets
-
-
 SIGNATURE = Signature.of([("layer.weight", (3, 2))])
 LEAVE, PULL = Leave(reason="tea"), Pull(wait=True)
 
