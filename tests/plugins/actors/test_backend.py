@@ -23,7 +23,7 @@ from genkidama.plugins.actors.outbox import BLOCKS
 from genkidama.plugins.actors.rule import Columns
 from genkidama.runtime.process import WorkerProcess
 from tests.child.problems import experiment
-from tests.helpers import eventually, python
+from tests.helpers import eventually
 
 #: Five cells, one number for the action.
 COLUMNS = Columns(5, 1)
@@ -272,14 +272,3 @@ def _cpu_ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
-
-
-def test_the_process_that_owns_the_socket_imports_no_torch() -> None:
-    """Torch would take it 130 MB and seconds."""
-    script = (
-        "import sys\n"
-        "import genkidama.child.child, genkidama.child.orchestrator\n"
-        "import genkidama.plugins.actors.backend, genkidama.plugins.gorila.sharded_connection\n"
-        "print('torch' in sys.modules)\n"
-    )
-    assert python("-c", script).stdout == "False\n"

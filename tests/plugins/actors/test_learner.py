@@ -177,19 +177,6 @@ def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> Non
     )
 
 
-def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
-    first, second = (RowLearner(experiment(seed=seed), SPACES) for seed in (1, 2))
-    learn(first, many())
-    second.model.numbers[:] = first.model.numbers
-    second.state[:] = first.state
-    second.clock[:] = first.clock
-    second._rng.bit_generator.state = first._rng.bit_generator.state
-    for learner in (first, second):
-        learn(learner, many(32))
-    assert first.model.numbers.tobytes() == second.model.numbers.tobytes()
-    assert first.clock[0] == second.clock[0]
-
-
 #: A byte for each of 64 pixels is seen, and one of two actions taken.
 IMAGES = KnownSpaces(gymnasium.spaces.Box(0, 255, (8, 8, 1), np.uint8), SPACES.action_space)
 

@@ -306,7 +306,7 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
         await batches(parent, 1)
         after = rule_of(parent)._learned
         assert after is not None
-        assert after.clock[0] == 2 * learned.clock[0]
+        assert after.clock[0] == 2 * learned.clock[0] > 0
 
 
 @pytest.fixture(scope="module")
