@@ -370,14 +370,6 @@ async def test_an_engine_that_cannot_be_started_again_ends_the_child(
     await child.shutdown()
 
 
-async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> None:
-    async with training(faulty(fault="raise")) as backend:
-        with pytest.raises(
-            EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable is loose"
-        ):
-            await train(backend, lambda _: False)
-
-
 async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
     """What else it may be is in `test_engine.py`."""
     backend = GA3C(faulty(fault="kill", where="construct"), 1)

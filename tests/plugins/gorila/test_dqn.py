@@ -270,23 +270,6 @@ def test_theta_minus_is_read_where_it_lies() -> None:
     )
 
 
-def test_images_are_learned_from_by_convolutions() -> None:
-    model = model_of(
-        Network(name="convolutional", convolutions=((2, 4, 2),), hidden=(8,)),
-        space=Box(0, 255, (1, 12, 12), np.uint8),
-        dueling=True,
-    )
-    replay = Remembered(steps_of(np.random.default_rng(0), shape=(1, 12, 12)))
-    learner = make_learner(model.experiment.algorithm, model)
-    rollout = rollout_of(model, replay, np.zeros(model.trainable, np.float32))
-    assert len(list(model.gradients(learner, rollout, model.generator(0)))) == 1
-    assert model.gradient.any()
-    # θ⁻ is all 0, and so is what it says.
-    chosen = values_of(model, model.vector, replay.steps.observations)
-    errors = chosen[np.arange(7), replay.steps.actions[:, 0]] - replay.steps.rewards
-    assert replay.errors[0] == pytest.approx(errors, abs=1e-4)
-
-
 # The head.
 
 

@@ -609,16 +609,8 @@ def test_log_mu_is_checked_where_the_learner_reads_it(core: Core, needs: bool) -
         core.play("...t", np.nan)
     for sample in (lambda: core.replay.sample(8), lambda: core.replay.trajectories(2, 3)):
         if needs:
-            with pytest.raises(ConfigurationError, match="this replay is spoilt"):
+            words = "this replay is spoilt: most of its steps are .* choose another replay"
+            with pytest.raises(ConfigurationError, match=words):
                 sample()
         else:
             sample()
-
-
-def test_a_replay_that_holds_nothing_else_is_called_spoilt(core: Core) -> None:
-    for _ in range(5):
-        spoil(core, np.nan, 5)
-    with pytest.raises(ConfigurationError, match="this replay is spoilt: most of its steps are"):
-        core.replay.sample(8)
-    with pytest.raises(ConfigurationError, match="choose another replay"):
-        core.replay.trajectories(2, 3)

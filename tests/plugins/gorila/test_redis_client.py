@@ -121,16 +121,3 @@ def test_without_a_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "valkey", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'genkidama-rl\[replay\]'$"):
         RedisClient("redis://far")
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://far:6379", "redis://far:6379"),
-        ("rediss://:word@far/1", "rediss://…@far/1"),
-        ("redis://user:word@far", "redis://…@far"),
-        ("embedded", "embedded"),
-    ],
-)
-def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert without_password(url) == shown

@@ -19,7 +19,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent
 from genkidama.plugins.gorila.sharded_connection import ShardedConnection, gather_all, wait_any
-from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
+from genkidama.protocol.messages import PROTOCOL, Hello, Welcome
 from genkidama.protocol.session import BlendReply
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector
@@ -382,15 +382,6 @@ async def test_a_name_that_the_first_part_has_numbered_is_used_at_all(
             await serving.exchanged(1)
             assert serving.child.name == "pi-2"
             assert [sorted(parent.server.joined) for parent in parents] == [["pi-2"], ["pi-2"]]
-
-
-async def test_only_the_first_part_ends_the_run() -> None:
-    async with Scripted() as one:
-        child = Child(one.url, name="pi")
-        async with Serving(child) as serving:
-            await serving.exchanged(2)
-        (leave,) = one.of(Leave)()
-    assert not leave.over
 
 
 async def test_a_child_that_is_told_to_stop_ends_no_part(tmp_path: Path) -> None:
