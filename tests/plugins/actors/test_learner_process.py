@@ -390,31 +390,12 @@ async def test_a_run_of_another_network_is_not_gone_on_with(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sections", "kind", "reason"),
-    [
-        (
-            {"network": {"name": "tests.tiny:Nothing"}},
-            ConfigurationError,
-            "network.name = 'tests.tiny:Nothing': module 'tests.tiny' has no 'Nothing'",
-        ),
-        (
-            {
-                "environment": {
-                    "id": "tests.tiny:Faulty",
-                    "options": {"fault": "kill", "where": "construct"},
-                }
-            },
-            EnvironmentFailure,
-            "the spaces of 'tests.tiny:Faulty' cannot be seen: the process ended: killed ",
-        ),
-    ],
-)
-async def test_a_learner_that_cannot_begin_is_one_line(
-    tmp_path: Path, sections: dict[str, Any], kind: type[Exception], reason: str
-) -> None:
-    with pytest.raises(kind, match=reason) as caught:
-        await Parent(experiment(**sections), out=tmp_path, listen="127.0.0.1:0").startup()
+async def test_a_learner_that_cannot_begin_is_one_line(tmp_path: Path) -> None:
+    options = {"fault": "kill", "where": "construct"}
+    settings = experiment(environment={"id": "tests.tiny:Faulty", "options": options})
+    reason = "the spaces of 'tests.tiny:Faulty' cannot be seen: the process ended: killed "
+    with pytest.raises(EnvironmentFailure, match=reason) as caught:
+        await Parent(settings, out=tmp_path, listen="127.0.0.1:0").startup()
     assert "\n" not in str(caught.value)
 
 
@@ -454,11 +435,6 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
         again.signal(signal.SIGTERM)
         assert again.wait() == 0
         again.vanish(5)
-
-
-def test_rule_options_are_checked() -> None:
-    with pytest.raises(ConfigurationError, match="batch = 0: a whole number of at least 1"):
-        experiment().with_settings({"parent.rule_options": {"batch": 0}})
 
 
 async def test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner(
