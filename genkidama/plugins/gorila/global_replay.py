@@ -50,6 +50,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import NoSteps, Rollout, Transitions
 from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
+from genkidama.plugins.gorila.sampling import priorities_of
 from genkidama.protocol.vector import are_actions, are_numbers
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.pacing import Backoff
@@ -443,9 +444,6 @@ _DRAWS = 20
 #: After this many drawn steps half must be valid, or the replay is called spoilt.
 _JUDGED = 1000
 
-#: Added to each error, so that no step is forgotten.
-_LEAST = 1e-3
-
 
 def ring_settings(model: Model) -> RingSettings:
     """The ring of a model's experiment."""
@@ -563,8 +561,7 @@ class GlobalReplay:
     def prioritize(self, places: Array, errors: Array) -> None:
         if not self._exponent:
             return
-        given = np.power(np.abs(errors).astype(np.float64) + _LEAST, self._exponent)
-        given[~np.isfinite(given)] = 0.0
+        given = priorities_of(errors, self._exponent)
         laps, rows = np.divmod(places, _MOST_ROWS)
         self._ring.prioritize(np.stack((rows, laps, given), 1))
 

@@ -36,9 +36,6 @@ Array = npt.NDArray[Any]
 #: Of wide trees few levels have to be walked, and NumPy adds up many numbers as fast as two.
 _BRANCHES = 32
 
-#: Added to each error, so that no step is forgotten.
-_LEAST = 1e-3
-
 #: After this many walks without a step there is none.
 _TRIES = 1000
 
@@ -56,8 +53,14 @@ def nodes_of(rows: int) -> int:
     return sum(_levels(rows))
 
 
+def priorities_of(errors: Array, exponent: float) -> Array:
+    """(|δ| + 0.001)^α, so that no step is forgotten; 0 where that is no number: float64 (B,)."""
+    given = np.power(np.abs(errors).astype(np.float64) + 1e-3, exponent)
+    return np.nan_to_num(given, copy=False, posinf=0.0)
+
+
 class SumTrees:
-    """The trees of all cores; a priority is (|δ| + 0.001)^α, with α = `exponent`."""
+    """The trees of all cores; `exponent` is the α of priorities."""
 
     def __init__(self, memory: SharedMemory, replay: ReplayTensor, exponent: float) -> None:
         self._replay = replay
@@ -94,8 +97,7 @@ class SumTrees:
 
     def prioritize(self, index: int, places: Array, errors: Array) -> None:
         """As `Replay.prioritize`; `index` is the core that does so."""
-        given = np.power(np.abs(errors).astype(np.float64) + _LEAST, self._exponent)
-        given[~np.isfinite(given)] = 0.0
+        given = priorities_of(errors, self._exponent)
         cores, rows = np.divmod(places, self._replay.tensor.shape[1])
         # What has become unreadable since it was drawn stays so.
         fresh = self._rows[cores, rows] > 0.0
