@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 #: An array, or a tensor where the learner's form is that (`Model.native`).
 Numbers = Any
 
+#: Numbers of the observations that are drawn together, at most, unless one update needs more.
+TOGETHER = 1 << 16
+
 
 @dataclass
 class Transitions:

@@ -17,16 +17,13 @@ from genkidama.learning.actions import INVALID, supported
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import Loss, TargetReader, share_of_step
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Numbers, Replay, Rollout, Transitions, parts_of
+from genkidama.learning.rollout import TOGETHER, Numbers, Replay, Rollout, Transitions, parts_of
 from genkidama.protocol.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Array = npt.NDArray[Any]
-
-#: Numbers of the observations that are drawn together, at most, unless one update needs more.
-_TOGETHER = 1 << 16
 
 
 class Greedy(Categorical):
@@ -178,7 +175,7 @@ class DQN(TargetReader):
         count, left = algorithm.minibatch_size, algorithm.batch_updates
         if self._correction is None:
             # To draw for several updates costs little more than for one. Priorities would change.
-            most = max(1, _TOGETHER // (count * self._model.observation_size))
+            most = max(1, TOGETHER // (count * self._model.observation_size))
             while left > 0:
                 drawn = replay.sample(count * min(left, most), steps=algorithm.n_steps)
                 left -= most

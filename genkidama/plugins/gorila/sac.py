@@ -18,7 +18,7 @@ from genkidama.learning.actions import choices, supported
 from genkidama.learning.heads import Gaussian, Slopes, gaussian_slopes
 from genkidama.learning.learners import Loss, TargetReader
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Rollout, Transitions, parts_of
+from genkidama.learning.rollout import TOGETHER, Rollout, Transitions, parts_of
 from genkidama.learning.soft_actor_critic import (
     LEAST_LOG_DEVIATION,
     MOST_LOG_DEVIATION,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 Array = npt.NDArray[Any]
-
-#: Numbers of the observations that are drawn together, at most, unless one update needs more.
-_TOGETHER = 1 << 16
 
 #: Minibatches that are drawn together at most beside the parent, where a turn may end after each.
 _IN_A_TURN = 8
@@ -185,7 +182,7 @@ class SAC(TargetReader):
         if replay is None or len(replay) < max(1, algorithm.start_steps):
             return
         count = algorithm.minibatch_size
-        most = max(1, _TOGETHER // (count * self._model.observation_size))
+        most = max(1, TOGETHER // (count * self._model.observation_size))
         if rollout.due is not None:
             drawn: Iterator[Transitions] = iter(())
             most = min(most, _IN_A_TURN)
