@@ -151,8 +151,10 @@ class Poster:
 
     def _work(self) -> None:
         while (notice := self._queue.get()) is not None:
-            while not self._try(notice) and not self._ending.wait(_AGAIN):
-                pass
+            while not self._try(notice):
+                if self._ending.wait(_AGAIN):
+                    self._try(notice)
+                    break
 
     def _try(self, notice: Notice) -> bool:
         """Posts a notice; whether it is done with: taken, or refused for good."""

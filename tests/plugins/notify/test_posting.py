@@ -164,6 +164,14 @@ def test_a_service_that_fails_is_tried_again_and_said_once(
     assert said == ["HTTP 503", "HTTP 429"]
 
 
+def test_the_last_notice_is_tried_once_more_at_the_end(receiver: Receiver) -> None:
+    receiver.answers = [503, 200]
+    poster = Poster(service_at(f"http://{receiver.host}/hook"), lambda _: None)
+    poster.post(BEST)
+    poster.close(5.0)
+    assert len(receiver.posts) == 2
+
+
 def test_nobody_waits_for_a_service_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as deaf:  # never accepts
         poster = Poster(service_at(f"http://127.0.0.1:{deaf.server_port}/"), lambda _: None)
