@@ -11,15 +11,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration
+from genkidama.errors import GenkidamaError
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.notify import VARIABLE
 from genkidama.plugins.notify.posting import Notice, Poster, service_at
+from genkidama.runs.checkpoint import load
+from genkidama.runs.run import Run
 from genkidama.runs.status import line
 from genkidama.runtime.log import get_logger
 from genkidama.server.events import (
@@ -49,11 +53,22 @@ _OVER_SECONDS, _STOPPED_SECONDS = 5.0, 1.5
 
 
 class Notices:
-    """Makes notices of a run's events; `describe` gives the run's state in one line. Pure."""
+    """Makes notices of a run's events. Pure.
 
-    def __init__(self, experiment: Experiment, describe: Callable[[], str] = str) -> None:
+    Args:
+        describe: gives the run's state in one line.
+        best: gives the best mean return before a resume, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        describe: Callable[[], str] = str,
+        best: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._stop = experiment.stop
         self._describe = describe
+        self._best_before = best
         self._patience = max(SILENT_SECONDS, 3.0 * experiment.child.exchange_seconds)
         self._run = ""
         self._over = False
@@ -79,7 +94,11 @@ class Notices:
         match event:
             case Started(run=run) | Resumed(run=run):
                 self._run, self._best_due = run, event.time + BEST_SECONDS
-                begun = "begun" if isinstance(event, Started) else "resumed"
+                begun = "begun"
+                if isinstance(event, Resumed):
+                    begun = "resumed"
+                    if (best := self._best_before()) is not None:
+                        self._best = self._told = best
                 return [self._notice("begun", begun, self._describe())]
             case Joined(child=child) if child not in self._silent:
                 self._heard[child] = pushes.get(child, 0), event.time
@@ -147,7 +166,7 @@ def observer(parent: Parent) -> Observer | None:
         return None
     log = get_logger()
     posters = []
-    for service in map(service_at, addresses):
+    for service in map(service_at, dict.fromkeys(addresses)):
 
         def complain(problem: str, host: str = service.host) -> None:
             log.warning("notify", host=host, reason=f"{problem}; the run goes on")
@@ -162,7 +181,7 @@ class _Notifier(Observer):
     def __init__(self, parent: Parent, posters: Sequence[Poster]) -> None:
         self._parent = parent
         self._posters = posters
-        self._notices = Notices(parent.experiment, self._line)
+        self._notices = Notices(parent.experiment, self._line, self._best)
 
     def take(self, events: Sequence[Event]) -> None:
         server = self._parent.server
@@ -181,6 +200,16 @@ class _Notifier(Observer):
         await asyncio.gather(
             *(asyncio.to_thread(poster.close, seconds) for poster in self._posters)
         )
+
+    def _best(self) -> float | None:
+        """The best mean return of a run that was just resumed, if its directory tells one."""
+        if (search := self._parent.status.search) is not None:
+            return search.best_score
+        assert self._parent.out is not None
+        with suppress(GenkidamaError):  # a parent has complained of it
+            if (file := Run(self._parent.out).best) is not None:
+                return load(file).snapshot.mean_return
+        return None
 
     def _line(self) -> str:
         document = self._parent.status.document(self._parent.now())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from genkidama.plugins.hypertrick.search import Search
@@ -12,9 +14,11 @@ from genkidama.plugins.notify.notifier import BEST_SECONDS, SILENT_SECONDS, Noti
 from genkidama.plugins.notify.posting import Notice
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push
 from genkidama.protocol.vector import DTYPE
-from genkidama.server.events import Started, Stopped, Warned
+from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.status import RunStatus
+from genkidama.server.events import Resumed, Started, Stopped, Warned
 from genkidama.server.parameter_server import ParameterServer
-from tests.helpers import small
+from tests.helpers import small, untrained
 from tests.stories import PLAN, exchange, join, measures, report
 
 
@@ -43,6 +47,36 @@ def test_in_a_search_the_best_is_that_of_all_trials() -> None:
     notices = begun()
     notices.take([report(1.0, 0, 30.0), report(2.0, 1, 50.0), report(3.0, 2, None)], {}, 3.0)
     assert notices.take([], {}, BEST_SECONDS)[0].title == "shelf: best so far 50.0"
+
+
+def test_after_a_resume_the_best_is_better_than_those_before_it(tmp_path: Path) -> None:
+    plain, search = small(stop={"window": 10}), small(search=PLAN)
+    found = untrained(tmp_path / "run", plain).load()
+    snapshot = msgspec.structs.replace(found.snapshot, mean_return=230.0)
+    CheckpointFolder(tmp_path / "run" / "checkpoints").save_best(
+        found.signature, found.vector, snapshot
+    )
+    for experiment, before, after in (
+        (plain, [], lambda mean: exchange(2.0, episodes=10, mean=mean)),
+        (search, [report(1.0, 0, 230.0)], lambda mean: report(2.0, 1, mean)),
+    ):
+        told: list[Notice] = []
+        parent: Any = SimpleNamespace(
+            experiment=experiment,
+            server=SimpleNamespace(children={}),
+            now=lambda: 2.0,
+            out=tmp_path / "run",
+            status=RunStatus(experiment),
+        )
+        poster: Any = SimpleNamespace(post=told.append)
+        notifier = _Notifier(parent, [poster])
+        parent.status.take(before)
+        notifier.take([Resumed(time=1.0, run="run", software="1"), after(187.3)])
+        parent.now = lambda: 2.0 * BEST_SECONDS
+        notifier.take([])
+        notifier.take([after(231.0)])
+        titles = [notice.title for notice in told]
+        assert titles == ["run: resumed", "run: best so far 231.0"], experiment.name
 
 
 def test_a_silent_child_is_told_once_and_so_is_its_return() -> None:

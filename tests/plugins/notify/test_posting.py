@@ -211,7 +211,8 @@ async def test_a_disk_that_fails_is_told_and_a_refusal_is_said_without_the_addre
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(VARIABLE, f"http://{receiver.host}/s3cret http://{receiver.host}/second")
+    named = (f"http://{receiver.host}/{path}" for path in ("s3cret", "second", "s3cret"))
+    monkeypatch.setenv(VARIABLE, " ".join(named))
     receiver.answers = [404]
     async with running(constant(), tmp_path / "run") as parent:
         assert parent._writer is not None
