@@ -7,6 +7,7 @@ trials/NNNN/       of a search: each trial, as a separate run
 study.db           of a search: the Optuna study, unless it is kept elsewhere
 history.jsonl      the events, one JSON object a line
 evaluation.json    the last evaluation
+identity           what tells the run from others of its name at W&B, MLflow and trackio
 logs/, children/   logs of the processes, and state of the children (runs on one machine)
 """
 
@@ -53,6 +54,7 @@ EXPERIMENT = "experiment.toml"
 TRIALS = "trials"
 STUDY = "study.db"
 HISTORY = "history.jsonl"
+IDENTITY = "identity"
 
 #: While a run without tokens goes on, on three lines: the address for `genkidama top` with its
 #: owner's token, the link to its page, which opens once, and the link's salt. Only the run's user

@@ -6,6 +6,8 @@ Their packages are imported by the threads that write to them: some take seconds
 from __future__ import annotations
 
 import os
+import secrets
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +15,14 @@ from typing import Any, NamedTuple
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import flat
-from genkidama.runs.run import SETTINGS, Run
+from genkidama.runs.run import IDENTITY, SETTINGS, Run
+from genkidama.runtime.files import write_atomically
 
 #: MLflow refuses longer values and names of parameters, and more of them at once.
 _LONGEST, _MOST = 250, 100
+
+#: Sinks of one run, each in its thread, ask for the identity at the same time.
+_drawing = threading.Lock()
 
 
 class Point(NamedTuple):
@@ -41,6 +47,16 @@ class RunInfo:
     def name(self) -> str:
         """The run's name: that of its directory."""
         return self.run.path.absolute().name
+
+    @property
+    def identity(self) -> str:
+        """Random letters that tell the run from others of its name, drawn when they are first
+        asked for. They are in the run's directory: who goes on with the run finds them."""
+        file = self.run.path / IDENTITY
+        with _drawing:
+            if not file.exists():
+                write_atomically(file, secrets.token_hex(8).encode())
+            return file.read_text(encoding="utf-8").strip()
 
     @property
     def folder(self) -> Path:
@@ -97,7 +113,7 @@ class WandB:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "genkidama"),
             name=about.name,
-            id=plain_name(about.name).replace("/", "_")[:64],  # W&B refuses /\#?%: and long ones
+            id=about.identity,
             resume="allow",
             dir=str(about.folder),
             config=about.settings,
@@ -126,13 +142,13 @@ class MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "genkidama")
         experiment = client.get_experiment_by_name(name)
         place = client.create_experiment(name) if experiment is None else experiment.experiment_id
-        run_name = about.name.replace("'", "_")  # it is quoted in the query
-        same = f"attributes.run_name = '{run_name}'"
+        tags = {"genkidama_identity": about.identity}
+        same = f"tags.genkidama_identity = '{about.identity}'"
         if runs := client.search_runs([place], same, max_results=1):
             self._run = runs[0].info.run_id
             client.update_run(self._run, status="RUNNING")
             return
-        self._run = client.create_run(place, run_name=run_name).info.run_id
+        self._run = client.create_run(place, tags=tags, run_name=about.name).info.run_id
         settings = [
             Param(plain_name(key), str(value)[:_LONGEST]) for key, value in about.settings.items()
         ]
@@ -158,7 +174,7 @@ class Trackio:
 
         self._run = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT", "genkidama"),
-            name=about.name,
+            name=f"{about.name}-{about.identity}",  # it knows runs by their names
             config=about.settings,
             resume="allow",
             embed=False,

@@ -6,10 +6,12 @@ import json
 import os
 import sqlite3
 import struct
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -65,6 +67,37 @@ def test_a_finished_run_is_exported(tmp_path: Path, folder: str | None) -> None:
     assert json.loads(as_lines(events[1:2]))["mean_return"] == 21.25
 
 
+def test_runs_of_one_name_stay_apart_and_one_that_goes_on_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb, tracking, trackio = MagicMock(), MagicMock(), MagicMock()
+    packages = {"wandb": wandb, "mlflow.tracking": tracking, "trackio": trackio}
+    for name, package in {
+        **packages,
+        "mlflow": MagicMock(),
+        "mlflow.entities": MagicMock(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, package)
+    client = tracking.MlflowClient()
+    client.search_runs.return_value = []
+    for folder in ("one", "one", "other"):
+        path = tmp_path / folder / "first"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "experiment.toml").write_text(small().to_toml())
+        for sink in (WandB, MLflow, Trackio):
+            sink(RunInfo(Run(path)))
+    begun = [call.kwargs for call in wandb.init.call_args_list]
+    first, again, other = (each["id"] for each in begun)
+    assert first == again != other and {each["name"] for each in begun} == {"first"}
+    names = [call.kwargs["name"] for call in trackio.init.call_args_list]
+    assert names == [f"first-{identity}" for identity in (first, again, other)]
+    made = [call.kwargs for call in client.create_run.call_args_list]
+    asked = [call.args[1] for call in client.search_runs.call_args_list]
+    for identity, new, query in zip((first, again, other), made, asked, strict=True):
+        assert new == {"tags": {"genkidama_identity": identity}, "run_name": "first"}
+        assert query == f"tags.genkidama_identity = '{identity}'"
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_that_goes_on_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,14 +105,16 @@ def test_a_run_that_goes_on_goes_on_there(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     from mlflow.tracking import MlflowClient
 
-    (tmp_path / "experiment.toml").write_text(small().to_toml())
-    for steps in (100, 200):
-        sink = MLflow(RunInfo(Run(tmp_path)))
+    for folder, steps in (("one", 100), ("other", 300), ("one", 200)):
+        path = tmp_path / folder / "first"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "experiment.toml").write_text(small().to_toml())
+        sink = MLflow(RunInfo(Run(path)))
         sink.write(Point(steps, 1.5, {"run/mean_return": steps / 8}))
         sink.close()
     client = MlflowClient()
     experiment = client.get_experiment_by_name("genkidama")
-    (run,) = client.search_runs([experiment.experiment_id])
+    _, run = client.search_runs([experiment.experiment_id], order_by=["start_time DESC"])
     found = client.get_metric_history(run.info.run_id, "run/mean_return")
     assert [(one.step, one.value, one.timestamp) for one in found] == [
         (100, 12.5, 1500),
