@@ -210,7 +210,8 @@ class _Top(LiveDisplay):
                 status = getattr(getattr(error, "response", None), "status_code", None)
                 if status is not None and 400 <= status < 500:
                     raise ConfigurationError(_refused(error)) from None
-                why = explain(error, self._uplink)
+                full = status == HTTPStatus.SERVICE_UNAVAILABLE
+                why = (full and _answer(error)) or explain(error, self._uplink)
                 if self._once and self._document is None:
                     raise EnvironmentFailure(why) from None
                 self._words = f"{why}; trying again"
@@ -254,9 +255,16 @@ class _Top(LiveDisplay):
         console.print(self.draw(console.width, _WHOLE))
 
 
+def _answer(error: Any) -> str:
+    """The first line of an answer that refuses; empty if it has none."""
+    return str((error.response.body or b"").decode(errors="replace").strip().partition("\n")[0])
+
+
 def _refused(error: Any) -> str:
     """The refusal of a parent, in one line."""
-    words = (error.response.body or b"").decode(errors="replace").strip().partition("\n")[0]
-    if error.response.status_code == 426 or not words:
+    words, status = _answer(error), error.response.status_code
+    if status == HTTPStatus.UPGRADE_REQUIRED or not words:
         return "no run is shown at this address: is the parent older than the page?"
-    return f"{words}; on the parent's machine, `genkidama token --viewer` prints the address"
+    if status == HTTPStatus.UNAUTHORIZED:
+        words += "; on the parent's machine, `genkidama token --viewer` prints the address"
+    return words

@@ -17,9 +17,10 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.cli.parser import make_parser
 from genkidama.errors import GenkidamaError
-from genkidama.plugins.dashboard import top
+from genkidama.plugins.dashboard import routes, top
 from genkidama.protocol.tokens import written
 from genkidama.runtime.log import fail
+from genkidama.server import limits
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
@@ -77,6 +78,21 @@ async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
         code, _, error = await asked(f"http://v:token-of-the-pi-01@{place}", "--once")
     assert code == 2 and "token-of-the-pi" not in error
     assert error.startswith("error: this token is a child's, and admits no viewer; on the")
+
+
+async def test_a_refusal_is_said_in_the_parents_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(constant(), tmp_path / "run") as parent:
+        place = f"{parent.address[0]}:{parent.address[1]}"
+        with monkeypatch.context() as none:
+            none.setattr(limits, "VIEWERS", 0)
+            code, _, error = await asked(f"http://{place}", "--once")
+        assert (code, error) == (1, "error: 0 viewers watch already; close a page elsewhere\n")
+        monkeypatch.setattr(routes, "is_own_host", lambda *_: False)
+        code, _, error = await asked(f"http://{place}", "--once")
+    assert code == 2
+    assert error == f"error: {place!r} is no name of this machine; ask by its address\n"
 
 
 @pytest.mark.parametrize("url", ["", "ftp://pi:1", "pi:8765", "http://a:b@c@d:1"])
