@@ -38,8 +38,8 @@ from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseR
 #: Seconds in which a sink may do nothing: W&B logs in through the network.
 PATIENCE = 90.0
 
-#: After the run a sink may handle what waits for as long as it moves. It may do nothing for this
-#: many seconds.
+#: After the run a sink may handle what waits for as long as it moves. Once it has taken a point, it
+#: may do nothing for this many seconds.
 _PARTING_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 
@@ -240,6 +240,8 @@ class _Thread:
         self._late = False
         #: When it did something last.
         self._moved = time.monotonic()
+        #: For so many seconds it may do nothing after the run.
+        self._patience = PATIENCE
         self._thread = threading.Thread(target=self._work, args=(maker, about), daemon=True)
         self._thread.start()
 
@@ -272,7 +274,7 @@ class _Thread:
         """Lets the sink handle what waits, as long as it moves."""
         while not self.dropped and self._thread.is_alive():
             self._thread.join(_POLL_SECONDS)
-            if self._thread.is_alive() and time.monotonic() - self._moved > _PARTING_SECONDS:
+            if self._thread.is_alive() and time.monotonic() - self._moved > self._patience:
                 left = sum(point is not None for point in self._waiting)
                 self._drop(f"it did not end in time, and has {left} points left")
 
@@ -286,6 +288,7 @@ class _Thread:
                     break
                 sink.write(point)
                 self._moved = time.monotonic()
+                self._patience = _PARTING_SECONDS
                 if self.dropped:
                     return
                 self._waiting.popleft()

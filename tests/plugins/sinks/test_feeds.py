@@ -48,10 +48,14 @@ class Failing(Noting):
 
 
 class Hanging(Noting):
+    """It takes one point."""
+
     free = threading.Event()
 
     def write(self, point: Point) -> None:
-        self.free.wait()
+        if self.points:
+            self.free.wait()
+        super().write(point)
 
 
 def lines(count: int) -> list[dict[str, Any]]:
@@ -138,12 +142,31 @@ def test_one_that_hangs_at_the_end_is_not_waited_for(
     said: list[str] = []
     with Feeds([Hanging], said.append) as found:
         found.begin(run, None)
-        for line in lines(3):
+        for line in lines(4):
             found.take(line)
     Hanging.free.set()
     assert said == [
         "sink 'Hanging' is dropped, the run goes on: it did not end in time, and has 3 points left"
     ]
+
+
+def test_one_that_is_long_in_coming_is_waited_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "_PARTING_SECONDS", 0.05)
+    monkeypatch.setattr(feeds, "_POLL_SECONDS", 0.02)
+
+    class LoggingIn(Noting):
+        def __init__(self, about: RunInfo) -> None:
+            threading.Event().wait(0.3)
+            super().__init__(about)
+
+    said: list[str] = []
+    with Feeds([LoggingIn], said.append) as found:
+        found.begin(run, None)
+        for line in lines(3):
+            found.take(line)
+    assert (len(made[0].points), said) == (3, [])
 
 
 def test_without_sinks_nothing_stands_between(run: Run) -> None:
