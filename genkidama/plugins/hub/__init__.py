@@ -34,6 +34,7 @@ SHARE = Verb(
 
 def run_share(options: Any) -> int:
     """Puts a run on the Hub, and prints its address."""
+    from genkidama.config.allowlist import allowing
     from genkidama.plugins.hub.repository import share
     from genkidama.runs.run import Run
 
@@ -46,5 +47,5 @@ def run_share(options: Any) -> int:
         say=lambda line: print(line, flush=True),
     )
     print(address)
-    print(f"  train on:   genkidama train --from {options.repository}")
+    print(f"  train on:   genkidama train --from {options.repository}{allowing(run.allow)}")
     return 0

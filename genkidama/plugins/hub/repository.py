@@ -9,6 +9,7 @@ Laws of this file:
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,7 +111,8 @@ def _write(run: Run, repository: str, folder: Path, film: bool, say: Callable[[s
     if evaluation is not None and evaluation.get("version") != snapshot.version:
         evaluation = None  # of other weights
     if evaluation is None:
-        say(f"without figures: these weights were not evaluated: genkidama evaluate {run.path}")
+        again = f"genkidama evaluate {shlex.quote(str(run.path))}{allowing(run.allow)}"
+        say(f"without figures: these weights were not evaluated: {again}")
     else:
         text = msgspec.json.encode({**evaluation, "checkpoint": _WEIGHTS})
         (folder / _EVALUATION).write_bytes(text)

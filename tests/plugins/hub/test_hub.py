@@ -90,12 +90,12 @@ def test_a_run_is_shared_and_another_one_begins_with_it(
 ) -> None:
     run = made(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
-    assert main(["share", "mine", NAME]) == 0
+    assert main(["share", "mine", NAME, "--allow", "my_env"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert out.splitlines()[-2:] == [
         f"{hub.url}/{NAME}",
-        f"  train on:   genkidama train --from {NAME}",
+        f"  train on:   genkidama train --from {NAME} --allow my_env",
     ]
     files = hub.repositories[NAME]
     film = {"replay.mp4"} if "without a film" not in out else set()
@@ -156,8 +156,10 @@ def test_what_an_older_run_left_in_the_repository_goes(tmp_path: Path, hub: Loca
     share(made(tmp_path / "mine"), NAME, film=False)
     hub.repositories[NAME]["replay.mp4"] = b"of other weights"
     said: list[str] = []
-    share(untrained(tmp_path / "other", small()), NAME, film=False, say=said.append)
-    assert said[0].endswith(f"not evaluated: genkidama evaluate {tmp_path / 'other'}")
+    other = untrained(tmp_path / "the other", small())
+    share(Run(other.path, ("my_env",)), NAME, film=False, say=said.append)
+    words = f"not evaluated: genkidama evaluate '{other.path}' --allow my_env"
+    assert said[0].endswith(words)
     assert set(hub.repositories[NAME]) == {
         *(".gitattributes", "README.md", "experiment.toml", "checkpoints/best.safetensors"),
     }
