@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 import textwrap
@@ -38,6 +39,9 @@ _WAYS = {
 
 _WIDTH = 100
 
+#: The command in an example: what trains it, and with which options.
+_COMMAND = re.compile(r"(?:cd \S+ && )?(genkidama (?:train|search)) \S+(.*)")
+
 
 def init(options: argparse.Namespace) -> int:
     """Writes a commented experiment."""
@@ -51,10 +55,13 @@ def init(options: argparse.Namespace) -> int:
         look, note = _look(options.environment, options.period)
         first, second = recommend(look, find_spec("torch") is not None, options.way)
         text = written(named, options.environment, look, first, second)
+        command = f"genkidama train {named}{first.options}"
     else:
         text = example(names[0]).read_text(encoding="utf-8")
-        if options.example is None:
-            text = text.replace(f"genkidama train {names[0]}", f"genkidama train {named}")
+        found = _COMMAND.search(text)
+        assert found is not None, "each example says how to train it"
+        command = f"{found[1]} {named}{found[2]}"
+        text = text.replace(found[0], command)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -62,9 +69,7 @@ def init(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{path}: is there already; name another file") from None
     except OSError as error:
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
-    verb = "search" if "\n[search]" in text else "train"
-    alone = first.options if look is not None else ""
-    print(f"{path}: written; train it: genkidama {verb} {named}{alone}")
+    print(f"{path}: written; train it: {command}")
     if look is None:
         if options.example is None:
             print(f"It is the example {names[0]!r}, whose settings were tuned")

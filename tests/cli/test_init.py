@@ -279,10 +279,25 @@ def test_init_never_writes_over_a_file(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_init_copies_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "mine.toml", "--example", "lunarlander/search"]) == 0
-    assert capsys.readouterr().out.endswith("train it: genkidama search mine.toml\n")
-    example = ROOT / "examples" / "lunarlander" / "search.toml"
-    assert Path("mine.toml").read_text() == example.read_text()
+    for name, before, command in (
+        ("lunarlander/search", "genkidama search lunarlander/search", "genkidama search mine.toml"),
+        (
+            "lunarlander/ga3c",
+            "genkidama train lunarlander/ga3c --children 1",
+            "genkidama train mine.toml --children 1",
+        ),
+        (
+            "memory/tmaze",
+            "cd examples/memory && genkidama train tmaze.toml",
+            "genkidama train mine.toml",
+        ),
+    ):
+        assert main(["init", "mine.toml", "--example", name]) == 0
+        assert capsys.readouterr().out == f"mine.toml: written; train it: {command}\n"
+        example = (ROOT / "examples" / f"{name}.toml").read_text()
+        assert example.count(before) == 1
+        assert Path("mine.toml").read_text() == example.replace(before, command)
+        Path("mine.toml").unlink()
 
 
 def test_examples_are_listed_and_printed(

@@ -19,6 +19,8 @@ def test_every_example_has_a_name_and_says_what_it_is() -> None:
     for file in found.values():
         Experiment.load(file)
         assert 10 < len(about(file)) < 180 and "genkidama train" not in about(file)
+        text = file.read_text()  # `init` puts a copy's name into its command
+        assert text.count("genkidama train ") + text.count("genkidama search ") == 1, file
 
 
 @pytest.mark.parametrize("name", ["lunarlander", "lunarlander/thesis", "pong", "a3c"])
