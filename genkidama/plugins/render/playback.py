@@ -22,7 +22,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.starts import check_seed
@@ -44,6 +44,7 @@ from genkidama.plugins.render.recording import (
     Step,
     action_names,
     controlled,
+    in_one_line,
     player_of,
 )
 from genkidama.runs.evaluation_worker import steps_of
@@ -169,7 +170,7 @@ class Scene:
             steps = self._episode((wanted.seed, episode), wanted.deterministic)
             explanation = _UNKNOWN
             for step in count():
-                with in_one_line(self.settings.id):
+                with in_one_line(f"{self.settings.id} fails while it plays"):
                     observation, action, total = next(steps)
                 if action is not None and step % wanted.every:
                     continue
@@ -471,17 +472,6 @@ def _plain(settings: Environment) -> Environment:
     if given.get("use_fire_reset", True):
         wrappers.insert(1, Wrapper(f"{__name__}:FireFirst"))
     return Environment(id=name, options={"frameskip": 1, **game}, wrappers=tuple(wrappers))
-
-
-@contextmanager
-def in_one_line(name: str) -> Iterator[None]:
-    """Turns any exception of the environment of this id into one line."""
-    try:
-        yield
-    except GenkidamaError:
-        raise
-    except Exception as error:
-        raise EnvironmentFailure(f"{name} fails while it plays: {describe_error(error)}") from error
 
 
 def picture_of(environment: gymnasium.Env[Any, Any], settings: Environment) -> Array:

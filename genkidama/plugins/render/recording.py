@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.config.formatting import plural
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.learning.actions import action_of, first
 from genkidama.learning.demonstrations import DemonstrationWriter
 from genkidama.learning.environments import as_number
@@ -213,7 +213,7 @@ class Function:
     def __init__(self, name: str, space: gymnasium.Space[Any]) -> None:
         self._name, self._space = name, space
         found = load_object(name, "--controller")
-        with _in_one_line(name):
+        with in_one_line(f"--controller {name} fails"):
             self._act = found() if isinstance(found, type) else found
         if not callable(self._act):
             raise ConfigurationError(
@@ -223,11 +223,11 @@ class Function:
 
     def begin(self) -> None:
         if (reset := getattr(self._act, "reset", None)) is not None:
-            with _in_one_line(self._name):
+            with in_one_line(f"--controller {self._name} fails"):
                 reset()
 
     def act(self, observation: Any) -> Any:
-        with _in_one_line(self._name):
+        with in_one_line(f"--controller {self._name} fails"):
             given = self._act(observation)
         action = action_of(self._space, given)
         if action is None:
@@ -238,12 +238,14 @@ class Function:
 
 
 @contextmanager
-def _in_one_line(name: str) -> Iterator[None]:
-    """Turns any exception of a controller into one line."""
+def in_one_line(words: str) -> Iterator[None]:
+    """Turns any exception of another's code into one line, which begins with these words."""
     try:
         yield
+    except GenkidamaError:
+        raise
     except Exception as error:
-        raise EnvironmentFailure(f"--controller {name} fails: {describe_error(error)}") from error
+        raise EnvironmentFailure(f"{words}: {describe_error(error)}") from error
 
 
 class Keyboard:
