@@ -20,7 +20,7 @@ import msgspec
 
 from genkidama.child.capacity import expected_cores
 from genkidama.child.orchestrator import CORES, PreparedCore
-from genkidama.cli.parents import ParentProcess, finish, wait_all
+from genkidama.cli.parents import ParentProcess, wait_all
 from genkidama.cli.progress import Sinks, Watch, feeding, following
 from genkidama.config.allowlist import modules
 from genkidama.config.decoding import check_least
@@ -375,7 +375,10 @@ class Cluster:
         deadline = time.monotonic() + _CHILD_GRACE
         for process in self._children:
             process.wait(deadline - time.monotonic())
-        finish(others, _PARTING_SECONDS)
+        wait_all(others, _PARTING_SECONDS)  # they write what they have
+        for other in others:
+            if (code := other.process.code) is not None and code > 0:
+                raise failure(code, other.process.error())
         self._forward(first, watch, children)
 
     def _forward(

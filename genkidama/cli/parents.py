@@ -140,19 +140,6 @@ class ParentProcess:
         self._reader.fallback.close()
 
 
-def finish(others: Sequence[ParentProcess], seconds: float) -> None:
-    """Lets the parts that do not count write what they have, at most so long.
-
-    Raises:
-        GenkidamaError: what one has ended with.
-    """
-    wait_all(others, seconds)
-    for part in others:
-        code = part.process.code
-        if code is not None and code > 0:
-            raise failure(code, part.process.error())
-
-
 def wait_all(parts: Sequence[ParentProcess], grace: float) -> None:
     """Asks all to end, and waits until they have, but no longer than this."""
     for part in parts:
