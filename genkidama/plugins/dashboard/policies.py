@@ -38,6 +38,9 @@ _LARGEST_FILE = 32 * LARGEST
 #: Documents of checkpoints that are kept, to be sent to the next who asks.
 _KEPT = 16
 
+#: Learners whose most probable action the page computes: one of another name may have its own head.
+_LEARNERS = ("a3c", "ppo", "dqn", "vtrace", "sac")
+
 _ACTING = ("body.", "memory.", "policy.", STATISTICS[0])
 
 #: The newest weights: their signature, vector and version; None if there are none.
@@ -67,6 +70,8 @@ def policy_document(
         name.startswith("policy.") for name in parts
     ):
         return {**found, "problem": "its network is not the one that the page computes"}
+    if experiment.algorithm.name not in _LEARNERS:
+        return {**found, "problem": "its learner may have a head that the page does not compute"}
     if size > LARGEST:
         return {**found, "problem": f"its weights have {size:,} bytes, and {LARGEST:,} are sent"}
     numbers = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in parts.values())
@@ -74,6 +79,7 @@ def policy_document(
         **found,
         "activation": experiment.network.activation,
         "memory": experiment.network.memory,
+        "squashes": experiment.algorithm.name == "sac",
         "arrays": [(name, part.shape) for name, part in parts.items()],
         "numbers": b64encode(numbers).decode(),
     }

@@ -250,6 +250,8 @@ EXPERIMENTS: list[tuple[str, dict[str, Any]]] = [
     ("MountainCarContinuous-v0", {"environment.normalize_observations": True}),
     ("CartPole-v1", {"network.memory": 5, "environment.normalize_observations": True}),
     ("Pendulum-v1", {"network.memory": 3, "network.activation": "relu"}),
+    ("Pendulum-v1", {"algorithm.name": "sac"}),
+    ("MountainCarContinuous-v0", {"algorithm.name": "sac", "network.sde_steps": 8}),
 ]
 
 
@@ -292,13 +294,18 @@ def test_the_network_gives_what_numpys_gives(
     width = len(found[0][0])  # without the deviations of continuous actions
     outputs = np.array([each for each, *_ in found])
     np.testing.assert_allclose(outputs, np.asarray(expected)[:, :width], atol=1e-5, rtol=1e-4)
-    for ours, row in zip(found, outputs, strict=True):
-        if isinstance(ours[1], int):
-            assert ours[1] == row.argmax()
-        else:
-            bounds = env.action_space.low, env.action_space.high
-            np.testing.assert_allclose(ours[1], np.clip(row, *bounds), rtol=1e-6)
+    for (_, action, _), row in zip(found, outputs, strict=True):
+        taken = model.head.to_environment(model.head.mode(row))
+        np.testing.assert_allclose(action, taken, rtol=1e-6, atol=1e-7)
     assert math.isfinite(outputs.sum())
+
+
+def test_a_head_of_a_learner_of_ones_own_is_not_played() -> None:
+    experiment = Experiment().with_settings({"environment.id": "CartPole-v1"})
+    model = Model(experiment, make_environment(experiment.environment))
+    theirs = experiment.with_settings({"algorithm.name": "mine:Learner"})
+    found = policy_document(theirs, model.signature, model.numbers, 7)
+    assert "a head" in found["problem"] and "numbers" not in found
 
 
 # In a browser.

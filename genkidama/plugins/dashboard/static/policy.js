@@ -94,12 +94,17 @@ export function layers(parts, name) {
 // The same of a policy as the parent sends it.
 export const network = (policy) => layers(unpack(policy), policy.activation);
 
-// A function from an observation to an action of this environment.
+// A function from an observation to an action of this environment. Behind means there may be
+// deviations; a policy that squashes reaches the bounds by tanh.
 export function actor(policy, { choices, low, high }) {
   const outputs = network(policy);
   return (observation, state) => {
     const y = outputs(observation, state);
     if (choices) return y.reduce((best, value, i) => (value > y[best] ? i : best), 0);
-    return y.map((value, i) => Math.min(Math.max(value, low[i]), high[i]));
+    return y.subarray(0, low.length).map((mean, i) => {
+      const [centre, reach] = [(high[i] + low[i]) / 2, (high[i] - low[i]) / 2];
+      const value = policy.squashes ? centre + reach * Math.tanh(mean) : mean;
+      return Math.min(Math.max(value, low[i]), high[i]);
+    });
   };
 }
