@@ -155,6 +155,13 @@ def test_the_page_goes_on_by_itself_when_its_parent_is_back(look: Look) -> None:
         page.wait_for_selector("#connection[data-state=live]")
         until(lambda: len(rows(page, "children-table")) == 2)
         assert page.inner_text("#spoken") == "Connected again."
+        # Another run in its place has nothing of the one before.
+        parent.stop()
+        parent.document["run"]["name"] = "another"
+        parent.document["learning"] |= {"diagnostics": {}}
+        parent.start()
+        page.wait_for_selector("#title >> text=another")
+        assert page.locator("#multiples > *").count() == 0
 
 
 def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:

@@ -91,6 +91,8 @@ function tell(state) {
 }
 
 new Feed((document) => {
+  // Another run at the same address begins with nothing of the one before.
+  if (latest !== null && document.run?.name !== latest.run?.name) return location.reload();
   ticking = latest === null || document.time > latest.time;
   latest = document;
   heard = performance.now();
