@@ -194,6 +194,15 @@ def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
         # 77, and 770 to 779. What has just been scrolled is drawn anew a moment later.
         until(lambda: len(rows(page, "children-table")) == 11, "eleven rows")
 
+        # A row that is clicked keeps the focus, also when it has moved up behind its dialog.
+        page.click("#children-table button >> text=child-773")
+        change = {**copy.deepcopy(parent.document), "type": "change", "gone": ["child-770"]}
+        parent.say({**change, "children": []})
+        until(lambda: len(rows(page, "children-table")) == 10, "ten rows")
+        page.keyboard.press("Escape")
+        focused = "document.activeElement.innerText"
+        until(lambda: page.evaluate(focused) == "child-773", "its focus", 5)
+
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])

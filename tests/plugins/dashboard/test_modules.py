@@ -133,6 +133,16 @@ def test_a_browser_puts_changes_together_as_python_does(
     assert found == expected
 
 
+def test_a_curve_without_new_rows_is_the_same_and_is_not_drawn_anew(node: Node) -> None:
+    source = told([*began("a"), pushed(1)])
+    messages = [as_json(source.snapshot(BEGAN + 1)), as_json(source.change(BEGAN + 2))]
+    body = """
+    const [before, change] = data.messages;
+    return fold(before, change).learning.curve === before.learning.curve;
+    """
+    assert node(body, messages=messages)
+
+
 def imported(name: str) -> set[str]:
     """A module, and all that it imports."""
     found, rest = set[str](), {name}

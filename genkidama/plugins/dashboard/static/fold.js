@@ -2,6 +2,7 @@
 
 function grown(before, now) {
   const { replace, ...rest } = now;
+  if (before && !replace && !now.rows.length) return before;
   return replace || !before ? rest : { ...rest, rows: before.rows.concat(now.rows) };
 }
 

@@ -75,6 +75,10 @@ export class Table {
     );
     this.node.addEventListener("scroll", () => this.#scroll(), { passive: true });
     this.#body.addEventListener("keydown", (event) => this.#move(event));
+    this.#body.addEventListener("focusin", ({ target, relatedTarget }) => {
+      // From a dialog the focus returns to the element, where another row may stand by now.
+      if (!relatedTarget?.closest("dialog")) this.#active = this.#key(target.closest("tr").of);
+    });
     new ResizeObserver(() => this.#soon()).observe(this.node);
   }
 
