@@ -259,6 +259,10 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         parent.say({**parent.document, "search": whole})
         page.wait_for_selector(f"#search-title >> text={len(trials)} of 1,500 trials, phase by")
         assert page.text_content("#trials-title") == f"{len(trials)} of 1,500 trials"
+        page.click("#details-close")
+        page.click("text=as a table")
+        heads = page.locator(".numbers th").all_inner_texts()
+        assert heads == ["time", "best score so far"]
 
 
 def test_ga3c_and_parts_are_seen(look: Look) -> None:
@@ -304,9 +308,15 @@ def test_runs_of_one_environment_are_shown_together(look: Look) -> None:
 
 
 def test_dragging_zooms_into_the_curve_and_the_button_shows_all_of_it(look: Look) -> None:
-    with made_up(document()) as parent, look(parent.url) as page:
+    found = document()
+    curve = [[second, 30_000 * second, 498.7 + 0.015 * second] for second in range(101)]
+    found["learning"]["curve"]["rows"] = curve
+    with made_up(found) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
         ticks = "all => all.map(one => one.textContent)"
+        page.locator("#over >> text=steps").click()
+        assert {"499.5", "1.25M"} <= set(page.eval_on_selector_all("#curve .tick", ticks))
+        page.locator("#over >> text=time").click()
         whole = page.eval_on_selector_all("#curve .tick", ticks)
         box = page.locator("#curve .lines").bounding_box()
 

@@ -2,7 +2,7 @@
 
 import { drawn, element, mark, reveal, say } from "./dom.js";
 import { evenly, extent, linear, nearest, roomy, step, ticks, timeStep, usual } from "./scale.js";
-import { brief, duration, figure } from "./words.js";
+import { brief, duration, figure, tick } from "./words.js";
 
 const LEFT = 46;
 const RIGHT = 14;
@@ -13,8 +13,8 @@ const LEAST_DRAG = 8;
 const TABLE_ROWS = 24;
 
 export const AXES = {
-  seconds: { word: "time", text: duration, step: timeStep },
-  steps: { word: "steps", text: brief, step },
+  seconds: { word: "time", text: duration, tick: duration, step: timeStep },
+  steps: { word: "steps", text: brief, tick, step },
 };
 
 // M10 20L30 40…, or in steps: what holds until something better comes.
@@ -65,9 +65,9 @@ export class Numbers {
 
   #fill() {
     if (!this.node.open || !this.#spec) return;
-    const { series, axis } = this.#spec;
+    const { name, series, axis } = this.#spec;
     const several = series.length > 1;
-    const heads = [...(several ? ["run"] : []), axis.word, "mean return"];
+    const heads = [...(several ? ["run"] : []), axis.word, name.toLowerCase()];
     this.#head.replaceChildren(...heads.map((text) => element("th", { scope: "col", text })));
     const most = Math.max(3, Math.round(TABLE_ROWS / series.length));
     this.#body.replaceChildren(
@@ -193,7 +193,11 @@ export class Lines {
         .join(". "),
     );
     const marks = [];
-    for (const value of ticks(...ys, step(ys[1] - ys[0], height / 48))) {
+    const [up, along] = [
+      step(ys[1] - ys[0], height / 48),
+      axis.step(xs[1] - xs[0] || 1, width / 90),
+    ];
+    for (const value of ticks(...ys, up)) {
       marks.push(
         drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
         drawn("text", {
@@ -201,11 +205,11 @@ export class Lines {
           x: LEFT - 8,
           y: y(value) + 4,
           "text-anchor": "end",
-          text: Math.abs(value) < 10000 ? figure(value) : brief(value),
+          text: tick(value, up),
         }),
       );
     }
-    for (const value of ticks(...xs, axis.step(xs[1] - xs[0] || 1, width / 90))) {
+    for (const value of ticks(...xs, along)) {
       const end = x(value) > width - RIGHT - 14 ? "end" : "middle";
       marks.push(
         drawn("text", {
@@ -213,7 +217,7 @@ export class Lines {
           x: x(value),
           y: height - 6,
           "text-anchor": end,
-          text: axis.text(value),
+          text: axis.tick(value, along),
         }),
       );
     }

@@ -16,6 +16,14 @@ const signed = (text) => text.replaceAll("-", MINUS);
 export const count = (value) => (known(value) ? signed(whole.format(value)) : NOTHING);
 export const score = (value) => (known(value) ? signed(tenth.format(value)) : NOTHING);
 export const brief = (value) => (known(value) ? signed(short.format(value)) : NOTHING);
+// A value on an axis, with all the digits of a multiple of the axis' gap.
+export const tick = (value, gap) =>
+  signed(
+    (value || 0).toLocaleString("en-US", {
+      notation: gap < 1000 ? "standard" : "compact",
+      maximumSignificantDigits: 12,
+    }),
+  );
 export const percent = (share) => (known(share) ? `${Math.floor(100 * share)}%` : NOTHING);
 
 // Any measure: three digits that count, or as many as tell it from 1, and no more than it needs.
