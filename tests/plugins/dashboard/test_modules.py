@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,6 +87,15 @@ def test_numbers_are_said_as_people_read_them(node: Node) -> None:
     body = "return data.all.map(([name, given]) => words[name](...given));"
     found = node(body, all=[(name, given) for name, given, _ in SAID])
     assert found == [said for _, _, said in SAID]
+
+
+def test_a_moment_has_its_date_unless_that_is_todays(node: Node) -> None:
+    now, before = time.time(), BEGAN
+    said = [
+        time.strftime(form, time.localtime(at))
+        for at, form in ((now, "%H:%M:%S"), (before, "%d %b %Y, %H:%M:%S"))
+    ]
+    assert node("return data.all.map(words.clock);", all=[now, before]) == said
 
 
 def test_an_axis_names_round_values_within_its_range(scale: Callable[..., Any]) -> None:

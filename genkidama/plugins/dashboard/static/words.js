@@ -83,8 +83,12 @@ export const milliseconds = (seconds) =>
 
 export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;
 
+// A moment, with its date unless that is today's.
 export function clock(time) {
-  return known(time) ? new Date(1000 * time).toLocaleTimeString("en-GB") : NOTHING;
+  if (!known(time)) return NOTHING;
+  const at = new Date(1000 * time);
+  const dateStyle = at.toDateString() === new Date().toDateString() ? undefined : "medium";
+  return at.toLocaleString("en-GB", { dateStyle, timeStyle: "medium" });
 }
 
 const NAMES = {
