@@ -304,6 +304,8 @@ class RunStatus:
         self._changed: set[str] = set()
         self._gone: dict[str, None] = {}
         self._moving: set[str] = set()
+        #: The experiment whose settings were sent.
+        self._told = experiment
 
     # Folding.
 
@@ -594,7 +596,11 @@ class RunStatus:
         self._moving = {child.name for child in children if child.steps_per_second}
         self._changed = set()
         gone, self._gone = list(self._gone), {}
-        return {**self._render(now, "change", children, Curve.send), "gone": gone}
+        found = {**self._render(now, "change", children, Curve.send), "gone": gone}
+        if self._told is not self.experiment:
+            self._told = self.experiment
+            found["settings"] = self.experiment.changed()
+        return found
 
     def mark_sent(self) -> None:
         """All there is counts as sent: no viewer is there to send it to."""
@@ -716,7 +722,7 @@ def fold(before: dict[str, Any] | None, message: dict[str, Any]) -> dict[str, An
     curve = _extended(known["curve"], learning["curve"])
     return {
         **message,
-        "settings": before.get("settings", {}),
+        "settings": message.get("settings", before.get("settings", {})),
         "type": "status",
         "children": list(rows.values()),
         "learning": {**learning, "curve": curve, "diagnostics": diagnostics},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.made_up import STATIC
 from genkidama.plugins.dashboard.routes import _JOINING
 from genkidama.runs.status import fold
-from genkidama.server.events import Event, Joined, Left
+from genkidama.server.events import Commanded, Event, Joined, Left
 from tests.plugins.dashboard.node import Node, in_node
 from tests.stories import BEGAN, as_json, began, measured, pushed, told
 
@@ -109,7 +109,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 #: What may happen, one a second; what goes before is that all three have joined.
 HAPPENED = st.lists(
-    st.tuples(st.sampled_from(["exchange", "measures", "leave", "join", "tell"]), NAMES),
+    st.tuples(st.sampled_from(["exchange", "measures", "leave", "join", "extend", "tell"]), NAMES),
     min_size=3,
     max_size=30,
 )
@@ -123,6 +123,9 @@ def event(kind: str, name: str, second: int) -> Event:
             return measured(name, second, kl=0.5 * second)
         case "leave":
             return Left(time=BEGAN + 1 + second, child=name, reason="gone")
+        case "extend":
+            limits = {"seconds": 100 * second}
+            return Commanded(time=BEGAN + 1 + second, action=kind, by=name, limits=limits)
     return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)
 
 
@@ -144,6 +147,7 @@ def test_a_browser_puts_changes_together_as_python_does(
     body = "return data.all.reduce((before, message) => fold(before, message), null);"
     found = node(body, all=messages)
     assert expected is not None
+    assert expected["settings"] == as_json(source.document(BEGAN))["settings"]
     found.pop("gone", None)
     expected.pop("gone", None)
     assert found == expected

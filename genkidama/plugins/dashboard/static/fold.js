@@ -14,7 +14,7 @@ function children(before, changed, gone) {
 }
 
 // A "status" is the whole document. A "change" has the whole of it, too, but for curves, which have
-// their new rows only, and children, of which it has those that changed.
+// their new rows only, and children and settings, of which it has those that changed.
 export function fold(before, message) {
   if (message.type !== "change" || !before) return message;
   const { gone = [], ...now } = message;
