@@ -27,7 +27,7 @@ from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection
 from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import Parent
 from genkidama.plugins.dashboard.broadcast import Page
-from genkidama.plugins.dashboard.films import make_film
+from genkidama.plugins.dashboard.films import make_film, newest_film
 from genkidama.plugins.dashboard.policies import Policies
 from genkidama.plugins.dashboard.routes import (
     CONTROL,
@@ -86,6 +86,9 @@ class Dashboard(Observer, Page):
                 lines.write(f"{digest}\n")
 
         self._film: asyncio.Task[None] | None = None
+        if film := newest_film(parent.out):
+            with suppress(ValueError):  # another program's file
+                self.run_status.film = int(film.stem.rpartition("-")[2])
         #: Of a parent without tokens: the file of its owner's token, and the secrets in it.
         self._owner_file = parent.out / OWNER
         self._key = self._salt = ""

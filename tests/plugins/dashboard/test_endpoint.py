@@ -133,6 +133,16 @@ async def test_who_is_excluded_is_shown_after_a_restart_too(parent: Parent) -> N
     assert shown["run"]["excluded"] == ["pi-1", "pi-2"]
 
 
+async def test_the_newest_film_is_shown_after_a_restart_too(tmp_path: Path) -> None:
+    folder = tmp_path / "run/films"
+    folder.mkdir(parents=True)
+    for version in (7, 12):
+        (folder / f"version-{version:010}.mp4").touch()
+    async with running(constant(), tmp_path / "run") as parent:
+        shown = json.loads((await fetch(place(parent, "status")))[1])
+    assert shown["run"]["film"] == 12
+
+
 async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:
     for path, words in (("healthz?probe=1", b"ok\n"), ("readyz", b"ready\n")):
         assert await fetch(place(guarded, path)) == (200, words)
