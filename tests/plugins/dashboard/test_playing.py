@@ -266,7 +266,10 @@ def test_the_network_gives_what_numpys_gives(
     observations = rng.normal(0.0, 2.0, (200, *env.observation_space.shape)).astype(np.float32)
     states = rng.uniform(-1.0, 1.0, (200, model.memory)).astype(np.float32)
     if (moments := model.moments("observations")) is not None:
-        moments.add(rng.normal(0.5, 2.0, (50, moments._sum.size)))
+        data = rng.normal(0.5, 2.0, (50, moments._sum.size))
+        data[:, -1] = 100.0  # always, and its deviation is a thousandth of that
+        observations[:, -1] = 100.0 + 0.1 * observations[:, -1]
+        moments.add(data)
     document = policy_document(experiment, model.signature, model.numbers, 7)
     assert document["version"] == 7 and document["environment"]["id"] == name
     body = """

@@ -8,9 +8,11 @@ const ACTIVATIONS = {
   silu: (x) => x / (1 + Math.exp(-x)),
 };
 
-// Of normalized observations, in standard deviations; genkidama.learning.model has both.
+// Of normalized observations, in standard deviations; genkidama.learning.model has all.
 const CUT = 10;
 const EPSILON = 1e-8;
+// Of the mean's square: a deviation is a thousandth of the mean at least.
+const LEAST_VARIANCE = 1e-6;
 
 // The arrays in a vector, by name.
 export function parts(entries, vector) {
@@ -36,7 +38,9 @@ function moments(statistics) {
   if (count < 2) return [new Float32Array(size), new Float32Array(size).fill(1)];
   const means = Float64Array.from(sums, (sum) => sum / count);
   const squares = statistics.subarray(1 + size);
-  const variance = means.map((mean, i) => Math.max(squares[i] / count - mean * mean, 0));
+  const variance = means.map((mean, i) =>
+    Math.max(squares[i] / count - mean * mean, LEAST_VARIANCE * mean * mean),
+  );
   return [Float32Array.from(means), Float32Array.from(variance, (x) => Math.sqrt(x + EPSILON))];
 }
 
