@@ -27,8 +27,7 @@ _SECONDS = 600.0
 
 def newest_film(out: Path) -> Path | None:
     """The film of the newest version in this run's directory; None if there is none."""
-    films = sorted((out / FILMS).glob("version-*.mp4"))
-    return films[-1] if films else None
+    return max((out / FILMS).glob("version-*.mp4"), default=None)
 
 
 async def make_film(server: ParameterServer, out: Path, now: Callable[[], float]) -> None:

@@ -13,6 +13,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ class Policies:
         self._newest = newest
         self._newest_made = -SECONDS
         self._document = b""
-        self._checkpoints: dict[int, bytes] = {}
+        #: The document of a checkpoint; an error is not kept.
+        self._kept = lru_cache(_KEPT)(self._encoded)
 
     def document(self, version: int | None = None) -> bytes:
         """That of a checkpoint, or the newest with the versions of all checkpoints."""
@@ -135,15 +137,13 @@ class Policies:
             return None
 
     def _checkpoint(self, version: int) -> bytes:
-        if version not in self._checkpoints:
-            try:
-                document = policy_document(self._experiment(), *self._load(version))
-            except GenkidamaError as error:
-                return msgspec.json.encode({"version": version, "problem": str(error)})
-            if len(self._checkpoints) >= _KEPT:
-                del self._checkpoints[next(iter(self._checkpoints))]
-            self._checkpoints[version] = msgspec.json.encode(document)
-        return self._checkpoints[version]
+        try:
+            return self._kept(version)
+        except GenkidamaError as error:
+            return msgspec.json.encode({"version": version, "problem": str(error)})
+
+    def _encoded(self, version: int) -> bytes:
+        return msgspec.json.encode(policy_document(self._experiment(), *self._load(version)))
 
     def _load(self, version: int) -> tuple[Signature, Vector, int]:
         path = self._folder.version_path(version)

@@ -92,45 +92,24 @@ function chooseEnvironment(name) {
   show(latest);
 }
 
-function drawEnvironments(runs) {
-  const names = [...new Set(runs.map((run) => run.environment))];
-  const root = find("environments");
-  reveal(root, names.length > 1);
-  fit(root, names.length > 1 ? names.length : 0, () =>
-    element(
-      "button",
-      { type: "button", class: "choice", onclick: ({ currentTarget }) => chooseEnvironment(currentTarget.dataset.name) },
-      element("span"),
-    ),
-  );
-  if (names.length < 2) return;
-  names.forEach((name, index) => {
-    const button = root.children[index];
-    button.dataset.name = name;
-    const shown = runs.filter((run) => !hidden.has(run.name));
-    mark(button, "aria-pressed", String(shown.length > 0 && shown.every((run) => run.environment === name)));
-    say(button.firstChild, name);
-  });
-}
-
-// A button a run: it is the key to the curves, and puts its own away.
-function drawChoices(runs) {
-  const root = find("curves");
-  reveal(root, true);
-  fit(root, runs.length, () =>
+// Buttons of these names. Those of runs are the key to the curves: a style each.
+function buttons(id, names, choose, pressed, styles = null) {
+  const root = find(id);
+  reveal(root, names.length > 0);
+  fit(root, names.length, () =>
     element(
       "button",
       { type: "button", class: "choice", onclick: ({ currentTarget }) => choose(currentTarget.dataset.name) },
-      element("i"),
+      styles && element("i"),
       element("span"),
     ),
   );
-  runs.forEach((run, index) => {
+  names.forEach((name, index) => {
     const button = root.children[index];
-    button.dataset.name = run.name;
-    mark(button, "aria-pressed", String(!hidden.has(run.name)));
-    mark(button.firstChild, "class", `key ${run.style}`);
-    say(button.lastChild, run.name);
+    button.dataset.name = name;
+    mark(button, "aria-pressed", String(pressed(name)));
+    if (styles) mark(button.firstChild, "class", `key ${styles[index]}`);
+    say(button.lastChild, name);
   });
 }
 
@@ -153,12 +132,21 @@ export function show(document) {
   find("title").textContent = words.many(runs.length, "run");
   find("kind").textContent = "over one another";
   reveal(find("runs"), true);
-  drawEnvironments(runs);
-  drawChoices(runs);
-  table.show(runs);
-  curve.show(
-    "Mean return",
-    runs.filter((run) => !hidden.has(run.name)),
-    null,
+  const seen = runs.filter((run) => !hidden.has(run.name));
+  const environments = [...new Set(runs.map((run) => run.environment))];
+  buttons(
+    "environments",
+    environments.length > 1 ? environments : [],
+    chooseEnvironment,
+    (name) => seen.length > 0 && seen.every((run) => run.environment === name),
   );
+  buttons(
+    "curves",
+    runs.map((run) => run.name),
+    choose,
+    (name) => !hidden.has(name),
+    runs.map((run) => run.style),
+  );
+  table.show(runs);
+  curve.show("Mean return", seen, null);
 }

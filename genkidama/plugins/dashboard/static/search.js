@@ -19,11 +19,6 @@ export function begin() {
 }
 
 const short = (name) => name.split(".").at(-1);
-// A setting's value: a number, a word, a truth; a trial may lack it.
-function told(value = null) {
-  if (value === null) return words.NOTHING;
-  return typeof value === "number" ? words.figure(value) : String(value);
-}
 
 function columns(settings) {
   return [
@@ -46,7 +41,7 @@ function columns(settings) {
       label: short(name),
       hint: name,
       value: (trial) => trial.settings[name],
-      text: told,
+      text: words.setting,
       from: "m",
     })),
     {
@@ -69,7 +64,7 @@ function open({ number }) {
     return [
       ["state", trial.state],
       ["score", words.score(trial.score)],
-      ...Object.entries(trial.settings).map(([name, value]) => [name, told(value)]),
+      ...Object.entries(trial.settings).map(([name, value]) => [name, words.setting(value)]),
       ...trial.phases.map(({ node, from, to, score }, index) => [
         `phase ${index + 1}, ${node}`,
         `${words.duration(from)} to ${to === null ? "now" : words.duration(to)} · ${words.score(score)}`,
@@ -132,7 +127,7 @@ function drawScatter(name, { trials, best }) {
     svg,
     "aria-label",
     `Score against ${name} of ${words.many(seen.length, "trial")}` +
-      (best ? `; the best has ${told(best.settings[name])}` : ""),
+      (best ? `; the best has ${words.setting(best.settings[name])}` : ""),
   );
   svg.replaceChildren(
     ...seen.map((trial) =>
@@ -145,14 +140,14 @@ function drawScatter(name, { trials, best }) {
           r: trial.number === best?.trial ? 4.5 : 3,
         },
         drawn("title", {
-          text: `trial ${trial.number}: ${told(trial.settings[name])}, score ${words.score(trial.score)}`,
+          text: `trial ${trial.number}: ${words.setting(trial.settings[name])}, score ${words.score(trial.score)}`,
         }),
       ),
     ),
   );
   const first = svg.querySelector(".best");
   if (first) svg.append(first);
-  say(value, best ? `best ${told(best.settings[name])}` : "");
+  say(value, best ? `best ${words.setting(best.settings[name])}` : "");
   say(low, ends[0]);
   say(high, ends[1]);
 }
@@ -173,7 +168,7 @@ export function show({ search, run, time }, now) {
     facts(find("best"), [
       ["best trial", String(best.trial)],
       ["score", words.score(best.score)],
-      ...Object.entries(best.settings).map(([name, value]) => [short(name), told(value), name]),
+      ...Object.entries(best.settings).map(([name, value]) => [short(name), words.setting(value), name]),
     ]);
   }
   drawTable(search);

@@ -37,9 +37,10 @@ export function figure(value) {
   return signed(String(Number(value.toPrecision(digits))));
 }
 
-// A setting's value: a number as figures are, anything else as TOML would have it, nearly.
-export const setting = (value) =>
-  known(value) ? figure(value) : typeof value === "string" ? value : JSON.stringify(value);
+// A setting's value, which a trial may lack: a number as figures are, anything else as TOML would have
+// it, nearly.
+export const setting = (value = null) =>
+  value === null || known(value) ? figure(value) : typeof value === "string" ? value : JSON.stringify(value);
 
 // 1:40, or 2:03:04 from an hour on.
 export function duration(seconds) {
