@@ -601,7 +601,9 @@ def _serve(*descriptors: int) -> NoReturn:
                 for each in living.values():
                     each.close()
                 _become(client, Connection(received[0], writable=False), answers, received[1:])
-            if process is not None:  # else the requester sees the end of this pipe
+            if process is None:
+                answers.close()  # its end tells the requester
+            else:
                 living[process] = answers
                 _answer(answers, "pid", process)
         _close(*received)

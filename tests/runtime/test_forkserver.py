@@ -22,7 +22,7 @@ from genkidama.runtime import forkserver
 from genkidama.runtime.forkserver import ForkServer, Server, begin
 from tests.child.workers import LIGHT, light
 from tests.helpers import PATIENCE, ROOT, gone, python, small, until
-from tests.runtime.hanging import HANGING
+from tests.runtime.hanging import FULL, HANGING
 
 
 @pytest.fixture
@@ -226,6 +226,13 @@ def test_who_waits_for_a_busy_forkserver_need_not() -> None:
     process.kill()
     assert process.wait(0.0) == -9 and process.pid == 0
     hanging.close()
+
+
+def test_who_asks_a_forkserver_without_room_learns_that_there_is_no_process() -> None:
+    full = ForkServer("tests.runtime.hanging", {FULL: "1"})
+    process = full.start("time:sleep", (PATIENCE,), small())
+    assert process.wait(PATIENCE) == -signal.SIGKILL and process.pid == 0
+    full.close()
 
 
 PROGRAM = """
