@@ -22,6 +22,7 @@ sends and receives them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
 import time
@@ -344,6 +345,7 @@ class Child:
             self._stopping.clear()
         self._failure = None
         self.backend = None
+        gc.collect()  # a backend is a cycle, and its memory goes with it
         self._exchanged = math.nan
         self._learned = self._chunks = 0
 

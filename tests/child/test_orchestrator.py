@@ -639,6 +639,31 @@ async def test_nothing_is_left_behind() -> None:
     await eventually(lambda: descriptors() <= before)
 
 
+async def test_the_memory_of_a_run_that_is_over_is_given_back_before_the_next(
+    tmp_path: Path,
+) -> None:
+    """Whose replay may need that room."""
+
+    def mapped() -> int:
+        maps = Path("/proc/self/maps").read_text()
+        blocks = re.findall(r"(\w+)-(\w+) .*/memfd:genkidama", maps)
+        return sum(int(end, 16) - int(begin, 16) for begin, end in blocks)
+
+    gc.collect()
+    gc.disable()  # nobody knows when it looks by itself
+    before = mapped()
+    try:
+        async with (
+            running(small(stop={"updates": 2}), tmp_path) as parent,
+            Serving(Child(url(parent.address), name="pi", stay=True)),
+        ):
+            await eventually(lambda: mapped() > before, "a run's memory")
+            await eventually(lambda: parent.server.stop, "the end of the run")
+            await eventually(lambda: mapped() <= before, "the end of its memory", 10.0)
+    finally:
+        gc.enable()
+
+
 async def test_cores_that_do_not_answer_are_killed_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
