@@ -50,14 +50,20 @@ class PushingChildren:
         self._sum += self._newest
         self._squares += self._newest * (2.0 * before + self._newest)
         if self._newest > _LARGEST:
-            self._weights = {
-                name: weight / self._newest
-                for name, weight in self._weights.items()
-                if weight > 1e-6 * self._newest
-            }
-            self._newest = 1.0
-            self._sum = sum(self._weights.values())
-            self._squares = sum(weight * weight for weight in self._weights.values())
+            self.restore(self.weights())
+
+    def weights(self) -> dict[str, float]:
+        """By child: w, in which the newest push of all counts one."""
+        weights = self._weights.items()
+        newest = self._newest
+        return {name: weight / newest for name, weight in weights if weight > 1e-6 * newest}
+
+    def restore(self, weights: dict[str, float]) -> None:
+        """Goes on from a result of `weights`."""
+        self._weights = weights
+        self._newest = 1.0
+        self._sum = sum(weights.values())
+        self._squares = sum(weight * weight for weight in weights.values())
 
     @property
     def count(self) -> float:
@@ -74,7 +80,8 @@ class Averaging:
     def __init__(self, experiment: Experiment, events: list[Event]) -> None:
         self._experiment = experiment
         self._events = events
-        self._children = PushingChildren()
+        #: A checkpoint keeps it: after a restart all push differences of an outage at once.
+        self.pushing = PushingChildren()
         self._differences = experiment.pushes == "difference"
         self._staleness = 0.0
         self._reported, self._after = 0.0, 0.0
@@ -82,15 +89,15 @@ class Averaging:
     @property
     def children(self) -> float:
         """n; 0 before the first push."""
-        return self._children.count
+        return self.pushing.count
 
     def push(self, child: str, joined: int, staleness: int, now: float) -> float | None:
         """Counts a push; returns α for it, or None if the experiment sets that.
 
         `staleness` are the versions since the child's base.
         """
-        self._children.note(child, joined)
-        n = self._children.count
+        self.pushing.note(child, joined)
+        n = self.pushing.count
         fresh = _FRESH * n
         self._staleness += _NEW * (min(float(staleness), fresh) - self._staleness)
         if abs(n - self._reported) >= _CHANGE and now >= self._after:

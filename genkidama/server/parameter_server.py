@@ -302,12 +302,14 @@ class ParameterServer:
 
     def snapshot(self, now: float) -> Snapshot:
         """The metadata of a checkpoint of a plain run."""
+        averaging = self.trials.averaging
         return self.trial.snapshot(
             exchanges=self.exchanges,
             updates=self.updates,
             seconds=self.seconds(now),
             **snapshot_children(self.children),
             excluded=sorted(self.excluded),
+            pushing=None if averaging is None else averaging.pushing.weights(),
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
@@ -315,6 +317,8 @@ class ParameterServer:
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         self.children.update(restore_children(snapshot))
+        if self.trials.averaging is not None:
+            self.trials.averaging.pushing.restore(snapshot.pushing)
         self.excluded.update(snapshot.excluded)
         self._part_excluded()
 

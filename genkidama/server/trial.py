@@ -235,6 +235,7 @@ class Trial:
         children: dict[str, dict[str, int]] | None = None,
         sessions: dict[str, tuple[str, int]] | None = None,
         excluded: list[str] | None = None,
+        pushing: dict[str, float] | None = None,
     ) -> Snapshot:
         """The metadata of a checkpoint. The arguments are not the trial's."""
         return Snapshot(
@@ -251,6 +252,7 @@ class Trial:
             children=children or {},
             sessions=sessions or {},
             excluded=excluded or [],
+            pushing=pushing or {},
             averaged=self.averaged,
             experiment=self.experiment,
             part=str(self.part),
@@ -302,6 +304,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     sessions: dict[str, tuple[str, int]] = {}
     #: Names of children that the run's owner has excluded.
     excluded: list[str] = []
+    #: With `child.exchange = "chunk"`, per child: the weight of its pushes in n.
+    pushing: dict[str, float] = {}
     #: Versions in the running mean of `parent.average`.
     averaged: int = 0
     experiment: dict[str, Any] = {}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert, to_builtins
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import following
@@ -18,6 +19,7 @@ from genkidama.server import averaging as module
 from genkidama.server.averaging import Averaging, PushingChildren
 from genkidama.server.events import AveragingChosen, Event
 from genkidama.server.parameter_server import ParameterServer
+from genkidama.server.trial import Snapshot
 
 CHUNK = {"child": {"exchange": "chunk"}}
 
@@ -178,7 +180,9 @@ def test_what_is_said_is_what_counts_from_then_on_rounded() -> None:
 
 
 def test_every_reply_has_the_number_and_a_repeated_push_is_not_counted() -> None:
-    server = ParameterServer(Experiment.from_dict({**CHUNK, "parent": {"rule": "blend"}}))
+    """Also after a restart."""
+    experiment = Experiment.from_dict({**CHUNK, "parent": {"rule": "blend"}})
+    server = ParameterServer(experiment)
     for name in "ab":
         server.handle(name, Hello(protocol=2, name=name, session=name), 0.0)
         server.handle(name, Join(signature=[("x", [2])]), 0.0)
@@ -192,4 +196,12 @@ def test_every_reply_has_the_number_and_a_repeated_push_is_not_counted() -> None
     assert push("a", 1) == 1.0
     assert push("b", 1) == pytest.approx(2.0, abs=0.01)
     assert push("b", 1) == push("b", 1)
-    assert push("b", 2) < 1.9
+    assert (before := push("b", 2)) < 1.9
+    snapshot, signature, vector = server.snapshot(2.0), server.trial.signature, server.trial.vector
+    assert signature is not None and vector is not None
+    server = ParameterServer(experiment)
+    server.restore(convert(to_builtins(snapshot), Snapshot), signature, vector)
+    server.handle("b", Hello(protocol=2, name="b", session="b"), 3.0)
+    joined = server.handle("b", Join(signature=[("x", [2])]), 3.0)
+    assert isinstance(joined, Weights) and joined.children == pytest.approx(before, rel=1e-9)
+    assert 1.5 < push("b", 3) < before
