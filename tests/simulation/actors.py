@@ -420,7 +420,7 @@ class Robot:
         with mock.patch.object(real_time.threading, "Thread", mock.Mock()):
             self._env = real_time.RealTime(self.plant, _ROBOT, lambda: self.clock, self.pass_time)
             self.counts = np.zeros(CYCLE_COUNTS, np.int64)
-            self._env.report(self.counts, self.answered)
+            self._env.report(self.counts, self.answered, np.zeros(1, np.bool_))
             #: When the guard looks next.
             self._turn = self.clock + _ROBOT.safe_seconds
             self._env._closed = self  # type: ignore[assignment]
