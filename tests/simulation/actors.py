@@ -37,7 +37,7 @@ from genkidama.plugins.actors.backend import ActorPool, Actors
 from genkidama.plugins.actors.outbox import BLOCKS, Outbox, Outboxes, block_rows
 from genkidama.plugins.actors.rule import Columns, Experience
 from genkidama.protocol.diagnostics import CYCLE_COUNTS
-from genkidama.protocol.messages import Join, Push, Refusal, Reply
+from genkidama.protocol.messages import Join, Push, Refusal, Reply, Weights
 from genkidama.protocol.session import Decision, Session
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from tests.simulation.books import Books
@@ -73,7 +73,7 @@ class Life:
     killed: set[int] = field(default_factory=set)
     learning: list[int] = field(default_factory=list)
     batches: int = 0
-    #: By child, the batches after which its last push was answered.
+    #: By child, the batches after which its last push was answered, or its first join.
     given: dict[str, int] = field(default_factory=dict)
 
 
@@ -132,8 +132,8 @@ class ExperienceBooks(Books):
 
     def _handle(self, handle: Any, child: str, message: Any, now: float) -> Reply:
         reply = super()._handle(handle, child, message, now)
-        if isinstance(message, Join):
-            self.life.given.pop(child, None)
+        if isinstance(message, Join) and isinstance(reply, Weights):
+            self.life.given.setdefault(child, self.life.batches)
         if (
             isinstance(message, Push)
             and isinstance(reply, Refusal)

@@ -255,8 +255,8 @@ BUGS = (
     Bug(
         "steps are learned from at any age",
         "plugins/actors/rule.py",
-        "        self._given[push.child] = self.batches\n",
-        "",
+        "if self.batches - born > self.max_lag and not self.replays:",
+        "if False:",
     ),
     Bug(
         "missed ticks of a robot are made up for",

@@ -9,7 +9,8 @@ Laws of this file:
 - The rule never waits. Blocks that the learner cannot use in time are dropped, the oldest first,
   and counted by child.
 - The age of a block is the number of the learner's batches since the child received the θ with
-  which it can have begun the block: the one in the answer to its previous push.
+  which it can have begun the block: the one in the answer to its previous push, also if that was
+  before its connection was lost, or the one that it joined with.
 - Each child is asked for as many steps as it makes in the time of one batch. So all data are
   equally fresh, and slow children send less at a time.
 """
@@ -220,7 +221,8 @@ class Experience(Rule):
         #: By child: after how many batches its rows alone have killed the learner.
         self._strikes: dict[str, deque[int]] = {}
         self._waiting = 0
-        #: By child: after how many batches it was given the θ in the answer to its last push.
+        #: By child: after how many batches it was given the θ in the answer to its last push, or at
+        #: first any.
         self._given: dict[str, int] = {}
         #: By child: after how many batches it was given the newest θ that it has.
         self._newest: dict[str, int] = {}
@@ -370,10 +372,11 @@ class Experience(Rule):
         parent[:] = self._learned.weights
         before = self._newest.get(child)
         self._newest[child] = self.batches
+        self._given.setdefault(child, self.batches)
         return before != self.batches
 
     def forget(self, child: str) -> None:
-        self._given.pop(child, None)
+        # When it comes back, what it brings first was begun before.
         self._newest.pop(child, None)
         self._pace.pop(child, None)
         self._brought.pop(child, None)
@@ -406,8 +409,9 @@ class Experience(Rule):
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         found = [
-            f"{child!r} is so slow that its steps are older than max_lag = {self.max_lag} batches "
-            "when they come, and are dropped; give it more cores, or raise max_lag"
+            f"{child!r} is so slow, or was away so long, that its steps are older than max_lag = "
+            f"{self.max_lag} batches when they come, and are dropped; give it more cores, or raise "
+            "max_lag"
             for child, at in self._old_at.items()
             if self.batches - at < _LATELY
         ]

@@ -322,6 +322,21 @@ def test_age_counts_batches_since_the_answer_to_the_push_before() -> None:
     assert rule.lag == 1.0, "it began with the answer of three batches"
 
 
+def test_age_counts_on_while_a_child_is_away_and_from_the_first_weights() -> None:
+    rule = begun(backlog=9)
+    parent = np.zeros(SIZE, DTYPE)
+    push(rule, steps(4), "back")
+    rule.take()
+    rule.forget("back")
+    for child in ("new", "back") * 2:
+        rule.learned(learned(1.0))
+        rule.pull(parent, child)
+    for child, age in (("back", 4.0), ("new", 3.0)):
+        push(rule, steps(4), child)
+        rule.take()
+        assert rule.lag == age
+
+
 def test_what_is_too_old_is_dropped_and_its_child_named() -> None:
     rule = begun(max_lag=2)
     for child in ("slow", "fast", "just in time"):
