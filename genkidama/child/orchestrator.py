@@ -246,6 +246,9 @@ class CoreOrchestrator(PooledBackend):
         name: the child's name; it makes its cores' random numbers differ from other children's.
     """
 
+    #: As `progress_checksum` takes them.
+    _blocks = 0
+
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         check_least(cores=cores)
         self.experiment = with_free_exchange(experiment)
@@ -420,7 +423,7 @@ class CoreOrchestrator(PooledBackend):
     def trace(self, index: int) -> int | None:
         if self._cycles is not None and self.memory.resetting[index, 0]:
             return None  # somebody may have to bring the robot back
-        return progress_checksum(self.memory, index)
+        return progress_checksum(self.memory, index, self._blocks)
 
     async def due(self) -> None:
         await self._pool.due()

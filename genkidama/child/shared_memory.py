@@ -30,8 +30,9 @@ from genkidama.runtime.shared_block import Block
 
 Array = npt.NDArray[Any]
 
-#: The checksum covers this many bytes of a core's rows, around the place where it writes.
-_CHECKSUM_BYTES = 32 << 20
+#: The checksum covers this many numbers of a core's rows, from the place where it writes; of wide
+#: rows the last numbers, of at least so many rows.
+_CHECKSUM_NUMBERS, _CHECKSUM_ROWS = 8 << 20, 4096
 
 #: The arrays that a restarted child would miss.
 _STATE = ("weights", "state", "clock")
@@ -174,16 +175,20 @@ class SharedMemory(Block):
     resetting: Array
 
 
-def progress_checksum(memory: SharedMemory, index: int) -> int:
+def progress_checksum(memory: SharedMemory, index: int, blocks: int = 0) -> int:
     """A number that changes when a core makes a step or finds a gradient.
 
-    It may stay the same over a step that changes nothing, which happens now and then.
+    It may stay the same over a step that changes nothing, which happens now and then. `blocks` are
+    the parts of a core's rows that `head` counts; 0 if it counts rows.
     """
     rows = memory.replay[index]
-    count = max(1, _CHECKSUM_BYTES // max(1, rows[:1].nbytes))
+    count = max(_CHECKSUM_ROWS, _CHECKSUM_NUMBERS // max(1, rows.shape[1]))
+    wide = slice(-(_CHECKSUM_NUMBERS // count), None)
+    parts = blocks or max(1, len(rows))
     checksum = zlib.crc32(memory.gradients[index])
-    for first in {0, int(memory.head[index]) % max(1, len(rows))}:
-        checksum = zlib.crc32(rows[first : first + count], checksum)
+    for first in {0, int(memory.head[index]) % parts * (len(rows) // parts)}:
+        some = np.ascontiguousarray(rows[first : first + count, wide])
+        checksum = zlib.crc32(some.data, checksum)
     return checksum
 
 

@@ -18,6 +18,7 @@ from genkidama.child.shared_memory import (
     SharedWeights,
     change,
     core_arrays,
+    progress_checksum,
 )
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics
 from tests.helpers import small
@@ -82,6 +83,25 @@ def test_the_replay_is_the_tensor_and_what_is_beside_it_for_each_core() -> None:
     }
     assert Layout(arrays | more, 3).replay_bytes == 3 * (4 * 9 * 2 + 9 * 5)
     assert Layout(arrays | more, 3).replay_shape == (3, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "head", "row"),
+    [
+        (2048, 84 * 84 * 4, 2048, 2047),
+        (2_000_000, 9, 0, 900_000),
+        (2_000_000, 9, 1_500_000, 1_500_000),
+    ],
+)
+def test_each_step_changes_the_checksum(rows: int, columns: int, head: int, row: int) -> None:
+    """Of a batch of images, and of a replay, in which a core writes on from its head."""
+    memory = SharedMemory(Layout(core_arrays(rows=rows, columns=columns, size=1, trainable=1)))
+    memory.head[0] = head
+    before = progress_checksum(memory, 0)
+    assert progress_checksum(memory, 0) == before
+    memory.replay[0, row, -3] = 1.0
+    assert progress_checksum(memory, 0) != before
+    memory.close()
 
 
 SIZE = 4

@@ -14,7 +14,7 @@ from contextlib import suppress
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.child.worker import FAILED, RECORD
 from genkidama.child.worker_pool import WorkerPool
-from genkidama.plugins.actors.outbox import BLOCK, Outboxes, block_rows
+from genkidama.plugins.actors.outbox import BLOCK, BLOCKS, Outboxes, block_rows
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.process import WorkerProcess
 
@@ -116,6 +116,8 @@ class ActorPool(WorkerPool):
 
 class Actors(CoreOrchestrator):
     """A child's actors. See `Backend` for what each method promises; arguments as there."""
+
+    _blocks = BLOCKS
 
     def _make_pool(self) -> WorkerPool:
         self._actor_pool = ActorPool(self.experiment, "core", self.name, self)

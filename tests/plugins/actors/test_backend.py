@@ -19,9 +19,10 @@ from genkidama.child.worker_pool import SemaphoreVector
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors import backend as backend_module
 from genkidama.plugins.actors.backend import ActorPool, Actors
-from genkidama.plugins.actors.outbox import BLOCKS
+from genkidama.plugins.actors.outbox import BLOCKS, block_arrays
 from genkidama.plugins.actors.rule import Columns
 from genkidama.runtime.process import WorkerProcess
+from tests.child.memory import shared_memory
 from tests.child.problems import experiment
 from tests.helpers import eventually
 
@@ -197,6 +198,20 @@ def test_a_robot_asks_for_news_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     pool.answered(1)  # 20 ms a row
     pool.pulling()
     assert pool.until(64) == pytest.approx(0.1)
+
+
+def test_each_step_of_a_block_of_images_is_a_sign_of_life() -> None:
+    columns = Columns(84 * 84 * 4, 1)
+    backend = Actors(acting(), 1)
+    backend._memory = memory = shared_memory(more=block_arrays(512, columns))
+    backend._cycles = None
+    for blocks, row in ((0, 511), (1, 1024), (1, 1535), (7, 3583)):
+        memory.head[0] = blocks
+        before = backend.trace(0)
+        assert backend.trace(0) == before
+        memory.replay[0, row, columns.actions] = 1.0
+        assert backend.trace(0) != before
+    memory.close()
 
 
 async def test_a_push_that_is_refused_is_dropped() -> None:
