@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET, UnsetType, to_builtins
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from genkidama.config.formatting import plural
 from genkidama.config.sections import Stop
 from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.vector import Signature, Vector, blend, is_finite, length
+from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, length
 from genkidama.server.averaging import Averaging
 from genkidama.server.events import Event, Exchange
 from genkidama.server.rules.blend import Rule, RuleState, Update
@@ -63,9 +64,7 @@ class Trial:
     part: Shard = WHOLE
     #: The numbers that this parent holds: shape (held.size,).
     vector: Vector | None = None
-    #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
-    average: Vector | None = None
-    #: The versions in it.
+    #: The versions in the running mean of θ_P.
     averaged: int = 0
     #: A finite copy of θ_P and of the rule's state, and its version: the last checkpoint's, or that
     #: of the run's beginning.
@@ -79,6 +78,8 @@ class Trial:
     returns: deque[float] = field(default_factory=deque)
     #: An upper bound for the norm of θ_P's trained numbers; infinity until they are looked at.
     _bound: float = inf
+    #: The running mean. After a million versions, float32 would keep nothing of the next.
+    _mean: npt.NDArray[np.float64] | None = None
     _sum: float = 0.0
     _unchecked: int = 0
 
@@ -87,6 +88,16 @@ class Trial:
         """The signature of the numbers that this parent holds; a child must have joined."""
         assert self.signature is not None
         return self.signature if self.part is WHOLE else self.part.of(self.signature)
+
+    @property
+    def average(self) -> Vector | None:
+        """The running mean of θ_P, for evaluation and export, as a new array; None unless
+        `parent.average` is set."""
+        return None if self._mean is None else self._mean.astype(DTYPE)
+
+    @average.setter
+    def average(self, average: Vector | None) -> None:
+        self._mean = None if average is None else average.astype(np.float64)
 
     def clear_returns(self) -> None:
         self.returns.clear()
@@ -193,11 +204,13 @@ class Trial:
 
         At 1 it is the plain mean of all versions since it began (Izmailov et al. 2018, SWA).
         """
-        if self.average is None:
-            self.average, self.averaged = vector.copy(), 1
+        if self._mean is None:
+            self.average, self.averaged = vector, 1
         else:
             self.averaged += 1
-            blend(self.average, vector, max(1.0 - decay, 1.0 / self.averaged))
+            share = max(1.0 - decay, 1.0 / self.averaged)
+            self._mean *= 1.0 - share
+            self._mean += share * vector
 
     @property
     def label(self) -> int | UnsetType:

@@ -145,6 +145,16 @@ def test_the_running_mean_at_decay_1_is_that_of_all_versions(values: list[float]
     assert trial.vector.tolist() == [values[-1]] * 2
 
 
+def test_the_running_mean_at_decay_1_moves_after_millions_of_versions() -> None:
+    trial = Trial(window=1, averaged=3_000_000)
+    trial.average = np.ones(1, DTYPE)
+    trial.vector = np.ones(1, DTYPE)
+    for _ in range(3000):
+        trial.apply(contribution(np.full(1, 1.1, DTYPE)), "weights", Blend(1.0), 1.0)
+    assert trial.average is not None and trial.average.dtype == DTYPE
+    assert trial.average[0] == pytest.approx(1.0 + 0.1 * 3000 / 3_003_000, abs=2e-7)
+
+
 @pytest.mark.parametrize(
     ("decay", "expected"), [(0.75, [8.0, 4.0, 4.0, 3.0]), (0.4, [8.0, 3.2, 3.68, 1.472])]
 )
