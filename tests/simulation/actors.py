@@ -487,10 +487,11 @@ class Plant(gymnasium.Env[Any, Any]):
             robot.breaks(f"a step begins {since:.4f} s after the one before")
         if since > _ROBOT.safe_seconds + 1.2 * _ROBOT.period:
             robot.breaks(f"nothing is done for {since:.4f} s")
-        offline = now - robot.answered[0] > _ROBOT.offline_seconds
-        if action != _SAFE and offline:
+        silent = now - robot.answered[0]
+        if action != _SAFE and silent > _ROBOT.offline_seconds:
             robot.breaks("the policy acts, though its parent is silent")
-        if action == _SAFE and not offline and since < _ROBOT.safe_seconds - 1e-6:
+        answers = silent < _ROBOT.offline_seconds - 1e-6
+        if action == _SAFE and answers and since < _ROBOT.safe_seconds - 1e-6:
             late = self._safe_before and since >= 0.89 * _ROBOT.period
             if not late:
                 robot.breaks(f"a safe action after {since:.4f} s, and the parent answers")
