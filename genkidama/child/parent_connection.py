@@ -401,7 +401,9 @@ class ParentConnection:
         """
         sent = encode(request)
         replies = 1 if self._pull is None else 2
-        seconds = transport.reply_seconds(len(sent) + replies * self._vector_bytes)
+        size = len(sent) + replies * self._vector_bytes
+        transport.await_pong(connection, size)
+        seconds = transport.reply_seconds(size)
         try:
             async with asyncio.timeout(seconds):
                 await connection.send(sent)

@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from genkidama.config.parent_address import parent_url
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, ProtocolError
-from genkidama.protocol.messages import HANDSHAKE_LIMIT, size_limit
+from genkidama.protocol.messages import HANDSHAKE_LIMIT, SLOWEST_LINK, size_limit
 from genkidama.protocol.tokens import TOKEN, is_loopback, is_token
 from genkidama.protocol.vector import DTYPE
 from genkidama.runtime.files import read_secret
@@ -49,9 +49,6 @@ _PING_SECONDS = 60.0
 #: The longest wait for a reply before the connection is given up, unless its bytes take longer; the
 #: cores of an `"episode"` child wait for it.
 REPLY_SECONDS = 30.0
-
-#: Bytes a second that a link carries at least.
-_SLOWEST_LINK = 10_000.0
 
 #: The bounds of the wait before reconnecting, as `Backoff` takes them, and its early tries: after a
 #: cut of a minute or two it takes two seconds at most.
@@ -198,13 +195,19 @@ def make_room(connection: ClientConnection, size: int) -> None:
     """Lets messages with a vector of `size` numbers through, however slow the link."""
     # The installed websockets has no public way to raise the limits of an open connection.
     connection.protocol.max_message_size = size_limit(size)
+    await_pong(connection, 2 * size * DTYPE.itemsize)
+
+
+def await_pong(connection: ClientConnection, size: int) -> None:
+    """Waits longer for a pong from now on, if a request and its reply have `size` bytes."""
     # A ping waits behind a push, and its answer behind a reply.
-    connection.ping_timeout = _PING_SECONDS + 2 * size * DTYPE.itemsize / _SLOWEST_LINK
+    seconds = _PING_SECONDS + size / SLOWEST_LINK
+    connection.ping_timeout = max(connection.ping_timeout or 0.0, seconds)
 
 
 def reply_seconds(size: int) -> float:
     """The longest wait for a reply, where it and its request have `size` bytes together."""
-    return max(REPLY_SECONDS, size / _SLOWEST_LINK)
+    return max(REPLY_SECONDS, size / SLOWEST_LINK)
 
 
 def retry_after(error: BaseException) -> float:

@@ -375,7 +375,8 @@ class ParentSettings(Section, frozen=True):
     """Write every n-th exchange to the history. One takes some 400 bytes with its measures: 60
     exchanges a second fill 2 GB a day."""
     silence_seconds: Positive = 120.0
-    """Close a connection after this time without a message or an answer to a ping."""
+    """Close a connection after this time without a message or an answer to a ping, and later where
+    a large vector may be on its way."""
     max_children: Natural = 1024
     """Most children that may be connected at once."""
     browsers: bool = False

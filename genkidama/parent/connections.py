@@ -40,6 +40,7 @@ from genkidama.parent.connection import (
 )
 from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
+    SLOWEST_LINK,
     Hello,
     Join,
     Leave,
@@ -53,6 +54,7 @@ from genkidama.protocol.messages import (
     size_limit,
 )
 from genkidama.protocol.tokens import ANY
+from genkidama.protocol.vector import DTYPE
 from genkidama.server.limits import ConnectionLimits, ConnectionSlot
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class ConnectionManager:
         self._parent = parent
         self._server = parent.server
         self._settings = settings = parent.server.experiment.parent
+        self._ping_seconds = min(_PING_SECONDS, settings.silence_seconds / 2)
         self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
         #: The connections that hold a reply until `flush`, which is due if there are any.
@@ -101,16 +104,14 @@ class ConnectionManager:
 
     def make(self, server: Server, slot: ConnectionSlot) -> Connection:
         """A connection of this server of websockets', without a transport yet."""
-        silence = self._settings.silence_seconds
-        ping = min(_PING_SECONDS, silence / 2)
         return Connection(
             self,
             self._settings,
             slot,
             RequestFirstProtocol(max_size=HANDSHAKE_LIMIT),  # no extensions: weights do not deflate
             server,
-            ping_interval=ping,
-            ping_timeout=silence - ping,
+            ping_interval=self._ping_seconds,
+            ping_timeout=self._settings.silence_seconds - self._ping_seconds,
             close_timeout=self.close_seconds,
             max_queue=_QUEUE,
         )
@@ -240,7 +241,7 @@ class ConnectionManager:
 
     async def _converse(self, connection: Connection, name: str) -> None:
         """Answers all that follows the hello, but for most pushes, which the connection answers."""
-        joined = False
+        joined, silence = False, self._settings.silence_seconds
         answer = partial(self._answer_at_once, connection, name)
         while True:
             connection.answer = answer if joined else None
@@ -280,6 +281,9 @@ class ConnectionManager:
                 assert trial is not None  # a join that is not refused has set both
                 largest = self._server.trials.rule.largest(trial.held.size)
                 connection.set_limit(size_limit(largest))
+                # A ping waits behind a reply, and its answer behind a push.
+                slow = 2 * largest * DTYPE.itemsize / SLOWEST_LINK
+                connection.ping_timeout = silence - self._ping_seconds + slow
             await connection.send(encode(reply))
             if kind is Leave:
                 return

@@ -42,6 +42,9 @@ PROTOCOL = 2
 #: refuses a push with such a return, so a child leaves it out.
 LARGEST_RETURN = 1e30
 
+#: Bytes a second that a link carries at least. A pong waits behind what is on its way.
+SLOWEST_LINK = 10_000.0
+
 #: The largest message before a network's size is known: some ten thousand parameters fit into it.
 HANDSHAKE_LIMIT = 1 << 20
 

@@ -430,6 +430,7 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[Request] = []
         self.replies: asyncio.Queue[bytes] = asyncio.Queue()
+        self.ping_timeout = 60.0
 
     async def send(self, frame: bytes) -> None:
         self.sent.append(decode_request(frame))
@@ -551,6 +552,14 @@ async def test_a_parent_that_does_not_answer_is_not_waited_for_long(
     await talk.pull()
     with pytest.raises(TimeoutError):
         await talk.ask()
+
+
+async def test_a_pong_behind_a_large_push_is_waited_for() -> None:
+    talk, rows = Talk(), np.zeros(1 << 20, DTYPE)
+    talk.line.answer(weights(1.0), weights(1.0))
+    for request in (Push(version=0, sequence=1, kind="experience", vector=rows), LEAVE):
+        await talk.connection._exchange(talk.line, request)
+        assert talk.line.ping_timeout >= 60.0 + rows.nbytes / 10_000
 
 
 async def test_a_pull_that_is_forgotten_hears_nothing() -> None:

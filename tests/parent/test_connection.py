@@ -296,11 +296,11 @@ UPGRADE = (
 PING = b"\x89\xfd\0\0\0\0" + bytes(125)
 
 
-def write_push(child: FakeChild, number: int, part: float = 1.0) -> None:
-    """Writes a push of the large network, or the first part of it, and waits for nothing."""
+def write_push(child: FakeChild, number: int, part: float = 1.0, begin: float = 0.0) -> None:
+    """Writes a push of the large network, or a part of it, and waits for nothing."""
     content = bytes(encode(Push(version=0, sequence=number, vector=vector(1.0, LARGE))))
     frame = b"\x82\xff" + len(content).to_bytes(8, "big") + bytes(4) + content
-    child.connection.transport.write(frame[: int(len(frame) * part)])
+    child.connection.transport.write(frame[int(len(frame) * begin) : int(len(frame) * part)])
 
 
 def large_frames() -> int:
@@ -377,12 +377,11 @@ async def test_a_continuation_of_nothing_is_a_protocol_error(parent: Parent) -> 
 
 
 async def test_a_child_that_never_takes_its_reply_loses_the_connection(tmp_path: Path) -> None:
-    """A ping would wait behind the reply, so its silence is no help."""
+    """A ping waits behind the reply, so its silence is no help."""
     settings = experiment(parent={"silence_seconds": 0.4})
     async with running(settings, tmp_path) as parent:
         async with FakeChild(parent.address, signature=LARGE) as child:
             await child.enter()
-            parent.connections.children["pi"].keepalive_task.cancel()
             child.connection.transport.pause_reading()
             for number in (1, 2, 3):
                 write_push(child, number)
@@ -405,7 +404,6 @@ async def test_a_slow_reader_keeps_its_connection(
     ):
         await child.enter()
         connection = parent.connections.children["pi"]
-        connection.keepalive_task.cancel()  # a pong takes as long as what is before it
         transport = child.connection.transport
         transport.pause_reading()
         for number in (1, 2, 3):
@@ -420,6 +418,26 @@ async def test_a_slow_reader_keeps_its_connection(
         transport.resume_reading()
         assert isinstance(await hearing, Weights)
         assert parent.server.connected == ["pi"]
+
+
+async def test_a_push_may_take_as_long_as_the_slowest_link_needs(tmp_path: Path) -> None:
+    """No pong comes before its end. A child that has not joined has no such push."""
+    settings = experiment(parent={"silence_seconds": 0.2})
+    async with (
+        running(settings, tmp_path) as parent,
+        FakeChild(parent.address, signature=LARGE) as child,
+    ):
+        await child.hello()
+        connection = parent.connections.children["pi"]
+        assert connection.ping_timeout == 0.1
+        await child.join()
+        assert connection.ping_timeout == 0.1 + 2 * 4 * LARGE.size / 10_000
+        child.connection.transport.pause_reading()
+        write_push(child, 1, part=0.5)
+        await asyncio.sleep(0.5)
+        write_push(child, 1, begin=0.5)
+        child.connection.transport.resume_reading()
+        assert isinstance(await child.hear(), Weights)
 
 
 async def test_little_is_read_of_a_child_that_does_not_take_its_reply(parent: Parent) -> None:
