@@ -193,6 +193,9 @@ class ParentConnection:
             try:
                 if self._connection is None:
                     decision = await self._connect()
+                    if isinstance(decision, Renamed):
+                        log_with(child=self.session.name)
+                        continue
                     if not isinstance(decision, Join):
                         return decision
                 return await self._join(join, signature.size)

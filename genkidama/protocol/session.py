@@ -22,7 +22,7 @@ Laws of this file:
 - A reply is checked before anything is taken from it. A senseless reply is a `ProtocolError` and
   changes nothing.
 - A push without a reply is sent again with the same number, the same work and the current weights.
-  So the parent counts it once.
+  So the parent counts it once. Under another name it is not sent again: it may be counted.
 - Work done without a parent is kept, and is part of the next push that has a new number.
 - A difference or a gradient names the version of its base. A child without a base pushes its
   weights.
@@ -316,6 +316,8 @@ class Session:
         self._own_role: Any = role.removeprefix("experiment")
         self._role: Any = self._own_role
         self._stem = name if numbered else ""
+        #: The name whose settings of `children` it has, and keeps if it gets another name.
+        self._settings_of = name
         self._number = 1
         self._sequence = 0
         self._pending = Work()
@@ -471,11 +473,15 @@ class Session:
 
     def _after_hello(self, reply: Reply) -> Decision:
         training = self.signature is not None
-        if isinstance(reply, Refusal) and reply.code == "name" and self._stem and not training:
+        known = training and self.trial is not None  # a trial is the name's
+        code = reply.code if isinstance(reply, Refusal) and self._stem and not known else ""
+        if code == "name":
             self._number += 1
             self.name = f"{self._stem}-{self._number}"
+            self._unanswered = None
+            self._base.set(None)
             return Renamed(self.name)
-        if isinstance(reply, Refusal) and reply.code == "token" and self._stem and not training:
+        if code == "token":
             self.name = self._stem  # the token is for no numbered name
             self._number = 1
         welcome = expect(Welcome, reply, "hello")
@@ -491,6 +497,7 @@ class Session:
         self.trial = welcome.trial
         if welcome.stop:
             return self._end(welcome.stop)
+        self._settings_of = self.name
         self.experiment = self._read(welcome)
         if self.experiment.shares_replay:
             self._role = self.experiment.role
@@ -577,9 +584,9 @@ class Session:
 
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
-        settings = own_part(welcome.experiment, self.name)
+        settings = own_part(welcome.experiment, self._settings_of)
         check_imports(settings, self._allow)  # before anything looks for plug-ins
-        experiment = Experiment.from_dict(settings, source=source).for_child(self.name)
+        experiment = Experiment.from_dict(settings, source=source).for_child(self._settings_of)
         return resolve_host(experiment, self.parent)
 
 

@@ -25,13 +25,16 @@ from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.parent import Parent
 from genkidama.protocol.diagnostics import HEALTH
 from genkidama.protocol.messages import (
+    PROTOCOL,
     Goodbye,
     Leave,
     Pull,
     Push,
+    Refusal,
     Reply,
     Request,
     Weights,
+    Welcome,
     decode_request,
     encode,
 )
@@ -285,6 +288,23 @@ async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> N
     assert fourth.sequence == 2
     assert fourth.steps >= 10  # everything since, the time without an answer included
     assert len(parent.connections) == 3
+
+
+async def test_a_child_whose_name_was_taken_meanwhile_trains_on_under_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("genkidama.child.parent_connection.machine_name", lambda: "pi")
+    welcome = Welcome(protocol=PROTOCOL, experiment=constant().to_dict())
+    taken = Refusal(code="name", reason="the name is in use")
+    async with (
+        Scripted(hello=[welcome, taken, welcome, taken], join=None) as parent,
+        Serving(Child(parent.url)) as serving,
+    ):
+        await eventually(lambda: parent.of(Push)() and serving.child.name == "pi-2")
+        parent.connections[-1].transport.abort()
+        await eventually(lambda: serving.child.name == "pi-3")
+        await serving.exchanged(2)
+        assert serving.backend.exchanges > 2
 
 
 # The measures of a backend.

@@ -503,14 +503,34 @@ def test_a_number_is_taken_back_only_if_the_token_is_not_for_it(code: str) -> No
     assert again == Renamed("pi-2" if code == "token" else "pi-3")
 
 
-def test_a_child_that_trains_keeps_its_name() -> None:
+def test_a_child_that_trains_a_trial_keeps_its_name() -> None:
     session = new(numbered=True)
-    session.receive(session.hello(), welcome())
+    session.receive(session.hello(), welcome(trial=3))
     session.join(SIGNATURE)
     with pytest.raises(RequestRefused) as caught:
         session.receive(session.hello(), Refusal(code="name", reason="the name is in use"))
     assert caught.value.code == "name"
     assert session.name == "pi"
+
+
+def test_a_child_that_trains_gets_another_name_and_keeps_its_settings() -> None:
+    """Its machine was away, and another one with the same name has started meanwhile."""
+    own = {"name": "pi", "settings": {"environment": {"lanes": 3}}}
+    settings = DIFFERENCES.with_settings({"children": [own]})
+    session = differing(0, experiment=settings, numbered=True)
+    session.add_work(7, [], {})
+    lost = session.push(OURS)
+    session.add_work(5, [], {})
+    taken = heard(Refusal(code="name", reason="the name is in use"))
+    assert session.receive(session.hello(), taken) == Renamed("pi-2")
+    assert session.receive(session.hello(), welcome(settings)) == JOIN
+    assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
+    push = session.push(OURS)
+    # The other push may be counted under the other name.
+    assert (push.sequence, push.steps, push.kind) == (lost.sequence + 1, 5, "weights")
+    with pytest.raises(RequestRefused):
+        session.receive(session.hello(), heard(Refusal(code="token", reason="this is for 'pi'")))
+    assert session.hello().name == "pi"
 
 
 def test_weights_that_are_not_finite_are_replaced_and_their_work_is_sent_again() -> None:
@@ -761,9 +781,12 @@ FAR = vector(8, 8, 8)
 
 
 def differing(
-    version: int, weights: np.ndarray | None = THEIRS, experiment: Experiment = DIFFERENCES
+    version: int,
+    weights: np.ndarray | None = THEIRS,
+    experiment: Experiment = DIFFERENCES,
+    **options: Any,
 ) -> Session:
-    session = new()
+    session = new(**options)
     session.receive(session.hello(), welcome(experiment))
     session.receive(session.join(SIGNATURE), Weights(version=version, vector=weights))
     return session
