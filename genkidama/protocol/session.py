@@ -523,11 +523,9 @@ class Session:
         diverged = self._diverged
         self._diverged = ""
         again = self._started and not diverged
-        if again and self._base.vector is not None and weights.vector is not None:
-            # The next push starts from the same base. A parent may have gone back behind it.
-            self.version = min(self.version, weights.version)
-        else:
-            self.version = weights.version
+        # θ_C is what it was. A parent may have gone back behind the version that it started from.
+        self.version = min(self.version, weights.version) if again else weights.version
+        if not again or self._base.vector is None or weights.vector is None:
             self._base.set(None if again else weights.vector)
         self._newest = self.version
         self._settled = not again

@@ -347,7 +347,7 @@ def test_work_without_a_parent_is_pushed_before_anything_is_pulled_and_counted_o
     assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
     assert session.pull() is None
     again = session.push(OURS + 1)
-    assert (again.sequence, again.steps, again.version) == (lost.sequence, 7, 8)
+    assert (again.sequence, again.steps, again.version) == (lost.sequence, 7, 0)
     answered(session, again)
     assert session.pull() == Pull()
     assert session.push(OURS).steps == 5
@@ -427,7 +427,7 @@ def test_only_the_first_join_begins() -> None:
     assert session.receive(JOIN, Weights(version=0)) == Begin(version=0, progress=0.0)
     assert session.receive(session.hello(), welcome()) == JOIN
     assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
-    assert session.push(OURS).version == 8
+    assert session.push(OURS).version == 0
 
 
 @pytest.mark.parametrize("next", [False, True])
@@ -452,7 +452,7 @@ def test_a_push_without_a_reply_is_sent_again_with_the_weights_of_now() -> None:
     session.receive(JOIN, Weights(version=5))
     again = session.push(THEIRS)
     assert carried(again) == carried(first) == (1, 10, [1.0], {"lag": 1.0})
-    assert again.version == 5
+    assert again.version == 0
     assert again.vector is THEIRS
     session.receive(again, Weights(version=6))
     assert carried(session.push(OURS)) == (2, 50, [2.0, 3.0], {"lag": 2.0})
@@ -792,8 +792,13 @@ def differing(
     return session
 
 
-def rejoin(session: Session, version: int, weights: np.ndarray | None) -> None:
-    session.receive(session.hello(), welcome(DIFFERENCES))
+def rejoin(
+    session: Session,
+    version: int,
+    weights: np.ndarray | None,
+    experiment: Experiment = DIFFERENCES,
+) -> None:
+    session.receive(session.hello(), welcome(experiment))
     assert session.signature is not None
     decision = session.receive(
         session.join(session.signature), Weights(version=version, vector=weights)
@@ -822,17 +827,23 @@ def test_a_difference_starts_from_the_last_answer() -> None:
 
 
 @pytest.mark.parametrize(("version", "said_version"), [(9, 4), (4, 4), (2, 2)])
-def test_after_a_cut_it_starts_from_where_it_did(version: int, said_version: int) -> None:
-    session = differing(version=4)
-    rejoin(session, version, FAR)
-    assert said(session) == ("difference", said_version, [-3, -3, -3])
+@pytest.mark.parametrize(
+    ("experiment", "kind", "payload"),
+    [(DIFFERENCES, "difference", [-3, -3, -3]), (EXPERIMENT, "weights", [1, 2, 3])],
+)
+def test_after_a_cut_it_starts_from_where_it_did(
+    version: int, said_version: int, experiment: Experiment, kind: str, payload: list[float]
+) -> None:
+    session = differing(version=4, experiment=experiment)
+    rejoin(session, version, FAR, experiment)
+    assert said(session) == (kind, said_version, payload)
 
 
 def test_without_anything_to_start_from_it_pushes_its_weights() -> None:
     session = differing(version=0, weights=None)
     assert said(session) == ("weights", 0, [1, 2, 3])
     rejoin(session, 3, FAR)  # another child was first; what it gave was not taken over
-    assert said(session) == ("weights", 3, [1, 2, 3])
+    assert said(session) == ("weights", 0, [1, 2, 3])
     session.receive(session.push(OURS), Weights(version=3, vector=FAR))
     assert said(session) == ("difference", 3, [-7, -6, -5])
     rejoin(session, 0, None)  # the parent has lost everything
