@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -46,7 +47,7 @@ from genkidama.child.backend import (
 from genkidama.child.health import EVERY_SECONDS, Cooling, Health
 from genkidama.child.local_checkpoint import LocalCheckpoint
 from genkidama.child.parent_connection import connection_class
-from genkidama.child.transport import FAILURES, backoff, read_token
+from genkidama.child.transport import FAILURES, Token, backoff, read_token
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
@@ -107,7 +108,7 @@ class Child:
         cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has
             cores and the memory has room for.
         state: a directory for this child's own state, None for none.
-        token: the parent knows this child by it; empty for none.
+        token: the parent knows this child by it; empty for none. A function is as for `Transport`.
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
         role: `"act"`, `"learn"` or `"bundle"`; `"experiment"` leaves it to the parent.
@@ -129,7 +130,7 @@ class Child:
         name: str = "",
         cores: int | str | None = None,
         state: str | Path | None = None,
-        token: str = "",
+        token: Token = "",
         ca_file: str | None = None,
         role: str = "experiment",
         fingerprint: str = "",
@@ -194,7 +195,7 @@ class Child:
             name=role.name,
             cores=role.cores,
             state=role.state or None,
-            token=read_token(role),
+            token=partial(read_token, role),
             ca_file=role.ca_file,
             role=role.role,
             fingerprint=role.fingerprint,

@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import transport
 from genkidama.child.backend import NewsBackend, Work
-from genkidama.child.transport import FAILURES, ConnectErrors, Transport, make_room
+from genkidama.child.transport import FAILURES, ConnectErrors, Token, Transport, make_room
 from genkidama.config.allowlist import ANYTHING
 from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
@@ -101,7 +101,7 @@ class ParentConnection:
         *,
         name: str,
         role: str,
-        token: str,
+        token: Token,
         ca_file: str | None,
         fingerprint: str,
         allow: Sequence[str] = (ANYTHING,),

@@ -16,9 +16,11 @@ import random
 import socket
 import ssl
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from genkidama.protocol.session import RequestRefused
 
 log = get_logger()
+
+#: A token, or what reads it.
+Token: TypeAlias = str | Callable[[], str]
 
 #: A token in this variable goes before one in a file.
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105
@@ -105,7 +110,8 @@ class Transport:
 
     Args:
         parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
-        token: the parent knows this child by it; empty for none.
+        token: the parent knows this child by it; empty for none. A function is called again after
+            the parent has not known what it returned.
         ca_file: PEM certificates of the authority that signed the parent's certificate; None or
             empty means the system's.
         fingerprint: SHA-256 of the parent's certificate, instead of an authority.
@@ -116,15 +122,15 @@ class Transport:
     """
 
     def __init__(
-        self, parent: str, *, token: str = "", ca_file: str | None = None, fingerprint: str = ""
+        self, parent: str, *, token: Token = "", ca_file: str | None = None, fingerprint: str = ""
     ) -> None:
         url = parent_url(parent)
         self.host = url.host
         self.parent = parent
         self.secure = url.secure
         self.ca_file = ca_file or ""
-        self.has_token = bool(token)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._token = token
+        self._read_token()
         if fingerprint and (self.ca_file or not self.secure):
             raise ConfigurationError(
                 f"parent = {parent!r} with a fingerprint and ca_file = {self.ca_file!r}: "
@@ -133,6 +139,14 @@ class Transport:
         self._context = None
         if self.secure:
             self._context = _pinning(fingerprint) if fingerprint else make_context(self.ca_file)
+
+    @property
+    def has_token(self) -> bool:
+        return bool(self._headers)
+
+    def _read_token(self) -> None:
+        token = self._token() if callable(self._token) else self._token
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def open(self) -> ClientConnection:
         """A websocket on which nothing has been said yet. Its `response.headers` are those of the
@@ -157,6 +171,11 @@ class Transport:
             raise _no_address(self.parent, error) from None
         try:
             connection = await opening
+        except websockets.InvalidStatus as refused:
+            if refused.response.status_code == HTTPStatus.UNAUTHORIZED:
+                with suppress(ConfigurationError):  # its file may be replaced at this moment
+                    self._read_token()
+            raise
         except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
             raise _no_address(self.parent, error) from None
         set_tcp_timeouts(connection.transport)
@@ -239,13 +258,18 @@ def read_token(role: Role) -> str:
         text, readable = read_secret(path, where, way)
         token = text.strip()
         if readable:
-            event = "everybody on this machine may read the token"
-            log.warning(event, file=path, way_out=f"chmod o-r {path}")
+            _warn_of_readable(path)
     elif not token:
         return ""
     if not is_token(token):
         raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
     return token
+
+
+@cache
+def _warn_of_readable(path: str) -> None:
+    event = "everybody on this machine may read the token"
+    log.warning(event, file=path, way_out=f"chmod o-r {path}")
 
 
 def make_context(ca_file: str) -> ssl.SSLContext:

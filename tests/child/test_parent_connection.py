@@ -21,6 +21,7 @@ from genkidama.child.parent_connection import ParentConnection
 from genkidama.child.transport import Transport
 from genkidama.cli.progress import Progress
 from genkidama.config.experiment import Experiment
+from genkidama.config.role import Role
 from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.parent import Parent
 from genkidama.protocol.diagnostics import HEALTH
@@ -148,6 +149,28 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
             await serving.exchanged(2)
             assert parent.server.connected == ["pi"]
     assert said.reasons() == [reason]
+
+
+@pytest.mark.usefixtures("_patient")
+async def test_a_token_that_has_ended_is_read_again(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    said = Said(capsys, "everybody on this machine may read the token")
+    async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
+        own: dict[str, Any] = {"name": "pi", "token_file": str(file), "allow": ["tests"]}
+        role = Role(parent=url(parent.address), **own)
+        async with Serving(Child.from_role(role)) as serving:
+            await serving.exchanged(1)
+            file.write_text("")  # it is being replaced
+            tokens.write_text(f"pi {OTHER}\n")
+            parent.connections.children["pi"].transport.abort()
+            await eventually(lambda: parent.server.refusals["token"] >= 2)
+            file.write_text(OTHER)
+            await eventually(lambda: parent.server.joined == {"pi"})
+            await serving.exchanged(2)
+    assert len(said.reasons()) == 1
 
 
 # A token that anybody on the way can read.
