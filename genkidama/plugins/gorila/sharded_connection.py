@@ -141,7 +141,7 @@ class ShardedConnection:
         vectors = [decision.vector for decision in begun]
         # A shard that has lost its slice gets the child's.
         own = snapshot() if any(vector is None for vector in vectors) else None
-        return Begin(first.version, first.progress, self._whole(vectors, own), first.steps)
+        return replace(first, vector=self._whole(vectors, own))
 
     async def give_back(self, reason: str) -> None:
         await gather_all(shard.give_back(reason) for shard in self._shards)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent
 from genkidama.plugins.gorila.sharded_connection import ShardedConnection, gather_all, wait_any
 from genkidama.protocol.messages import PROTOCOL, Hello, Welcome
-from genkidama.protocol.session import BlendReply
+from genkidama.protocol.session import Begin, BlendReply
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs import sharded_checkpoint
@@ -393,12 +394,29 @@ async def test_a_child_that_is_told_to_stop_ends_no_part(tmp_path: Path) -> None
         assert [parent.server.connected for parent in parents] == [[], []]
 
 
+def to_two_parts() -> ShardedConnection:
+    parent = "ws://127.0.0.1:1,ws://127.0.0.1:2"
+    options = {"name": "pi", "role": "", "token": "", "ca_file": None}
+    return ShardedConnection.to(parent, lambda: None, fingerprint="", **options)
+
+
+async def test_a_child_begins_with_what_the_first_part_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, slices = to_two_parts(), np.arange(4, dtype=DTYPE).reshape(2, 2)
+    for number, shard in enumerate(connection._shards):
+        begin = Begin(3 - number, 0.5 - number / 4, slices[number], 7 - number, 2.5 - number)
+        monkeypatch.setattr(shard, "enter", AsyncMock(return_value=begin))
+    decision = await connection.enter(Signature.of([("weight", (4,))]))
+    assert isinstance(decision, Begin)
+    assert decision == Begin(version=3, progress=0.5, steps=7, children=2.5)
+    assert decision.vector is not None and decision.vector.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
 def test_what_is_blended_is_what_each_part_was_sent() -> None:
     """A difference without an answer is sent again as it was, and the child has learned since."""
 
-    parent = "ws://127.0.0.1:1,ws://127.0.0.1:2"
-    options = {"name": "pi", "role": "", "token": "", "ca_file": None}
-    connection = ShardedConnection.to(parent, lambda: None, fingerprint="", **options)
+    connection = to_two_parts()
     connection._numbers = [slice(0, 2), slice(2, 4)]
     now = np.array([5, 5, 5, 5], DTYPE)
     answer = BlendReply(0.5, np.array([1, 2], DTYPE), np.array([2, 4], DTYPE), 7)
