@@ -182,7 +182,8 @@ class Transport:
         return connection
 
     async def post(self, target: str) -> tuple[int, str]:
-        """The status and the text of the parent's answer to a `POST` of this path and query.
+        """The status and the text of the parent's answer to a `POST` of this path and query. The
+        path is beside that of the address: `/x/control` for `/control` and `ws://HOST:PORT/x/watch`.
 
         Raises:
             OSError, TimeoutError: there is no answer; `explain` says why in words.
@@ -191,7 +192,9 @@ class Transport:
         fields = {"Host": place, "Content-Length": "0", "Connection": "close", **self._headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         async with asyncio.timeout(_PING_SECONDS):
-            port = parent_url(self.parent).port or (443 if self.secure else 80)
+            url = parent_url(self.parent)
+            port = url.port or (443 if self.secure else 80)
+            target = url.path.rpartition("/")[0] + target
             name = self.host if self.secure else None
             reader, writer = await asyncio.open_connection(
                 self.host, port, ssl=self._context, server_hostname=name

@@ -391,16 +391,23 @@ async def test_a_post_goes_where_the_websocket_goes(
     assert asked == [("h", port), ("h", port)]
 
 
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [("", "/control?a=1"), ("/watch", "/control?a=1"), ("/p/q/watch", "/p/q/control?a=1")],
+)
 async def test_a_post_without_an_answer_leaves_no_socket_open(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, path: str, target: str
 ) -> None:
+    sent = b""
     monkeypatch.setattr(transport, "_PING_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(TimeoutError):
-            await Transport(url(silent.getsockname())).post("/control")
+            await Transport(url(silent.getsockname()) + path).post("/control?a=1")
         came, _ = silent.accept()
         with came:
             came.settimeout(5.0)
-            while came.recv(1024):
+            while part := came.recv(1024):
+                sent += part
                 await asyncio.sleep(0)
+    assert sent.startswith(f"POST {target} HTTP/1.1\r\n".encode())
     gc.collect()
