@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.cli.parents import HistoryReader, ParentProcess, finish, wait_all
+from genkidama.cli.parents import HistoryReader, ParentProcess, wait_all
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.protocol.shard import WHOLE, Shard, end_proof
@@ -39,7 +39,7 @@ def test_a_part_that_is_killed_returns_to_its_address(tmp_path: Path) -> None:
         until(lambda: len(history(own, "start")) == 2, "a part that listens")
         assert said == ["the parent, part 2/2, was killed, and is started again"]
         assert part.address == address
-        finish([part], 10.0)
+        wait_all([part], 10.0)
         assert part.process.code == 0
         assert [line["reason"] for line in history(own, "stop")] == ["SIGTERM"]
     finally:

@@ -58,7 +58,7 @@ def made(address: str, actions: Any = 3) -> Any:
 def test_a_device_plays_episodes_and_may_vanish() -> None:
     environment = made(address := free_address())
     counts = np.zeros(CYCLE_COUNTS, np.int64)
-    environment.report(counts, np.zeros(1))
+    environment.report(counts, np.zeros(1), np.zeros(1, np.bool_))
     heard: list[Any] = []
 
     def device() -> None:
