@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
     from genkidama.config.sections import Algorithm, Optimizer
 
-#: Up to this many children, lanes and minibatches are as set; from twice as many on, half of it:
-#: the fresher a child's window of chunks is, the more surely it learns.
-_FEW = 2.0
+#: Up to this many children, lanes and minibatches are as set; from twice as many on, half of it.
+_FEW = 4.0
 
 
 def constant(start: float, end: float, progress: float) -> float:
@@ -69,5 +68,5 @@ def following(experiment: Experiment, children: float) -> Following:
     share = min(1.0, max(0.5, _FEW / n))
     lanes = experiment.environment.lanes * (share if "lanes" in adapts else 1.0)
     minibatch = share if "minibatch_size" in adapts else 1.0
-    rate = math.sqrt(minibatch) * max(1.0, n / (2.0 * _FEW)) if "learning_rate" in adapts else 1.0
+    rate = math.sqrt(minibatch) * max(1.0, n / _FEW) if "learning_rate" in adapts else 1.0
     return Following(lanes, round(experiment.algorithm.minibatch_size * minibatch), rate)
