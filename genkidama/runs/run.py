@@ -13,6 +13,7 @@ logs/, children/   logs of the processes, and state of the children (runs on one
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ import msgspec
 
 from genkidama._version import pip_install
 from genkidama.config import plugin
+from genkidama.config.allowlist import allowing
 from genkidama.config.examples import ZOO, trained
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
@@ -229,8 +231,9 @@ class Run:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
+            again = f"genkidama evaluate {shlex.quote(str(self.path))}{allowing(self.allow)}"
             raise ConfigurationError(
-                f"{path}: is broken: {error}; evaluate again: genkidama evaluate {self.path}"
+                f"{path}: is broken: {error}; evaluate again: {again}"
             ) from None
 
     def record_evaluation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -35,8 +34,6 @@ from tests.child.test_core import Sampling
 from tests.environments import Corridor
 from tests.helpers import small
 from tests.vectorized import CORRIDORS
-
-ROOT = Path(__file__).parents[2]
 
 
 class Walk(gymnasium.Env[Any, Any]):

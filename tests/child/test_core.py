@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -20,8 +19,6 @@ from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from tests.child.problems import FREE, a3c, experiment
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:

@@ -84,9 +84,9 @@ def evaluation(mean: float) -> dict[str, Any]:
 @pytest.mark.parametrize("broken", [b"", b"{", b"[1]", b"\xff"])
 def test_a_broken_evaluation_is_told_with_the_way_out(tmp_path: Path, broken: bytes) -> None:
     (tmp_path / "evaluation.json").write_bytes(broken)
-    way_out = f"evaluation.json: is broken: .*; evaluate again: genkidama evaluate {tmp_path}"
-    with pytest.raises(ConfigurationError, match=way_out):
-        _ = Run(tmp_path).evaluation
+    way_out = f"; evaluate again: genkidama evaluate {tmp_path} --allow mine"
+    with pytest.raises(ConfigurationError, match=f"evaluation.json: is broken: .*{way_out}$"):
+        _ = Run(tmp_path, ("mine",)).evaluation
 
 
 @pytest.mark.parametrize("mean", [21.5, float("nan")])
