@@ -79,8 +79,9 @@ SETTINGS = {
     ],
 }  # fmt: skip
 
-#: Of the study of scaling, beside LunarLander, and their names on the pages.
-OTHER_TASKS = {
+#: Those of the study of scaling, and their names on the pages.
+SIX_TASKS = {
+    None: "LunarLander",
     "cartpole": "CartPole",
     "acrobot": "Acrobot",
     "breakout": "Breakout",
@@ -112,6 +113,20 @@ def machines(file: str, contender: str, count: int) -> list[float]:
     """Seconds to LunarLander's goal of so many machines of a tenth of a core, undisturbed."""
     wanted = {"contender": contender, "machines": count, "disturbance": "none", "link": "none"}
     return of(file, "reached.seconds", share=0.1, task=None, **wanted)
+
+
+def rows_of_task(task: str | None, contender: str, count: int) -> list[Any]:
+    """Undisturbed runs of the study of six tasks; none where it has none."""
+    wanted = {"task": task, "contender": contender, "machines": count, "share": 0.1}
+    wanted |= {"link": "none", "disturbance": "none"}
+    rows = of("scaling-tasks")
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def on_task(task: str | None, contender: str, count: int) -> list[float]:
+    """Their seconds to the goal; infinity if a run did not reach it."""
+    rows = rows_of_task(task, contender, count)
+    return [row["reached"]["seconds"] if row["reached"] else math.inf for row in rows]
 
 
 def times(slow: Sequence[float], fast: Sequence[float]) -> tuple[float, ...]:
@@ -176,13 +191,7 @@ def many_machines() -> Iterator[tuple[str, str]]:
     yield SUMMARY, "and sixteen {:.1f} times [{:.1f}, {:.1f}], n = 5".format(*ratios[16])
     yield STUDIES, f"with a tenth of a core each, {ratios[8][0]:.1f} times;"
     one = machines("scaling-averaging", "alone-tuned", 1)
-    ratios = {n: times(one, machines("scaling-averaging", "average", n)) for n in (4, 8, 16)}
-    words = "eight learn LunarLander {:.1f} times as soon as one (95 % interval from {:.1f})"
-    yield README, words.format(*ratios[8])
-    yield STUDIES, f"once a chunk, {ratios[8][0]:.1f} times as soon as one"
-    yield SUMMARY, "eight learn {:.1f} times as soon as one by itself".format(*ratios[8])
-    yield SUMMARY, "(from {1:.1f} on, n = 9 and 11)".format(*ratios[8])
-    yield SUMMARY, "sixteen {:.1f} times (from {:.1f} on, n = 8)".format(*ratios[16])
+    ratios = {n: times(one, machines("scaling-averaging", "average", n)) for n in (4, 8)}
     words = "Eight averaging machines learn {:.1f} times as soon as one, four {:.1f} times"
     yield SCALING, words.format(ratios[8][0], ratios[4][0])
 
@@ -203,10 +212,21 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
                 yield "docs/results/scaling.md", f"| {median(found):.1f} | {spread} |"
 
 
+def unlike_machines() -> Iterator[tuple[str, str]]:
+    """How much longer it takes with unequal machines, or such as come and go."""
+    rows = {name: of("scaling-tasks", disturbance=name) for name in ("unequal", "churn", "physics")}
+    rows["laptop"] = of("scaling-tasks", share=1.0)
+    took = {name: [row["reached"]["seconds"] for row in found] for name, found in rows.items()}
+    for name in ("unequal", "churn", "physics"):
+        against = took["laptop"] if name == "unequal" else on_task(None, "average", 8)
+        yield SCALING, "| {:.2f} ({:.2f} to {:.2f}) of".format(*times(took[name], against))
+
+
 def links_of_scaling() -> Iterator[tuple[str, str]]:
     """Lines of LunarLander over links, and how much longer each took than without one."""
     links = ("none", "delay", "wifi", "internet")
-    wanted = {link: {"link": link, "task": None, "disturbance": "none"} for link in links}
+    eight = {"task": None, "contender": "average", "machines": 8, "disturbance": "none"}
+    wanted = {link: {**eight, "link": link} for link in links}
     rows = {link: of("scaling-tasks", **condition) for link, condition in wanted.items()}
     took = {link: of("scaling-tasks", "reached.seconds", **wanted[link]) for link in links}
     for link, found in rows.items():
@@ -220,31 +240,54 @@ def links_of_scaling() -> Iterator[tuple[str, str]]:
     yield SCALING, f"A link of 20 ms costs {100.0 * cost:.0f} %"
 
 
+def line_of_scaling(rows: list[Any], one: Sequence[float]) -> str:
+    """The table's line of runs that are alike; `one` are the seconds of one machine."""
+    took = [row["reached"]["seconds"] if row["reached"] else math.inf for row in rows]
+    steps = median(row["reached"]["steps"] if row["reached"] else math.inf for row in rows)
+    solved = sum(map(math.isfinite, took))
+    most = f"{max(took):.1f}" if solved == len(took) else "never"
+    middle = f"{median(took):.1f} | {min(took):.1f}–{most} | {steps:,.0f}"
+    sooner = "{:.1f} ({:.1f})".format(*times(one, took)) if math.isfinite(median(took)) else "–"
+    if sooner == "–":
+        middle = "– | never | –"
+    count = rows[0]["machines"]
+    line = f"| {count} | {solved} of {len(took)} | {middle} |"
+    if count == 1:
+        return f"{line} | | | |"
+    received, sent = (median(row[key] for row in rows) / 1e3 for key in ("received", "sent"))
+    cores = median(row["parent_cpu"] / row["seconds"] for row in rows)
+    return f"{line} {sooner} | {received:,.0f} | {sent:,.0f} | {cores:.3f} |"
+
+
 def tasks_of_scaling() -> Iterator[tuple[str, str]]:
-    """Lines of other tasks: how much sooner than one machine, bytes a second, the parent's part of
-    a core; and the bytes of an exchange."""
-    less, sooner = [], []
-    for task in OTHER_TASKS:
-        one = of("scaling-tasks", "reached.seconds", task=task, contender="alone-tuned")
-        cores = {}
-        for way in ("average", "experience"):
-            rows = of("scaling-tasks", task=task, contender=way)
-            cores[way] = median(row["parent_cpu"] / row["seconds"] for row in rows)
-            if not all(row["reached"] for row in rows):
-                continue
-            ratio, least, _ = times(one, [row["reached"]["seconds"] for row in rows])
-            sooner += [ratio] if way == "average" else []
-            steps = median(row["reached"]["steps"] for row in rows)
-            received, sent = (
-                median(row[key] for row in rows) / 1e3 for key in ("received", "sent")
-            )
-            line = f"| {steps:,.0f} | {ratio:.1f} ({least:.1f}) | {received:,.0f} | {sent:,.0f} |"
-            yield SCALING, f"{line} {cores[way]:.3f} |"
-        less.append(cores["experience"] / cores["average"])
-    span = f"{min(sooner):.1f} to {max(sooner):.1f} times"
+    """Lines of the six tasks, and what they come to; and the bytes of an exchange."""
+    less, sooner = [], {}
+    for task, name in SIX_TASKS.items():
+        one = on_task(task, "alone-tuned", 1)
+        ways = ("alone", "alone-tuned", "average", "experience")
+        for contender, count in product(ways, (1, 4, 8)):
+            if rows := rows_of_task(task, contender, count):
+                yield SCALING, line_of_scaling(rows, one)
+        sooner[name] = times(one, on_task(task, "average", 8))
+        cores = (
+            median(row["parent_cpu"] / row["seconds"] for row in rows_of_task(task, contender, 8))
+            for contender in ("experience", "average")
+        )
+        less.append(next(cores) / next(cores))
+    first = sooner.pop("LunarLander")
+    ratios = [ratio for ratio, *_ in sooner.values()]
+    span = f"{min(ratios):.1f} to {max(ratios):.1f} times"
+    words = "eight learn LunarLander {:.1f} times as soon as one (95 % interval from {:.1f})"
+    yield README, words.format(*first)
     yield README, f"and five other tasks {span}"
+    yield SUMMARY, "eight learn LunarLander {:.1f} times as soon as one".format(*first)
+    yield SUMMARY, f"(from {first[1]:.1f} on, n = 8 and 8)"
     yield SUMMARY, f"are learned {span} as soon"
-    yield SCALING, f"eight machines learn {span} as soon as one"
+    yield STUDIES, f"once a chunk, {first[0]:.1f} times as soon as one"
+    yield (
+        SCALING,
+        f"eight machines learn {span} as soon as one, and LunarLander {first[0]:.1f} times",
+    )
     yield SCALING, f"loads the parent less, {min(less):.0f} to {max(less):.0f} times"
     wanted = {"contender": "average", "machines": 8, "link": "ethernet", "disturbance": "none"}
     whole = [row for row in of("scaling-averaging", **wanted) if row.get("sent")]
@@ -284,8 +327,8 @@ def best_ways() -> Iterator[tuple[str, str]]:
     """The better way with eight machines by the kind of task, on the page and in `init`'s files."""
     page = "docs/notes/scaling.md"
     said = (ROOT / "genkidama/config/recommended.py").read_text(encoding="utf-8")
-    for task, name in OTHER_TASKS.items():
-        ways = [of("scaling-tasks", task=task, contender=way) for way in ("experience", "average")]
+    for task, name in SIX_TASKS.items():
+        ways = [rows_of_task(task, way, 8) for way in ("experience", "average")]
         acted, averaged = (all(row["reached"] for row in rows) for rows in ways)
         if not acted:
             assert averaged and f"in {name} averaging " in said
@@ -293,14 +336,11 @@ def best_ways() -> Iterator[tuple[str, str]]:
         act, average = (median(row["reached"]["seconds"] for row in rows) for rows in ways)
         way, ratio = ("act", average / act) if act < average else ("average", act / average)
         yield page, f"{name}: {way}, {ratio:.1f} times as soon"
-        if name in said:
+        if task is not None and name in said:
             assert f"{way}: {ratio:.1f} times sooner" in said
-    act = times(machines("scaling", "alone", 1), machines("scaling", "experience", 8))[0]
-    one = machines("scaling-averaging", "alone-tuned", 1)
-    average = times(one, machines("scaling-averaging", "average", 8))[0]
-    words = "{:.1f} times as soon as one machine by acting, {:.1f} times by averaging"
-    yield page, words.format(act, average)
-    assert f"else average: {act:.1f} and {average:.1f} times as soon" in said
+    one = on_task(None, "alone-tuned", 1)
+    both = [times(one, on_task(None, way, 8))[0] for way in ("experience", "average")]
+    assert "else average: {:.1f} and {:.1f} times as soon".format(*both) in said
 
 
 def the_rest() -> Iterator[tuple[str, str]]:
@@ -512,6 +552,7 @@ def _cells(values: Sequence[float]) -> str:
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling(), *links_of_scaling()]
+    found += unlike_machines()
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
     found += [*environments(), *dear_steps()]
     found += [*memory_tasks(), *best_ways(), *off_policy()]

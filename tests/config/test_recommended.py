@@ -806,8 +806,8 @@ SPARE = "act if the parent's machine has a core to spare, else average"
     ("look", "words"),
     [
         (DISCRETE, "act: 2.0 times sooner than averaging in CartPole"),
-        (replace(DISCRETE, step_seconds=30e-6), f"{SPARE}: 5.2 and 6.4 times as soon as one"),
-        (replace(DISCRETE, step_seconds=40e-6), f"{SPARE}: 5.2 and 6.4 times as soon as one"),
+        (replace(DISCRETE, step_seconds=30e-6), f"{SPARE}: 6.9 and 3.0 times as soon as one"),
+        (replace(DISCRETE, step_seconds=40e-6), f"{SPARE}: 6.9 and 3.0 times as soon as one"),
         (CONTINUOUS, "act: 1.4 times sooner than averaging in the continuous"),
         (replace(CONTINUOUS, step_seconds=2e-3), f"{SPARE}; not measured with steps as slow"),
         (BOARD, "act: 2.8 times sooner than averaging in MinAtar's Breakout"),
