@@ -214,10 +214,11 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
 
 def unlike_machines() -> Iterator[tuple[str, str]]:
     """How much longer it takes with unequal machines, or such as come and go."""
-    rows = {name: of("scaling-tasks", disturbance=name) for name in ("unequal", "churn", "physics")}
+    names = ("unequal", "churn", "physics", "cuts")
+    rows = {name: of("scaling-tasks", disturbance=name) for name in names}
     rows["laptop"] = of("scaling-tasks", share=1.0)
     took = {name: [row["reached"]["seconds"] for row in found] for name, found in rows.items()}
-    for name in ("unequal", "churn", "physics"):
+    for name in names:
         against = took["laptop"] if name == "unequal" else on_task(None, "average", 8)
         yield SCALING, "| {:.2f} ({:.2f} to {:.2f}) of".format(*times(took[name], against))
 
