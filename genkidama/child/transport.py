@@ -183,7 +183,7 @@ class Transport:
 
     async def post(self, target: str) -> tuple[int, str]:
         """The status and the text of the parent's answer to a `POST` of this path and query. The
-        path is beside that of the address: `/x/control` for `/control` and `ws://HOST:PORT/x/watch`.
+        path is beside the address's: `/x/control` for `/control` and `ws://HOST:PORT/x/watch`.
 
         Raises:
             OSError, TimeoutError: there is no answer; `explain` says why in words.

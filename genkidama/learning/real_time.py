@@ -168,10 +168,11 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._acted = now
         self._due = max(self._due, now - _LATE * self._period) + self._period
         result = self.env.step(action)
-        self._observed = self._now()
-        check_numbers(_NO_REWARDS, np.asarray(result[0]))
         if result[2] or result[3]:
             self._playing = False
+        if not result[2]:
+            check_numbers(_NO_REWARDS, np.asarray(result[0]))
+        self._observed = self._now()
         return result
 
     def _tick_safely(self) -> None:

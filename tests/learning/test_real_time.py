@@ -303,17 +303,35 @@ def test_a_reset_that_is_under_way_is_reported() -> None:
     assert seen == [True, True] and not resetting[0]
 
 
+class Blind(Machine):
+    """Its sensor gives `number` from the first step on."""
+
+    number = np.nan
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        _, *rest = super().step(action)
+        return np.full(1, self.number, np.float32), *rest
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return np.full(1, self.number if self.taken else 0.0), super().reset(**options)[1]
+
+
+def test_a_blind_machine_gets_safe_actions_at_each_tick_until_its_episode_ends() -> None:
+    made, clock = begun(machine := Blind(length=5, truncates=True))
+    made._closed = waits = Waits(clock, {})  # type: ignore[assignment]
+    made._watch()
+    ticks = [0.9 * PERIOD, *[PERIOD] * 4]
+    assert machine.taken == [2] * 5 and waits.waited[1:5] == pytest.approx(ticks[:4])
+    with pytest.raises(EnvironmentFailure, match="NaN or infinity"):
+        made.step(1)
+    ending, _ = begun(machine := Blind(length=1))
+    assert ending.step(1)[2] and machine.taken == [1]  # no action follows from an episode's end
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_no_action_follows_from_what_is_no_number(number: float) -> None:
-    class Blind(Machine):
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            _, *rest = super().step(action)
-            return np.full(1, number, np.float32), *rest
-
-        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-            return np.full(1, number if self.taken else 0.0), super().reset(**options)[1]
-
     made, _ = begun(machine := Blind())
+    machine.number = number
     with pytest.raises(EnvironmentFailure, match="NaN or infinity in an observation"):
         made.step(1)
     with pytest.raises(EnvironmentFailure, match="NaN or infinity in an observation"):
