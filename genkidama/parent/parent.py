@@ -249,8 +249,8 @@ class Parent:
             observer.end()
         websockets.close(code=code, reason=words)
         self.connections.abort_unopened()
-        failure = None
         try:
+            failure = await self._stop_companions()
             # Python waits for TLS handshakes that never end, and websockets does not know them.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.connections.close_seconds + 1.0):
@@ -259,7 +259,6 @@ class Parent:
             try:
                 await writer.finish()
             finally:
-                failure = await self._stop_companions()  # to write a replay may take longer
                 for observer in self.observers:
                     await observer.finish()
         if failure is not None:

@@ -169,8 +169,7 @@ class Experience(Rule):
         in_flight: steps that all children together collect at a time: each gets a share of them.
             0 means as many as a batch.
         max_lag: steps that were begun more batches ago than this are dropped.
-        backlog: batches that may wait for the learner; one with a replay lets at least as many
-            steps wait as a push has room for.
+        backlog: batches that may wait for the learner.
     """
 
     takes = "experience"
@@ -391,11 +390,8 @@ class Experience(Rule):
             return
         self._blocks.append(_Block(rows.copy(), steps, born, child))
         self._waiting += steps
-        room = self.backlog * self.batch
-        if self.replays:  # which are written now and then, and nothing is taken meanwhile
-            room = max(room, self._rows)
         # A block that is larger than all that may wait is kept by itself.
-        while self._waiting > room and len(self._blocks) > 1:
+        while self._waiting > self.backlog * self.batch and len(self._blocks) > 1:
             oldest = self._blocks.popleft()
             self._waiting -= oldest.steps
             self.too_many[oldest.child] += oldest.steps

@@ -194,14 +194,6 @@ def test_what_the_learner_cannot_use_in_time_is_dropped_the_oldest_first() -> No
     assert len(numbers_of(rule.take())) == 100, "a block that is larger is kept by itself"
 
 
-def test_while_a_replay_is_written_as_much_may_wait_as_a_push_has_room_for() -> None:
-    rule = begun(backlog=2)
-    rule.replays, rule._rows = True, 40
-    for _ in range(6):
-        push(rule, steps(10))
-    assert (rule._waiting, rule.too_many.total()) == (40, 20)
-
-
 @given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=40), st.integers(1, 4))
 def test_every_step_is_learned_from_once_or_counted_as_dropped(
     plan: list[tuple[int, bool]], backlog: int
