@@ -332,6 +332,8 @@ class WorkerProcess(OwnedProcess):
     def listen(self) -> None:
         """Hands all that it says to the owner from now on."""
         asyncio.get_running_loop().add_reader(self.pipe.fileno(), self.read)
+        # uvloop makes what it watches non-blocking, but a long message comes in two parts.
+        os.set_blocking(self.pipe.fileno(), True)
 
     def read(self) -> None:
         """Hands the messages that have come, and its end, to the owner."""

@@ -21,6 +21,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime import process as module
 from genkidama.runtime import process as process_module
+from genkidama.runtime.machine import loop_factory
 from genkidama.runtime.process import Process, WorkerProcess, end_all, failure
 from tests.helpers import PATIENCE, eventually, until
 
@@ -169,6 +170,25 @@ async def test_it_is_described_heard_and_lost() -> None:
     assert (owner.messages, owner.losses) == (["hi"], ["exit code 3"])
     worker.send("nobody is there")
     await worker.end()
+
+
+def test_long_messages_are_heard_in_the_fast_event_loop() -> None:
+    """Which makes what it watches non-blocking; a long message comes in two parts."""
+
+    async def hear() -> None:
+        owner = Owner()
+        worker = WorkerProcess(owner)
+        parts = "os.write(pipe.fileno(), (20_000).to_bytes(4)); time.sleep(0.05); "
+        parts += "os.write(pipe.fileno(), pickle.dumps('x' * 19_982)); pipe.recv()"
+        worker.start(running(f"import os, pickle; {parts}"))
+        worker.listen()
+        async with asyncio.timeout(PATIENCE):
+            await eventually(lambda: owner.losses or owner.messages)
+        assert owner.messages == ["x" * 19_982]
+        await worker.end()
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(hear())
 
 
 async def test_what_it_cannot_build_is_its_own_sentence() -> None:
