@@ -10,6 +10,7 @@ import os  # isort: skip
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+import io
 import signal
 import sys
 import threading
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     if arguments is not None:
         return _answered(arguments)
+    _mend_streams()
     if not sys.flags.safe_path:
         # As `python -m` does: an experiment may name modules in the current folder.
         sys.path.insert(0, os.getcwd())
@@ -41,6 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = end.code if isinstance(end.code, int) else 1
     _leave(code)
     return code
+
+
+def _mend_streams() -> None:
+    """Keeps the numbers of standard streams that are closed from files that are opened later, and
+    has characters that the terminal's encoding lacks printed as `?`."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 #: How long threads may go on that the interpreter would wait for, as an environment's.

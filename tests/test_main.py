@@ -280,6 +280,17 @@ def test_the_console_command_finds_modules_of_the_current_folder(tmp_path: Path)
     assert said.stderr.startswith("error: children = 0: at least 1 is needed"), said.stderr
 
 
+def test_a_closed_input_and_an_older_encoding_do_no_harm(tmp_path: Path) -> None:
+    experiment(tmp_path, small(stop={"steps": 100}).to_toml())
+    train = "train cart.toml --out run --children 1 --cores 1 --episodes 0 <&-"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "latin-1"}
+    for line in (train, "examples"):
+        words = ["sh", "-c", f"exec {sys.executable} -m genkidama {line}"]
+        said = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True)
+        assert said.returncode == 0, said.stderr
+    assert b"?" in said.stdout
+
+
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     found = command(tmp_path, "genkidama")
     assert (found.code, found.err) == (0, "")

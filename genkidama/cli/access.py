@@ -157,7 +157,7 @@ def join(options: argparse.Namespace) -> int:
 
     text = options.string or os.environ.get(JOIN_VARIABLE, "")
     if text == "-":
-        text = sys.stdin.readline()
+        text = sys.stdin.readline() if sys.stdin else ""
     if not text:
         raise ConfigurationError(
             f"where is the parent? give the string that `genkidama token` prints, - to read it "
@@ -349,13 +349,14 @@ def make_certificate(certificate: Path, key: Path) -> None:
     Raises:
         EnvironmentFailure: there is no `openssl`, it fails, or the key cannot be written.
     """
-    if os.path.exists(certificate) and os.path.exists(key):
+    # On a full disk openssl leaves empty ones, and says nothing.
+    if all(each.is_file() and each.stat().st_size for each in (certificate, key)):
         return
     openssl = shutil.which("openssl")
     if openssl is None:
         raise EnvironmentFailure(
             f"{certificate}: cannot be made: there is no command openssl; "
-            "install it (apt install openssl), or give --certificate-file and --key-file"
+            f"install it (apt install openssl), or put one there, and its key into {key}"
         )
     make_folder(certificate.parent)
     with disk_errors(key):
@@ -368,6 +369,9 @@ def make_certificate(certificate: Path, key: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise EnvironmentFailure(f"{certificate}: cannot be made: openssl: {last}")
+
+
+_AWAY = "if `genkidama parent` has made it, move it away, and it makes another"
 
 
 def fingerprint_of(certificate: Path) -> str:
@@ -388,12 +392,10 @@ def fingerprint_of(certificate: Path) -> str:
         ) from None
     except OSError as error:
         raise ConfigurationError(
-            f"{certificate}: cannot be read: {error.strerror}; give --certificate-file"
+            f"{certificate}: cannot be read: {error.strerror}; {_AWAY}"
         ) from None
     except ValueError:
-        raise ConfigurationError(
-            f"{certificate}: holds no PEM certificate; give --certificate-file"
-        ) from None
+        raise ConfigurationError(f"{certificate}: holds no PEM certificate; {_AWAY}") from None
     return hashlib.sha256(found).hexdigest()
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,6 +69,8 @@ def init(options: argparse.Namespace) -> int:
     except FileExistsError:
         raise ConfigurationError(f"{path}: is there already; name another file") from None
     except OSError as error:
+        with suppress(OSError):
+            path.unlink()  # the part that found room
         raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
     print(f"{path}: written; train it: {command}")
     if look is None:
@@ -240,10 +243,8 @@ def list_examples(options: argparse.Namespace) -> int:
 
 def completion(options: argparse.Namespace) -> int:
     """Prints the script with which a shell completes the command."""
-    try:
-        import shtab
-    except ImportError:
-        raise EnvironmentFailure("completion needs shtab: pip install shtab") from None
+    import shtab
+
     parser = make_parser()
     for verbs in parser._actions:
         if isinstance(verbs, argparse._SubParsersAction):

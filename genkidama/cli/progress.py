@@ -376,8 +376,7 @@ def _kind_of(file: TextIO | None) -> str:
     file = file or sys.stderr
     unicode = (file.encoding or "").lower().replace("-", "") in ("utf8", "")
     moves = os.environ.get("TERM", "") not in ("", "dumb", "unknown")  # its cursor
-    able = unicode and moves and file.isatty() and sys.platform != "win32"
-    return "terminal" if able else "lines"
+    return "terminal" if unicode and moves and file.isatty() else "lines"
 
 
 class ParentProgress(Progress):

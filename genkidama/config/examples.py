@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from itertools import takewhile
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def experiment_file(path: Path) -> Path:
     """The file, or the example of this name where there is no such file."""
     if path.suffix and not path.exists() and path.parent.is_dir():
         raise ConfigurationError(
-            f"{path}: no such file; `genkidama init {path}` writes one, "
+            f"{path}: no such file; `genkidama init {shlex.quote(str(path))}` writes one, "
             "and `genkidama examples` lists some"
         )
     return path if path.exists() or path.suffix else example(path.as_posix())

@@ -278,6 +278,16 @@ def test_init_never_writes_over_a_file(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["init", "nowhere/mine.toml"]) == 1
 
 
+def test_a_full_disk_leaves_no_file_that_could_be_taken_for_an_experiment() -> None:
+    words = f"ulimit -f 0; exec {sys.executable} -m genkidama init mine.toml --example cartpole"
+    said = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
+    assert (said.returncode, said.stderr) == (
+        1,
+        "error: mine.toml: cannot be written: File too large\n",
+    )
+    assert not Path("mine.toml").exists()
+
+
 def test_init_copies_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for name, before, command in (
         ("lunarlander/search", "genkidama search lunarlander/search", "genkidama search mine.toml"),

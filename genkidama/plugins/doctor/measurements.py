@@ -487,7 +487,7 @@ def _secure(
     """Checks the certificate of the parent. The caller closes the connection."""
     if not target.tls:
         return Check("tls", "skipped", "ws:// is not encrypted"), connection.dup()
-    try:  # as `uplink._make_context`, which cannot be imported where websockets is broken
+    try:  # as `transport.make_context`, which cannot be imported where websockets is broken
         context = ssl.create_default_context(cafile=role.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = not role.fingerprint
