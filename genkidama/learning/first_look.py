@@ -82,8 +82,8 @@ def spaces(made: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 def partial(environment: Any, seen: Any) -> str:
     """The reason why an observation tells a part of the state; empty if nothing declares that.
 
-    Two conventions declare it: `state_space`, the space of the state, as POPGym and PettingZoo have
-    it, and `agent_view_size`, the side of the square before the agent, as Minigrid has it.
+    Two conventions declare it: `state_space`, the space of the state, as POPGym has it,
+    and `agent_view_size`, the side of the square before the agent, as Minigrid has it.
 
     Args:
         environment: the innermost one.

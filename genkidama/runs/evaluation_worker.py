@@ -65,18 +65,23 @@ def steps_of(
     head = model.head
     choose = head.mode if greedy else head.sampler(np.random.default_rng(sequence), 0.0)
     observation = starts(environment, seed[-1], sequence)
-    observation = model.recalled(observation)
+    inner = environment.unwrapped
+    states: dict[int, Any] = {}  # of a memory, one for each agent that acts in turn
     total, over = 0.0, False
-    while not over:
+    while True:
+        agent = getattr(inner, "agent_in_turn", 0)
+        observation = model.recalled(observation, states.get(agent))
+        if over:
+            yield observation, None, total
+            return
         seen = observation if normalize is None else normalize(observation)
         action = head.to_environment(choose(outputs(seen)))
-        state = model.network.state if model.memory else None
+        if model.memory:
+            states[agent] = np.array(model.network.state)  # the next call overwrites it
         yield observation, action, total
         observation, reward, terminated, truncated, _ = environment.step(action)
-        observation = model.recalled(observation, state)
         total += as_number(reward)
         over = terminated or truncated
-    yield observation, None, total
 
 
 def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict[str, Any]) -> None:

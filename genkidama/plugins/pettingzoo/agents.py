@@ -182,6 +182,11 @@ class Turns(gymnasium.Env[Array, Any]):
         self.agents_in_turn = len(self._part.names)
         self._actions: list[Any] = []
 
+    @property
+    def agent_in_turn(self) -> int:
+        """The number of the agent whose observation was returned last, and who acts next."""
+        return len(self._actions) % self.agents_in_turn
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
@@ -205,7 +210,7 @@ class Turns(gymnasium.Env[Array, Any]):
         names, alive = self._part.names, self._part.environment.agents
         while len(self._actions) < len(names) and alive and names[len(self._actions)] not in alive:
             self._actions.append(None)
-        seen: Array = self._part.seen[len(self._actions) % len(names)].copy()
+        seen: Array = self._part.seen[self.agent_in_turn].copy()
         return seen
 
     def render(self) -> Any:

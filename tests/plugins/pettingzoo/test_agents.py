@@ -13,6 +13,8 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environment_checks import check_spaces
 from genkidama.learning.environments import make_environment, make_lanes
+from genkidama.learning.model import Model
+from genkidama.runs.evaluation_worker import steps_of
 
 
 class Race:
@@ -94,6 +96,20 @@ def test_one_policy_acts_for_all_in_turn() -> None:
     assert total == pytest.approx((3.0 + 4.0 + 9.0) / 3) and truncated and not terminated
     taken = race._part.environment.taken
     assert taken == [{"a": 0, "b": 1, "c": 2}] * 2 + [{"a": 0, "c": 2}]
+
+
+def test_each_agent_has_a_memory_of_its_own_in_an_evaluation_as_in_training() -> None:
+    network = {"hidden": [4], "memory": 4, "initialization": "normal", "initial_deviation": 0.5}
+    experiment = Experiment.from_dict({"environment": {"id": ID}, "network": network})
+    model = Model(experiment, environment := make_environment(experiment.environment))
+    states: dict[int, np.ndarray] = {}
+    for seen, action, _ in steps_of(model, environment, (1, 0), greedy=True):
+        agent = int(seen[-3:].argmax())
+        assert np.array_equal(seen[:4], states.get(agent, np.zeros(4)))
+        if action is not None:
+            model.network.acting()(seen)
+            states[agent] = model.network.state[0].copy()
+    assert len(states) == 3 and len({state.tobytes() for state in states.values()}) == 3
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
