@@ -34,7 +34,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import choices, columns, first
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Replay, Rollout, Transitions
-from genkidama.learning.spaces import describe_spaces, space_of
+from genkidama.learning.spaces import data_of, describe_spaces, space_of
 from genkidama.protocol.vector import are_numbers, checksum
 from genkidama.runtime.files import disk_errors
 
@@ -431,7 +431,8 @@ def check_fits(file: Demonstrations, model: Model) -> None:
         )
     ours, theirs = model.action_space, file.action_space
     same = type(ours) is type(theirs) and ours.shape == theirs.shape
-    if not same or (not isinstance(ours, gymnasium.spaces.Box) and ours != theirs):
+    box = isinstance(ours, gymnasium.spaces.Box)
+    if not same or not (box or data_of(ours) == data_of(theirs)):
         raise ConfigurationError(
             f"{where}: was recorded in {file.environment} with actions in {theirs}, but here they "
             f"are in {ours}; record others in this environment"

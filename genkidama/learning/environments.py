@@ -521,10 +521,7 @@ class _Vectorized:
         self.observation_space: gymnasium.Space[Any] = space
         self.action_space = environments.single_action_space
         self._environments = environments
-        # ALE writes its mode into what all classes share; then nobody's own is known.
-        own = environments.metadata is not VectorEnv.metadata
-        mode = environments.metadata.get("autoreset_mode") if own else None
-        self._same_step = getattr(mode, "name", "") == "SAME_STEP"
+        self._same_step = _begins_in_the_last_step(environments)
         self._batch = _batching(environments)
 
     def _joined(self, observations: Any) -> Array | list[Array]:
@@ -547,11 +544,7 @@ class _Vectorized:
                 final = _of_lane(last, lane)
                 finals[lane] = final if self._join is None else self._join(final)
             elif self._same_step and truncated[lane]:
-                raise EnvironmentFailure(
-                    "the environments begin anew in the step that truncates an episode "
-                    "(autoreset_mode SAME_STEP), and do not give its last observation; let them "
-                    "give it in infos['final_obs']"
-                )
+                raise EnvironmentFailure(_NO_LAST_OBSERVATION)
             elif lane < self.count:
                 # It begins anew in the next step, whatever the action: what is seen now counts as
                 # the beginning of the next episode, too.
@@ -563,6 +556,20 @@ class _Vectorized:
 
 
 Lanes: TypeAlias = Single | _Vectorized
+
+
+def _begins_in_the_last_step(environments: VectorEnv[Any, Any, Any]) -> bool:
+    """True if they say that the step which ends an episode begins the next one."""
+    # ALE writes its mode into what all classes share; then nobody's own is known.
+    own = environments.metadata is not VectorEnv.metadata
+    mode = environments.metadata.get("autoreset_mode") if own else None
+    return getattr(mode, "name", "") == "SAME_STEP"
+
+
+_NO_LAST_OBSERVATION = (
+    "the environments begin anew in the step that truncates an episode (autoreset_mode SAME_STEP), "
+    "and do not give its last observation; let them give it in infos['final_obs']"
+)
 
 
 def _batching(environments: VectorEnv[Any, Any, Any]) -> Callable[[list[Any]], Any]:
@@ -608,6 +615,7 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
         self.lanes_at_once = environments.num_envs
         self.observation_space = environments.single_observation_space
         self.action_space = environments.single_action_space
+        self._same_step = _begins_in_the_last_step(environments)
         self._batch = _batching(environments)
         self._begun: Array | None = None
 
@@ -628,6 +636,8 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
         last = _last_observations(infos)
         if (terminated[0] or truncated[0]) and last is not None:
             observation, self._begun = _of_lane(last, 0), observation
+        elif truncated[0] and self._same_step:
+            raise EnvironmentFailure(_NO_LAST_OBSERVATION)
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def _first(self, seen: Any) -> Any:

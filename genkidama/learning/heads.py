@@ -312,7 +312,7 @@ class Gaussian:
     #: Whether tanh brings samples to the bounds.
     squashes = False
     #: σ of log σ.
-    _deviation: Any = staticmethod(np.exp)
+    deviation: Any = staticmethod(np.exp)
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         low, high = bounds(space)
@@ -341,7 +341,7 @@ class Gaussian:
         """As `Head.sampler`; an exploration's noise takes the place of a step's own."""
         noise = _rows(lambda: rng.standard_normal((_BLOCK, self.columns), np.float32))
         low, high = self._low, self._high
-        columns, deviation = self.columns, self._deviation
+        columns, deviation = self.columns, self.deviation
 
         def sample(outputs: Array) -> Array:
             if epsilon and rng.random() < epsilon:
@@ -381,7 +381,7 @@ class Gaussian:
                 noise = exploration.noise[:lanes]
             else:
                 noise = rng.standard_normal(shape, np.float32)
-                noise *= self._deviation(outputs[:, self.columns :])
+                noise *= self.deviation(outputs[:, self.columns :])
             actions = outputs[:, : self.columns] + noise
             if self.squashes:
                 np.tanh(actions, out=actions)

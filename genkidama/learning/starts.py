@@ -162,10 +162,12 @@ def _put(environment: gymnasium.Env[Any, Any], state: list[float], where: str) -
     inner: Any = environment.unwrapped
     current = getattr(inner, "state", None)
     shape = None if current is None else np.shape(current)
-    if shape is None or numbers.shape != shape or environment.observation_space.shape != shape:
+    seen = environment.observation_space
+    fits = shape is not None and numbers.shape == seen.shape == shape
+    if not fits or seen != inner.observation_space:
         raise ConfigurationError(
             f"{where}: a state of {len(state)} numbers cannot be put into "
             f"{type(inner).__name__}; record a seed and actions instead"
         )
     inner.state = numbers
-    return numbers.astype(environment.observation_space.dtype)
+    return numbers.astype(seen.dtype)

@@ -300,7 +300,7 @@ def explain(model: Model, observation: Array) -> Explanation:
         return Explanation("probabilities", pi, None, value / unit)
     if isinstance(model.head, Gaussian):
         mean, log_deviation = np.split(said, 2)
-        spread = np.exp(log_deviation)
+        spread = model.head.deviation(log_deviation)
         if model.head.squashes:
             action = np.tanh(mean)
             mean, slope = model.head.to_environment(action).reshape(-1), 1.0 - action * action

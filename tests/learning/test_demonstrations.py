@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import safetensors.numpy
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -265,6 +265,15 @@ def test_steps_of_other_spaces_are_refused_by_name(tmp_path: Path, around: Any, 
         check_fits(load(path), model_of(around))
     assert str(caught.value).startswith(f"algorithm.demonstrations: {path}: ")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("actions", [Discrete(4, dtype=np.int32), MultiBinary(3)])
+def test_steps_fit_the_environment_that_they_were_recorded_in(tmp_path: Path, actions: Any) -> None:
+    path = tmp_path / "walk.steps"
+    file = writer(path, spaces(actions))
+    file.add([[0.0, 0.0]] * 2, [actions.sample()], [0.0], True, False)
+    file.close()
+    check_fits(load(path), model_of(spaces(actions), **{"algorithm.name": "ppo"}))
 
 
 def test_actions_are_stored_as_the_learners_head_does(tmp_path: Path) -> None:

@@ -646,8 +646,11 @@ def test_last_observations_may_have_their_older_name_and_must_not_be_missing() -
     assert_lanes_show(made("final_observation"), 7, actions, expected)
     missing = made("")
     missing.reset(7)
-    with pytest.raises(EnvironmentFailure, match=r"give it in infos\['final_obs'\]"):
-        [missing.step(list(step)) for step in actions]
+    alone = make_environment(Environment(id="tests.vectorized:Renamed", options={"num_envs": 1}))
+    alone.reset(seed=7)
+    for step, taken in ((missing.step, actions.tolist()), (alone.step, actions[:, 0].tolist())):
+        with pytest.raises(EnvironmentFailure, match=r"give it in infos\['final_obs'\]"):
+            [step(action) for action in taken]
 
 
 def test_ales_own_form_has_one_thread_and_shows_what_each_of_its_games_shows_alone() -> None:

@@ -40,7 +40,7 @@ class Atari(Line):
         return ["UP", "NOOP", "DOWN"]
 
 
-def begun(environment: Line, starts: str | None, recorded: Any = None, episode: int = 0) -> Any:
+def begun(environment: Any, starts: str | None, recorded: Any = None, episode: int = 0) -> Any:
     sequence = np.random.SeedSequence((7, episode))
     return starts_of(starts, recorded)(environment, episode, sequence)
 
@@ -106,6 +106,13 @@ def test_recorded_starts_are_played_in_turns() -> None:
     assert [entry[:2] for entry in seen[4:]] == [entry[:2] for entry in seen[:4]]
     assert seen[1][2] == seen[5][2] == 5
     assert seen[0][2] != seen[4][2]
+
+
+def test_a_state_is_put_only_where_it_is_what_the_policy_sees() -> None:
+    wider = gymnasium.spaces.Box(-1e9, 2e9, (2,), np.float32)
+    wrapped = gymnasium.wrappers.TransformObservation(Line(), lambda seen: seen + 1e9, wider)
+    with pytest.raises(ConfigurationError, match=r"2 numbers cannot be put into Line; record a "):
+        begun(wrapped, "r.json", [{"state": [40.0, 2.0]}])
 
 
 def test_what_does_nothing_must_be_an_action() -> None:

@@ -245,6 +245,22 @@ def test_a_continuous_policy_says_means_and_deviations(tmp_path: Path) -> None:
     assert np.mean((acted > low) & (acted < high)) == pytest.approx(0.68, abs=0.05)
 
 
+def test_sacs_deviation_is_bounded_as_where_it_acts(tmp_path: Path) -> None:
+    sac = Experiment(
+        environment=Environment(id="Pendulum-v1"),
+        network=Network(hidden=(16,), initialization="normal", initial_deviation=50.0),
+        algorithm=Algorithm(name="sac"),
+        replay=ReplaySettings(steps=1000),
+    )
+    model = Policy(untrained(tmp_path, sac).load(), allow=["tests"]).model
+    rng = np.random.default_rng(1)
+    for observation in rng.uniform(-1.0, 1.0, (20, 3)).astype(np.float32):
+        outputs = model.evaluate(observation[None])[0][0]
+        slope = 1.0 - np.tanh(outputs[0]) ** 2
+        spread = explain(model, observation).spread
+        assert spread is not None and spread[0] <= 2.0 * slope * np.exp(2.0) * 1.001
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 def test_dqn_says_q_values(tmp_path: Path, dueling: bool) -> None:
     policy = policy_of(tmp_path, "CartPole-v1", True, dueling=dueling)

@@ -60,13 +60,14 @@ class SquashedGaussian(Gaussian):
                 f"{space}; put a wrapper with finite bounds around the environment, or take 'ppo'"
             )
         super().__init__(space)
-        low, high = (bound.reshape(-1).astype(np.float32) for bound in (space.low, space.high))
+        exact = space.low.reshape(-1), space.high.reshape(-1)
+        low, high = (bound.astype(np.float32) for bound in exact)
         centre, reach = (high + low) / 2, (high - low) / 2
         shape = space.shape
         self._low[:], self._high[:] = -1.0, 1.0
 
         def scaled(action: Array) -> Array:
-            return np.clip(centre + reach * action, low, high).reshape(shape)
+            return np.clip(centre + reach * action, *exact).reshape(shape)
 
         self.to_environment = scaled
 
@@ -88,7 +89,7 @@ class SquashedGaussian(Gaussian):
         return bounded
 
     @staticmethod
-    def _deviation(log_deviation: Array) -> Any:
+    def deviation(log_deviation: Array) -> Any:
         return np.exp(log_deviation.clip(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION))
 
     def mode(self, outputs: Array) -> Array:

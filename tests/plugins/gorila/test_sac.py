@@ -540,6 +540,9 @@ def test_actions_reach_the_bounds_and_no_farther() -> None:
     extreme = head.sampler(np.random.default_rng(1), 0.0)(np.float32([90.0, -90.0, 2.0, 2.0]))
     assert BOX.contains(head.to_environment(extreme))
     assert head.mode(np.float32([90.0, -90.0, 0.0, 0.0])).tolist() == [1.0, -1.0]
+    doubles = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)  # as float32 0.1 is larger
+    act = SquashedGaussian(doubles).to_environment
+    assert all(doubles.contains(act(np.float32([end])).astype(np.float64)) for end in (-1, 1))
 
 
 @pytest.mark.parametrize("activation", ["relu", "elu"])
