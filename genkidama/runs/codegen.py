@@ -135,6 +135,8 @@ def acting_network(policy: Policy, language: str) -> ActingNetwork:
         without = f"network.name = {experiment.network.name!r}: a network"
     elif not is_plain(model.head):
         without = f"algorithm.name = {experiment.algorithm.name!r}: a head of its own"
+    elif space.shape is None:
+        without = f"environment.id = {experiment.environment.id!r}: a Tuple or Dict of actions"
     if without:
         raise ConfigurationError(
             f"{without} that has no form in {language}; take ONNX: genkidama export DIR --as onnx, "

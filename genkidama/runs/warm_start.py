@@ -133,9 +133,12 @@ def first_snapshot(experiment: Experiment) -> Snapshot:
 
 def _network(experiment: Experiment) -> object:
     """All settings that names and shapes follow from."""
-    names = ("id", "options", "wrappers", "normalize_observations", "normalize_rewards")
+    names = (
+        *("id", "options", "wrappers", "vectorized", "action_mask"),
+        *("normalize_observations", "normalize_rewards"),
+    )
     made_by = [getattr(experiment.environment, name) for name in names]
-    return experiment.network, experiment.algorithm.name, made_by
+    return experiment.network, experiment.algorithm.name, made_by, experiment.sends_experience
 
 
 def _first_weights(experiment: Experiment) -> Checkpoint:

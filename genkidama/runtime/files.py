@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -138,7 +139,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
     They are written beside the file, flushed to the disk, and renamed. Then the folder is
     flushed, too, so that the new name survives a power cut.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")  # others' is theirs
     with disk_errors(path):
         try:
             with open(temporary, "wb") as file:

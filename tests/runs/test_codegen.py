@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +36,7 @@ SPACES: dict[str, gymnasium.Space[Any]] = {
     "doubles": Box(-0.1, 0.1, (2, 2), np.float64),
     "columns": MultiDiscrete([[2, 3], [4, 2]], start=[[5, 0], [0, -1]]),
     "bits": MultiBinary(4),
+    "parts": Tuple((Discrete(3, start=5), Discrete(2))),
 }
 
 OWN = "genkidama.learning.tensors.networks:ActorCritic"
@@ -50,6 +51,9 @@ class Shaped(gymnasium.Env[Any, Any]):
         self.action_space = SPACES[actions]
         mask = Box(0, 1, (masks,), np.int8)
         self.observation_space = Dict(seen=SEEN, action_mask=mask) if masks else SEEN
+
+
+TWO_PARTS = Environment(id=f"{__name__}:Shaped", options={"actions": "parts"})
 
 
 class Other(Categorical):
@@ -329,12 +333,13 @@ def test_a_header_says_what_it_takes(tmp_path: Path) -> None:
     [
         ({"network": Network(name=OWN)}, f"network.name = '{OWN}'"),
         ({"algorithm": Algorithm(name=f"{__name__}:Unusual")}, "Unusual': a head of its own"),
+        ({"environment": TWO_PARTS}, "Shaped': a Tuple or Dict of actions"),
     ],
 )
 def test_others_are_refused_by_name_with_the_way_out(
     tmp_path: Path, settings: Any, named: str
 ) -> None:
-    experiment = Experiment(environment=Environment(id="CartPole-v1"), **settings)
+    experiment = Experiment(**{"environment": Environment(id="CartPole-v1"), **settings})
     policy = Policy(untrained(tmp_path, experiment).load(), allow=["*"])
     for write, language in ((policy.to_c, "C"), (policy.to_js, "JavaScript")):
         with pytest.raises(ConfigurationError, match=f"{named}.* in {language}; take ONNX"):

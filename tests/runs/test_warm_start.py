@@ -147,6 +147,31 @@ def test_only_what_fits_is_taken_and_the_rest_is_as_new(tmp_path: Path, first: R
     assert (checkpoint.snapshot.version, checkpoint.snapshot.steps) == (1, 0)
 
 
+@pytest.mark.parametrize("rules", [("blend", "experience"), ("experience", "blend")])
+def test_sac_goes_on_under_another_rule_whose_children_have_other_networks(
+    tmp_path: Path, rules: tuple[str, str]
+) -> None:
+    source, new = (
+        untrained(
+            tmp_path / rule,
+            small(
+                environment={"id": "Pendulum-v1"},
+                algorithm={"name": "sac", "start_steps": 10},
+                replay={"steps": 100},
+                parent={"rule": rule},
+            ),
+        )
+        for rule in rules
+    )
+    begun = warm_start(new.experiment.with_settings({"parent.start": str(source.path)}))
+    assert begun is not None
+    theirs, expected = source.load(), new.load()
+    assert begun[0].signature == expected.signature != theirs.signature
+    ours = unflatten(begun[0].vector, expected.signature)
+    for name, array in unflatten(theirs.vector, theirs.signature).items():
+        assert name not in ours or np.array_equal(ours[name], array)
+
+
 def test_a_network_of_which_nothing_fits_is_refused(first: Run) -> None:
     other = small(
         environment={"id": "Acrobot-v1"},

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
         write_atomically(path, content)
         assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_at_once_leave_the_file_of_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    fsync, other = os.fsync, threading.Thread(target=write_atomically, args=(path, b"short"))
+
+    def meanwhile(descriptor: int) -> None:
+        if not other.ident:
+            other.start()
+            other.join()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_atomically(path, b"a longer one")
+    assert path.read_bytes() == b"a longer one" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

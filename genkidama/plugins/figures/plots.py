@@ -50,10 +50,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
     for run in runs:
         experiment = run.experiment
         if experiment.search is not None:
-            raise ConfigurationError(
-                f"{run.path}: is a search, which `genkidama report` draws; "
-                "name one of its trials/… to see that one"
-            )
+            raise ConfigurationError(f"{run.path}: is a search, which `genkidama report` draws")
         settings = experiment.to_dict()
         settings.pop("name")
         settings.pop("seed")

@@ -110,6 +110,8 @@ def _write(run: Run, repository: str, folder: Path, film: bool, say: Callable[[s
     evaluation = own.evaluation
     if evaluation is not None and evaluation.get("version") != snapshot.version:
         evaluation = None  # of other weights
+    if evaluation is not None and evaluation.get("starts"):
+        evaluation["starts"] = Path(evaluation["starts"]).name
     if evaluation is None:
         again = f"genkidama evaluate {shlex.quote(str(run.path))}{allowing(run.allow)}"
         say(f"without figures: these weights were not evaluated: {again}")
@@ -198,9 +200,10 @@ def model_card(
             )
         ]
         how = "most probable" if evaluation["greedy"] else "sampled"
+        begun = f", from {evaluation['starts']}" if evaluation.get("starts") else ""
         figures = (
             f"**{mean:.1f} ± {std:.1f}** in `{played}` (mean and standard deviation of the returns "
-            f"of {evaluation['episodes']} episodes, {how} actions, seed {evaluation['seed']}"
+            f"of {evaluation['episodes']} episodes, {how} actions, seed {evaluation['seed']}{begun}"
         )
         limit = evaluation["threshold"]
         figures += ")." if limit is None else f"; the task counts as solved from {limit:g} on)."

@@ -350,7 +350,9 @@ def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
     if meanings is not None:
         return [str(name) for name in meanings()]
     spec = environment.spec
-    return list(_NAMES.get(spec.name, ())) if spec is not None else []
+    if spec is None or not isinstance(environment.action_space, gymnasium.spaces.Discrete):
+        return []
+    return list(_NAMES.get(spec.name, ()))
 
 
 def key_action(held: AbstractSet[str], names: Sequence[str], number: int, before: int) -> int:

@@ -74,7 +74,7 @@ def made(path: Path, **parent: str) -> Run:
             "checkpoint": str(better(run, 1)),
             "version": 1,
             "environment": "CartPole-v1",
-            "starts": None,
+            "starts": "/home/ada/people.json",
         },
         [18.25, 24.75],
         0.0,
@@ -114,7 +114,8 @@ def test_a_run_is_shared_and_another_one_begins_with_it(
         {"type": "mean_reward", "name": "mean_reward", "value": "21.50 +/- 3.25", "verified": False}
     ]
     assert {"reinforcement-learning", "genkidama", "CartPole-v1"} <= set(card["tags"])
-    assert "**21.5 ± 3.2**" in page and "of 2 episodes, sampled actions, seed 0" in page
+    assert "**21.5 ± 3.2**" in page
+    assert "of 2 episodes, sampled actions, seed 0, from people.json" in page
     settings = page.split("```toml\n")[1].split("```")[0]
     (tmp_path / "card.toml").write_text(settings)
     assert Experiment.load(tmp_path / "card.toml").network == run.experiment.network

@@ -129,6 +129,8 @@ def test_a_vectorized_form_is_looked_at_in_the_plain_one() -> None:
     assert environment.spec is not None and environment.spec.id == "CartPole-v1"
     assert environment.render_mode == "rgb_array"
     assert (action_names(environment), pace(environment)) == (["left", "right"], 50.0)
+    lander = make_pictured(Environment(id="LunarLander-v3", options={"continuous": True}))
+    assert action_names(lander) == [], "the names are those of discrete actions"
 
 
 @pytest.mark.parametrize("kind", ["wrappers", "vectorized", "envpool"])
