@@ -22,7 +22,8 @@ Laws of this file:
 - A reply is checked before anything is taken from it. A senseless reply is a `ProtocolError` and
   changes nothing.
 - A push without a reply is sent again with the same number, the same work and the current weights.
-  So the parent counts it once. Under another name it is not sent again: it may be counted.
+  So the parent counts it once. Under another name it is not sent again: it may be counted. If it
+  was, the parent has none of what the weights have learned since: they stay as they are.
 - Work done without a parent is kept, and is part of the next push that has a new number.
 - A difference or a gradient names the version of its base. A child without a base pushes its
   weights.
@@ -322,6 +323,8 @@ class Session:
         self._sequence = 0
         self._pending = Work()
         self._unanswered: Work | None = None
+        #: Whether the last push was of weights, and of a push that had no reply.
+        self._again = False
         self._started = False
         self._base = DeltaBase()
         #: Whether the parent has all of θ_C, or will have it with the reply to the last push.
@@ -366,13 +369,15 @@ class Session:
         (signature.size,), must not change until the reply has come. A child that only acts has
         none.
         """
+        again = self._unanswered is not None
         if self._unanswered is None:
             self._unanswered = self._pending
             self._pending = Work()
             self._sequence += 1
         assert self.signature is not None
         kind, payload = self._base.payload(vector, gradient, self.signature)
-        self._settled = self._base.pushed is vector
+        self._again = again and kind == self.pushes == "weights"
+        self._settled = self._base.pushed is vector and not self._again
         push = Push(
             version=self.version,
             sequence=self._sequence,
@@ -573,6 +578,8 @@ class Session:
         if weights.stop:
             self._end(weights.stop, weights.next)
         vector = self._delta.settle(weights)
+        if sent is not None and self._again:
+            vector = None
         return BlendReply(weights.progress, sent, vector, weights.steps, weights.children)
 
     def _end(self, reason: str, next: bool = False) -> Over:
