@@ -28,6 +28,7 @@ from genkidama.server.averaging import Averaging
 from genkidama.server.events import Event, Exchange
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.registry import make_rule
+from genkidama.server.speeds import Speeds
 
 #: Prefix of a rule's arrays in a checkpoint, beside a network's parameters.
 STATE_PREFIX = "__rule__."
@@ -44,9 +45,6 @@ BASELESS = "baseless"
 
 #: The largest denominator with which the updates of a checkpoint are read as a fraction.
 _LARGEST_DENOMINATOR = 1_000_000
-
-#: Share of the newest push in a child's speed.
-_NEW = 0.2
 
 
 @dataclass
@@ -462,31 +460,12 @@ class ExchangePacing:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        #: By child: the time of its last push, and its steps a second.
-        self._last: dict[str, float] = {}
-        self._speeds: dict[str, float] = {}
-
-    def note(self, child: str, steps: int, seconds: float) -> None:
-        """Notes a push: its environment steps, and its time in seconds."""
-        before = self._last.get(child, seconds)
-        self._last[child] = seconds
-        if steps and seconds > before:
-            speed = steps / (seconds - before)
-            mean = self._speeds.get(child, speed)
-            self._speeds[child] = mean + _NEW * (speed - mean)
-
-    def forget(self, child: str) -> None:
-        """Forgets a child that takes part no longer. It may come back."""
-        self._last.pop(child, None)
-        self._speeds.pop(child, None)
+        self.speeds = Speeds()
 
     def share(self, child: str) -> int:
         """Environment steps of the child's next push; 0 leaves it to the child."""
-        speed = self._speeds.get(child)
-        if speed is None:
-            return 0
-        mean = sum(self._speeds.values()) / len(self._speeds)
-        return max(1, round(self._steps * speed / mean))
+        speed = self.speeds.relative(child)
+        return 0 if speed is None else max(1, round(self._steps * speed))
 
 
 class SingleTrialRun(Trials):
@@ -529,7 +508,7 @@ class SingleTrialRun(Trials):
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         if self._pacing is not None:
-            self._pacing.note(child, steps, now)
+            self._pacing.speeds.note(child, steps, now)
 
     def share(self, child: str, children: int) -> int:
         steps = self.rule.share(child, children)
@@ -537,7 +516,7 @@ class SingleTrialRun(Trials):
 
     def vanished(self, child: str, now: float) -> None:
         if self._pacing is not None:
-            self._pacing.forget(child)
+            self._pacing.speeds.forget(child)
 
     def progress(self, trial: Trial, now: float) -> float:
         """The used share of the strictest countable stop condition."""

@@ -16,6 +16,7 @@ import numpy as np
 from genkidama.config.decoding import Natural, NotNegative, Section, convert
 from genkidama.protocol.vector import DTYPE, Vector, blend, length
 from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
+from genkidama.server.speeds import Speeds
 
 #: The largest weight, relative to the mean: a push after an hour without a parent reports the work
 #: of that hour.
@@ -25,7 +26,7 @@ HEAVIEST = 4.0
 _NEW = 0.1
 
 _MEAN = "mean_steps"
-_SPEED, _ARRIVAL = "speed.", "arrival."
+_SPEED = "speed."
 _SUM, _COUNTS = "waiting", "waiting_counts"
 
 #: A sum with less weight has no mean in float32.
@@ -71,8 +72,8 @@ class PushWeights:
 
     def __init__(self, options: WeightedOptions) -> None:
         self._options = options
-        #: Means by the name that the state gives them.
-        self._figures: dict[str, float] = {}
+        self._mean_steps = 0.0
+        self._speeds = Speeds()
 
     def __call__(self, push: Update) -> float:
         age = age_weight(self._options, push.staleness)
@@ -84,37 +85,30 @@ class PushWeights:
         return age
 
     def state(self) -> RuleState:
-        return {name: np.array([figure]) for name, figure in self._figures.items()}
+        found = {_SPEED + name: np.array(each) for name, each in self._speeds.figures.items()}
+        return {**found, **({_MEAN: np.array([self._mean_steps])} if self._mean_steps else {})}
 
     def forget(self, child: str) -> None:
-        for name in (_SPEED, _ARRIVAL):
-            self._figures.pop(name + child, None)
+        self._speeds.forget(child)
 
     def restore(self, state: RuleState) -> None:
-        mine = (_MEAN, _SPEED, _ARRIVAL)
-        self._figures = {
-            name: float(array[0]) for name, array in state.items() if name.startswith(mine)
+        self._mean_steps = float(state.get(_MEAN, np.zeros(1))[0])
+        self._speeds.figures = {
+            name.removeprefix(_SPEED): (float(array[0]), float(array[1]), float(array[2]))
+            for name, array in state.items()
+            if name.startswith(_SPEED) and len(array) == 3
         }
 
     def _by_steps(self, push: Update) -> float:
-        mean = self._figures.get(_MEAN, 0.0) or float(push.steps)
+        mean = self._mean_steps or float(push.steps)
         steps = min(float(push.steps), HEAVIEST * mean)
-        self._figures[_MEAN] = mean + _NEW * (steps - mean)
+        self._mean_steps = mean + _NEW * (steps - mean)
         return steps / mean if mean else 1.0
 
     def _by_speed(self, push: Update) -> float:
-        figures = self._figures
-        before = figures.get(_ARRIVAL + push.child)
-        figures[_ARRIVAL + push.child] = push.seconds
-        if before is not None and push.seconds > before:
-            now = push.steps / (push.seconds - before)
-            mean = figures.get(_SPEED + push.child, now)
-            figures[_SPEED + push.child] = mean + _NEW * (now - mean)
-        speeds = [value for name, value in figures.items() if name.startswith(_SPEED)]
-        mean = sum(speeds) / len(speeds) if speeds else 0.0
-        if not mean or _SPEED + push.child not in figures:
-            return 1.0
-        return min(HEAVIEST, figures[_SPEED + push.child] / mean)
+        self._speeds.note(push.child, push.steps, push.seconds)
+        speed = self._speeds.relative(push.child)
+        return 1.0 if speed is None else min(HEAVIEST, speed)
 
 
 @dataclass
