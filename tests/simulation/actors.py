@@ -192,7 +192,7 @@ class ExperienceBooks(Books):
         super().closes()
         life, rule = self.life, self._rule
         waiting = [number for block in rule._blocks for number in step_numbers(block.rows)]
-        dropped = rule.too_old.total() + rule.too_many.total()
+        dropped = rule.too_old + rule.too_many
         found = len(life.learned) + len(life.killed) + len(life.learning) + len(waiting) + dropped
         deadly = any(map(rule.is_deadly, rule._strikes))  # whose rows are thrown away
         if found != len(life.counted) and not deadly:

@@ -39,6 +39,9 @@ _PACE_SHARE = 0.2
 #: The smallest share of a child: shorter trajectories would hardly be worth their push.
 _LEAST_SHARE = 16
 
+#: Children that are remembered, as many as the parent remembers.
+_MOST_NAMES = 4096
+
 #: Numbers of a push, at most, unless a single block needs more: 16 MB.
 _NUMBERS = 1 << 22
 
@@ -199,9 +202,8 @@ class Experience(Rule):
         self.backlog = backlog
         #: Whether the learner samples steps that it keeps: it takes all, of any age.
         self.replays = False
-        #: Steps that were dropped, by child: too old, or too many for the learner.
-        self.too_old: Counter[str] = Counter()
-        self.too_many: Counter[str] = Counter()
+        #: Steps that were dropped: too old, or too many for the learner.
+        self.too_old = self.too_many = 0
         #: The batch at which the newest ones were dropped; the former by child.
         self._old_at: dict[str, int] = {}
         self._many_at = -_LATELY
@@ -284,8 +286,8 @@ class Experience(Rule):
         return {
             "batches": float(self.batches),
             **({} if self.replays else {"lag": self.lag}),
-            "too_old": float(self.too_old.total()),
-            "too_many": float(self.too_many.total()),
+            "too_old": float(self.too_old),
+            "too_many": float(self.too_many),
         }
 
     def learned(self, learned: LearnedBatch) -> None:
@@ -380,12 +382,15 @@ class Experience(Rule):
         self._newest.pop(child, None)
         self._pace.pop(child, None)
         self._brought.pop(child, None)
+        if len(self._given) > _MOST_NAMES:
+            gone = [name for name in self._given if name not in self._newest and name != child]
+            self._given.pop(min(gone, key=self._given.__getitem__, default=""), None)
 
     def _keep(self, rows: Rows, steps: int, child: str) -> None:
         self._brought[child] += steps
         born = self._given.get(child, self.batches)
         if self.batches - born > self.max_lag and not self.replays:
-            self.too_old[child] += steps
+            self.too_old += steps
             self._old_at[child] = self.batches
             return
         self._blocks.append(_Block(rows.copy(), steps, born, child))
@@ -394,7 +399,7 @@ class Experience(Rule):
         while self._waiting > self.backlog * self.batch and len(self._blocks) > 1:
             oldest = self._blocks.popleft()
             self._waiting -= oldest.steps
-            self.too_many[oldest.child] += oldest.steps
+            self.too_many += oldest.steps
             self._many_at = self.batches
 
     def state(self) -> RuleState:

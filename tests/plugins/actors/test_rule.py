@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ProtocolError
+from genkidama.plugins.actors import rule as module
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch, most_rows
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.server.rules.blend import Update
@@ -181,9 +182,8 @@ def test_what_the_learner_cannot_use_in_time_is_dropped_the_oldest_first() -> No
     rule = begun(backlog=2)
     for first in range(0, 60, 10):
         push(rule, steps(3, first), "a" if first < 30 else "b")
-    assert rule.too_many == {"a": 9, "b": 3}
+    assert rule.too_many == 12
     assert numbers_of(rule.take()) == [40, 41, 42, 50, 51, 52]
-    assert rule.figures()["too_many"] == 12.0
     assert "the learner is slower" in rule.diagnose(0.5, 2)[0]
     rule.batches += 99
     assert rule.diagnose(0.5, 2)
@@ -211,7 +211,7 @@ def test_every_step_is_learned_from_once_or_counted_as_dropped(
             rule.learned(learned(1.0))
     waiting = sum(each.steps for each in rule._blocks)
     assert waiting <= max(backlog * rule.batch, 9)
-    assert taken + rule.too_many.total() + rule.too_old.total() + waiting == pushed
+    assert taken + rule.too_many + rule.too_old + waiting == pushed
 
 
 # A learner that dies.
@@ -347,15 +347,26 @@ def test_what_is_too_old_is_dropped_and_its_child_named() -> None:
         if batches == rule.max_lag:
             push(rule, steps(1), "just in time")
     push(rule, steps(5), "slow")
-    assert rule.too_old == {"slow": 5}
+    assert rule.too_old == 5
     assert "'slow' is so slow" in rule.diagnose(0.5, 2)[0]
     rule.batches += 100
     assert rule.diagnose(0.5, 2) == []
     rule.batches -= 100
     push(rule, steps(5), "slow")
-    assert rule.too_old == {"slow": 5}, "its next block began with newer weights"
+    assert rule.too_old == 5, "its next block began with newer weights"
     rule.forget("slow")
     assert push(rule, steps(1), "slow").tolist() == [1.0] * SIZE
+
+
+def test_of_those_who_are_gone_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_NAMES", 3)
+    rule = begun()
+    push(rule, steps(1), "here")
+    for number in range(20):
+        rule.learned(learned(1.0))
+        push(rule, steps(1), f"browser {number}")
+        rule.forget(f"browser {number}")
+    assert rule._given.keys() == {"here", "browser 18", "browser 19"}
 
 
 # Shares.
