@@ -217,6 +217,8 @@ class StudySnapshot:
         spans: dict[str, list[Span]] = {}
         for trial in self.trials:
             for phase in trial.phases:
+                if not phase.node:  # its settings do not go together
+                    continue
                 last = phase is trial.phases[-1] and trial.state in OPTUNA_STATES
                 ending = trial.state if last else ""
                 spans.setdefault(phase.node, []).append(

@@ -511,6 +511,8 @@ class Search:
         elif source is not None or self._is_ahead(trial):
             trial.state = "waiting"
             trial.stop = "others are behind" if source is None else f"it goes on as trial {source}"
+            if source is None:  # to whoever reads events it pauses, since it has no node
+                self.events[-1] = msgspec.structs.replace(self.events[-1], verdict=Verdict.PAUSE)
             self._release(trial)
             self.waiting.append(trial.index)
         self._settle(now)

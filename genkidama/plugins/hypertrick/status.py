@@ -137,7 +137,8 @@ class SearchStatus:
         self._open(trial, event.child, seconds)
 
     def _report(self, event: PhaseReported, seconds: float) -> None:
-        self._nodes[event.node] = None
+        if event.node:  # that of a trial whose settings do not go together
+            self._nodes[event.node] = None
         self.reports += 1
         self.scores[event.trial] = math.nan if event.metric is None else event.metric
         trial = self._trials.get(event.trial)
@@ -149,7 +150,7 @@ class SearchStatus:
         if phases and phases[-1]["to"] is None:
             phases[-1]["to"] = seconds
             phases[-1]["score"] = metric
-        if event.verdict == Verdict.PAUSE:
+        if event.verdict in (Verdict.PAUSE, Verdict.COPY):
             self._states[event.trial] = trial["state"] = "paused"
         else:
             self._open(trial, event.node, seconds)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import cmp_to_key
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +47,21 @@ def test_a_range_leaves_outliers_out_and_nothing_else(scale: Callable[..., Any])
     assert scale("usual", [*usual, 9.0, -9.0]) == [-9.0, 9.0]
     assert scale("usual", [1.0, 5000.0]) == [1.0, 5000.0]  # too few to say
     assert scale("usual", []) is None
+
+
+def test_values_of_any_kind_have_an_order_and_nothing_comes_last(scale: Callable[..., Any]) -> None:
+    def order(*values: Any, direction: int = 1) -> list[Any]:
+        def compare(a: Any, b: Any) -> int:
+            return int(np.sign(scale("compare", a, b, direction)))
+
+        return sorted(values, key=cmp_to_key(compare))
+
+    assert order(10, None, 9.5, True) == [True, 9.5, 10, None]
+    assert order(10, None, 9.5, direction=-1) == [10, 9.5, None]
+    assert order("pi-10", "pi-9") == ["pi-9", "pi-10"]
+    assert order([256], [64, 64], [8]) == [[8], [64, 64], [256]]
+    assert order("auto", 4, 16) == [4, 16, "auto"]
+    assert order({"name": "ppo"}, {"name": "a3c"}) == [{"name": "a3c"}, {"name": "ppo"}]
 
 
 SAID = [

@@ -16,7 +16,7 @@ from genkidama.plugins.hypertrick.records import (
     best_trial,
 )
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from tests.plugins.hypertrick.studies import COMPLETE, RUNNING, by_hand, phase, written
+from tests.plugins.hypertrick.studies import COMPLETE, FAIL, RUNNING, by_hand, phase, written
 
 #: As a study of version 0.1.0 has it.
 PHASE: dict[str, Any] = {
@@ -77,6 +77,11 @@ def test_the_values_of_a_search_written_by_hand() -> None:
     assert [trial.number for trial in findings.improvements] == [0]
     assert [trial.number for trial in findings.ranking] == [3, 0, 1]
     assert findings.best is not None and findings.best.number == 0
+
+
+def test_a_trial_that_no_node_could_begin_is_on_no_nodes_line() -> None:
+    findings = written((COMPLETE, [phase(0, "a", 0, 10, 1.0)]), (FAIL, [phase(0, "", 5, 5, None)]))
+    assert list(findings.timeline) == ["a"] and findings.occupancy == 1.0
 
 
 def test_occupancy_counts_overlapping_phases_once() -> None:

@@ -26,9 +26,11 @@ from genkidama.protocol.messages import (
     Weights,
     Welcome,
 )
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import PhaseReported
 from genkidama.server.parameter_server import ParameterServer, Snapshot
 from tests.server.test_parameter_server import ENTRIES, heard, lines, vector
+from tests.stories import as_json
 
 NAN = float("nan")
 SPACE: dict[str, Any] = {
@@ -1083,7 +1085,7 @@ def test_a_node_that_does_not_know_of_a_copy_forgets_what_it_had() -> None:
 
 def test_trials_of_a_population_take_turns_if_nodes_are_few() -> None:
     server = make(method="pbt", window=1, trials=5, phases=3)
-    search = searching(server)
+    search, status = searching(server), RunStatus(server.experiment)
     assert search.wanted == 5  # all of them at once
     offer(server, 5)
     nodes = [Node(server, "a"), Node(server, "b")]
@@ -1094,6 +1096,13 @@ def test_trials_of_a_population_take_turns_if_nodes_are_few() -> None:
         node.push(5.0, now)
         done = [len(trial.phases) for trial in search.trials.values()]
         assert max(done) - min(done) <= 1
+        status.take(server.take_events())
+        shown = as_json(status.snapshot(now))["search"]
+        held = {node.trial for node in nodes} - {None} if not server.stop else set()
+        for trial in shown["trials"]:
+            number = trial["number"]
+            assert len(trial["phases"]) == done[number] + (number in held)
+        assert shown["states"].get("running", 0) == len(held)
     assert server.stop
 
 

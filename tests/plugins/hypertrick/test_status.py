@@ -53,7 +53,7 @@ def test_trials_with_their_phases_nodes_and_scores() -> None:
     status.take([assigned(0, 1, "n"), assigned(0, 2, "m"), said(4, 1, 0, "n", 5.0)])
     status.take([said(5, 2, 0, "m", 1.0), ended(5, 2, "stopped")])
     status.take([assigned(7, 1, "m"), said(9, 1, 1, "m", 8.0), ended(9, 1, "completed")])
-    status.take([assigned(9, 3, "n")])
+    status.take([assigned(9, 3, "n"), said(9, 4, 0, "", None)])
     found = as_json(status.snapshot(10))
     search = found["search"]
     assert search["method"] == "HyperTrick" and search["nodes"] == ["n", "m"]

@@ -45,6 +45,15 @@ export function ticks(low, high, gap) {
 // By names, in which numbers count as numbers.
 export const byName = new Intl.Collator("en", { numeric: true }).compare;
 
+// Values of a column in their order, +1 or −1; nothing comes last in both.
+export function compare(a, b, direction) {
+  const [none, other] = [a === null || a === undefined, b === null || b === undefined];
+  if (none || other) return none - other;
+  const numbers = [a, b].every((one) => typeof one === "number" || typeof one === "boolean");
+  const text = (one) => (typeof one === "object" ? JSON.stringify(one) : String(one));
+  return direction * (numbers ? a - b : byName(text(a), text(b)));
+}
+
 // A range that is never empty, with a little air on both sides.
 export function roomy([low, high], air = 0.06) {
   const span = high - low || Math.abs(high) || 1;

@@ -2,7 +2,7 @@
 
 import * as details from "./details.js";
 import { drawn, facts, find, mark, reveal, say, small } from "./dom.js";
-import { extent, linear, roomy, spread } from "./scale.js";
+import { byName, extent, linear, roomy, spread } from "./scale.js";
 import { Table } from "./table.js";
 import { Timeline } from "./timeline.js";
 import * as words from "./words.js";
@@ -101,9 +101,9 @@ function places(values) {
       ends: [words.figure(low), `${words.figure(high)}${far ? " (log)" : ""}`],
     };
   }
-  const names = [...new Set(values.map(String))].sort();
+  const names = [...new Set(values.map((value) => words.setting(value)))].sort(byName);
   return {
-    of: (value) => names.indexOf(String(value)),
+    of: (value) => names.indexOf(words.setting(value)),
     range: roomy([0, Math.max(1, names.length - 1)]),
     ends: [names[0], names.length > 1 ? names.at(-1) : ""],
   };

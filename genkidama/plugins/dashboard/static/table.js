@@ -1,7 +1,7 @@
 // A table that is sorted by any column, and has elements only for the rows that are seen.
 
 import { element, mark, say } from "./dom.js";
-import { byName } from "./scale.js";
+import { compare } from "./scale.js";
 
 const ROW = 32;
 const BESIDE = 8;
@@ -9,13 +9,6 @@ const STRIDE = 4;
 // While somebody scrolls, new values wait until that rests, and so long at most; milliseconds.
 const REST = 120;
 const LONGEST = 3000;
-// Nothing comes last, whatever the direction.
-function compare(a, b, direction) {
-  const [none, other] = [a === null || a === undefined, b === null || b === undefined];
-  if (none || other) return none - other;
-  const order = typeof a === "string" ? byName(a, String(b)) : a - b;
-  return direction * order;
-}
 
 export class Table {
   #columns;
