@@ -83,7 +83,8 @@ class ChildRecord:
     def counts(self) -> dict[str, int]:
         """Its counts, for a checkpoint."""
         counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
-        return {**counts, "left_out": self.left_out} if self.left_out else counts
+        others = {"left_out": self.left_out, "parted": int(self.parted)}
+        return counts | {name: value for name, value in others.items() if value}
 
     def enter(self, hello: Hello, trial: Trial | None, encoding: str) -> None:
         """Notes a hello. A new session counts its pushes from zero."""
@@ -193,5 +194,6 @@ def restore_children(snapshot: Snapshot) -> dict[str, ChildRecord]:
         counts: dict[str, Any] = snapshot.children.get(name, {})
         session, sequence = snapshot.sessions.get(name, ("", 0))
         known = {key: counts.get(key, 0) for key in ("exchanges", "episodes", "steps", "left_out")}
-        records[name] = ChildRecord(session=session, sequence=sequence, **known)
+        parted = bool(counts.get("parted"))
+        records[name] = ChildRecord(session=session, parted=parted, sequence=sequence, **known)
     return records

@@ -26,12 +26,13 @@ def test_a_checkpoint_keeps_the_counts_and_the_last_push_of_each_session() -> No
     records = {
         "a": ChildRecord(session="s", sequence=4, exchanges=3, episodes=2, steps=1, left_out=2),
         "b": ChildRecord(session="t"),
+        "c": ChildRecord(exchanges=1, parted=True),
     }
     snapshot = Trial(window=1, experiment=Experiment().to_dict()).snapshot(
         exchanges=3, updates=3.0, seconds=1.0, **snapshot_children(records)
     )
     assert snapshot.sessions == {"a": ("s", 4)}
-    assert restore_children(snapshot) == {"a": records["a"], "b": ChildRecord()}
+    assert restore_children(snapshot) == {**records, "b": ChildRecord()}
 
 
 def test_what_a_record_counts() -> None:

@@ -47,6 +47,9 @@ HOT_SECONDS = 3600.0
 #: A child without a push for so long, or for three times `child.exchange_seconds`, is silent.
 SILENT_SECONDS = 300.0
 
+#: Children that fall silent, or are back, at once and have a notice each.
+_FEW = 3
+
 #: Seconds in which the last notice may be posted when the run is over, and when the parent is
 #: stopped before that: whoever stops it does not wait for long.
 _OVER_SECONDS, _STOPPED_SECONDS = 5.0, 1.5
@@ -97,6 +100,7 @@ class Notices:
                 begun = "begun"
                 if isinstance(event, Resumed):
                     begun = "resumed"
+                    self._heard = {name: (count, event.time) for name, count in pushes.items()}
                     if (best := self._best_before()) is not None:
                         self._best = self._told = best
                 return [self._notice("begun", begun, self._describe())]
@@ -133,7 +137,8 @@ class Notices:
 
     def _listen(self, pushes: Mapping[str, int], now: float) -> list[Notice]:
         """Tells of children that fell silent, and of those that are back."""
-        found = []
+        silent: dict[str, float] = {}
+        back: dict[str, float] = {}
         for child, (count, time) in list(self._heard.items()):
             pushed = pushes.get(child)
             if pushed is None:  # it has said goodbye, or has nothing to train
@@ -143,13 +148,27 @@ class Notices:
                 self._heard[child] = pushed, now
                 if child in self._silent:
                     self._silent.discard(child)
-                    words = f"after {duration(now - time)} without a push"
-                    found.append(self._notice("back", f"{child} is back", words))
+                    back[child] = now - time
             elif now - time >= self._patience and child not in self._silent:
                 self._silent.add(child)
-                words = f"no push for {duration(now - time)}; the run goes on without it"
-                found.append(self._notice("silent", f"{child} is silent", words))
-        return found
+                silent[child] = now - time
+        return [
+            *self._of_children("back", back, "after {} without a push"),
+            *self._of_children("silent", silent, "no push for {}; the run goes on"),
+        ]
+
+    def _of_children(self, kind: str, times: Mapping[str, float], words: str) -> list[Notice]:
+        """A notice of each child, or one of all if they are many, as when a switch fails."""
+        if len(times) <= _FEW:
+            return [
+                self._notice(kind, f"{child} is {kind}", words.format(duration(time)))
+                for child, time in times.items()
+            ]
+        first = ", ".join([*times][:_FEW])
+        text = (
+            f"{first} and {len(times) - _FEW} more: {words.format(duration(max(times.values())))}"
+        )
+        return [self._notice(kind, f"{len(times)} children are {kind}", text)]
 
     def _notice(self, kind: str, title: str, text: str) -> Notice:
         return Notice(kind, self._run, f"{self._run}: {title}", text)

@@ -13,6 +13,7 @@ import base64
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -25,7 +26,7 @@ from genkidama.runtime.pacing import Once
 #: Seconds that one POST may take, and seconds until it is tried again.
 _TIMEOUT, _AGAIN = 10.0, 30.0
 
-#: So many notices wait for a service that does not answer; further ones are dropped.
+#: So many notices wait for a service that does not answer; the oldest are dropped.
 _MOST = 32
 
 
@@ -139,8 +140,10 @@ class Poster:
         """Posts it soon."""
         if self._thread.ident is None:
             self._thread.start()
-        if self._queue.qsize() < _MOST:
-            self._queue.put(notice)
+        if self._queue.qsize() >= _MOST:
+            with suppress(queue.Empty):
+                self._queue.get_nowait()
+        self._queue.put(notice)
 
     def close(self, seconds: float) -> None:
         """Tries once more what waits, for so long at most."""

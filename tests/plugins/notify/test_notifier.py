@@ -86,13 +86,37 @@ def test_a_silent_child_is_told_once_and_so_is_its_return() -> None:
     at = 20.0 + SILENT_SECONDS
     (silent,) = notices.take([], {"pi": 3, "other": 2}, at)
     assert silent[0] == "silent" and silent.title == "shelf: pi is silent"
-    assert silent.text == "no push for 5:00; the run goes on without it"
+    assert silent.text == "no push for 5:00; the run goes on"
     assert not notices.take([join(at + 1.0, "pi")], {"pi": 3, "other": 3}, at + 1.0)
     (back,) = notices.take([], {"pi": 4, "other": 4}, at + 60.0)
     assert back[2:] == ("shelf: pi is back", "after 6:00 without a push")
     # One that has said goodbye is not missed.
     assert not notices.take([], {"pi": 5}, at + 61.0)
     assert not notices.take([], {"pi": 6}, at + 61.0 + SILENT_SECONDS)
+
+
+def test_many_that_fall_silent_at_once_are_one_notice() -> None:
+    notices = begun()
+    names = [f"pi-{number}" for number in range(200)]
+    notices.take([join(10.0, name) for name in names], dict.fromkeys(names, 0), 10.0)
+    (silent,) = notices.take([], dict.fromkeys(names, 0), 10.0 + SILENT_SECONDS)
+    assert silent[2:] == (
+        "shelf: 200 children are silent",
+        "pi-0, pi-1, pi-2 and 197 more: no push for 5:00; the run goes on",
+    )
+    (back,) = notices.take([], dict.fromkeys(names, 1), 400.0)
+    assert back[2:] == (
+        "shelf: 200 children are back",
+        "pi-0, pi-1, pi-2 and 197 more: after 6:30 without a push",
+    )
+
+
+def test_one_that_does_not_come_back_after_a_restart_is_missed() -> None:
+    notices = Notices(small())
+    notices.take([Resumed(time=5.0, run="shelf", software="1")], {"pi": 50, "dead": 50}, 5.0)
+    notices.take([join(6.0, "pi")], {"pi": 50, "dead": 50}, 6.0)
+    found = notices.take([], {"pi": 51, "dead": 50}, 5.0 + SILENT_SECONDS)
+    assert [notice.title for notice in found] == ["shelf: dead is silent"]
 
 
 def test_a_node_that_has_no_trial_is_not_missed() -> None:

@@ -164,6 +164,17 @@ def test_a_service_that_fails_is_tried_again_and_said_once(
     assert said == ["HTTP 503", "HTTP 429"]
 
 
+def test_the_oldest_of_too_many_are_dropped(receiver: Receiver) -> None:
+    receiver.answers = [503] + [200] * 99
+    poster = Poster(service_at(f"http://{receiver.host}/hook"), lambda _: None)
+    poster.post(BEST)
+    until(lambda: receiver.posts)
+    for number in range(posting._MOST + 9):
+        poster.post(BEST._replace(title=str(number)))
+    poster.close(5.0)
+    assert receiver.posts[-1][-1]["title"] == str(posting._MOST + 8)
+
+
 def test_the_last_notice_is_tried_once_more_at_the_end(receiver: Receiver) -> None:
     receiver.answers = [503, 200]
     poster = Poster(service_at(f"http://{receiver.host}/hook"), lambda _: None)
