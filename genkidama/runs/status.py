@@ -321,7 +321,7 @@ class RunStatus:
                 newest[event.child] = event
             elif type(event) is Measures:
                 measured = event
-                self._take_measures(event)
+                self.take_measures(event)
             else:
                 self._take_exchanges(newest)
                 newest = {}
@@ -371,7 +371,8 @@ class RunStatus:
             if self._share_before is None:
                 self._share_before = self.share(event.time) or 0.0
 
-    def _take_measures(self, event: Measures) -> None:
+    def take_measures(self, event: Measures) -> None:
+        """Folds the measures of a child, but for the curves of the means."""
         if event.backend == "learner":
             self._learner = _newest(self._learner, event.figures)
         child = self.children.get(event.child)
