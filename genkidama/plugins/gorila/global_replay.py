@@ -64,22 +64,6 @@ _REWARD, _TERMINATED, _TRUNCATED, _LOG_MU, _IS_STEP = range(-5, 0)
 SEND_ROWS = 64
 
 
-class RingSample(NamedTuple):
-    """B steps as the ring has them; copies."""
-
-    #: (B, ...) as they are kept: uint8 or float32. So is `following`.
-    observations: Array
-    actions: Array
-    #: (B,) float32: Σ γ^k·r_k over the steps that each stands for, scaled.
-    rewards: Array
-    following: Array
-    terminated: Array
-    truncated: Array
-    log_mu: Array
-    #: (B,): how many steps each stands for.
-    lengths: Array
-
-
 @dataclass(frozen=True)
 class RingRows:
     """The format of a row: an observation's shape, whether it is kept as uint8 instead of float32
@@ -154,9 +138,10 @@ class RingRows:
         steps: int,
         gamma: float,
         scale: Callable[[Array], Array] = lambda rewards: rewards,
-    ) -> RingSample:
+    ) -> Transitions:
         """Decodes an engine's reply: of each step s, the numbers of n rows from it on, and s′.
-        `scale` is applied to the rewards before they are summed with γ."""
+        `scale` is applied to the rewards before they are summed with γ. Observations are as they
+        are kept, and places unknown."""
         found = np.frombuffer(reply, self._dtype(steps))
         numbers = found["numbers"]
         alive = np.ones((len(found), steps), np.bool_)
@@ -167,21 +152,23 @@ class RingRows:
         last = numbers[np.arange(len(found)), lengths - 1]
         # A number that is not alive may be anything, even NaN.
         rewards = scale(np.where(alive, numbers[:, :, _REWARD], np.float32(0.0)))
-        discounts = np.where(alive, np.power(gamma, np.arange(steps)).astype(np.float32), 0.0)
+        powers = np.where(alive, np.power(gamma, np.arange(steps)).astype(np.float32), 0.0)
         observations = found["observation"].copy()
         following = found["following"].copy()
         terminated = last[:, _TERMINATED] > 0.0
         # Nothing follows a termination; its own observation is as good as any other there.
         following[terminated] = observations[terminated]
-        return RingSample(
+        return Transitions(
             observations,
             numbers[:, 0, : self.actions].copy(),
-            (rewards * discounts).sum(1, dtype=np.float32),
+            (rewards * powers).sum(1, dtype=np.float32),
             following,
             terminated,
             last[:, _TRUNCATED] > 0.0,
             numbers[:, 0, _LOG_MU].copy(),
-            lengths,
+            np.where(terminated, 0.0, np.power(gamma, lengths)).astype(np.float32),
+            np.ones(len(found), np.float32),
+            np.zeros(len(found), np.int64),
         )
 
     def trajectories(self, reply: bytes, lengths: list[int]) -> list[tuple[Array, Array, Array]]:
@@ -320,7 +307,7 @@ class EngineRing:
         mode: str,
         gamma: float,
         scale: Callable[[Array], Array],
-    ) -> tuple[RingSample, Array]:
+    ) -> tuple[Transitions, Array]:
         """Random steps, and of each its row, lap and priority, float64 (count, 3).
 
         The mode is `"uniform"`, `"distinct"`, which is without replacement, or `"priority"`. A
@@ -539,24 +526,14 @@ class GlobalReplay:
                 )
             mode = "priority"
         drawn, found = self._sample(count, steps, mode)
-        discounts = np.power(self._gamma, drawn.lengths).astype(np.float32)
-        discounts[drawn.terminated] = 0.0
-        weights = np.ones(count, np.float32)
+        drawn.observations = self._model.seen(drawn.observations)
+        drawn.following = self._model.seen(drawn.following)
+        drawn.actions = drawn.actions.astype(self._model.head.dtype)
+        drawn.places = (found[:, 1] * _MOST_ROWS + found[:, 0]).astype(np.int64)
         if correction is not None:
             priorities = found[:, 2]
-            weights = np.power(priorities / priorities.min(), -correction).astype(np.float32)
-        return Transitions(
-            self._model.seen(drawn.observations),
-            drawn.actions.astype(self._model.head.dtype),
-            drawn.rewards,
-            self._model.seen(drawn.following),
-            drawn.terminated,
-            drawn.truncated,
-            drawn.log_mu,
-            discounts,
-            weights,
-            (found[:, 1] * _MOST_ROWS + found[:, 0]).astype(np.int64),
-        )
+            drawn.weights = np.power(priorities / priorities.min(), -correction).astype(np.float32)
+        return drawn
 
     def prioritize(self, places: Array, errors: Array) -> None:
         if not self._exponent:
@@ -587,7 +564,7 @@ class GlobalReplay:
             log_mu=log_mu.copy(),
         )
 
-    def _sample(self, count: int, steps: int, mode: str) -> tuple[RingSample, Array]:
+    def _sample(self, count: int, steps: int, mode: str) -> tuple[Transitions, Array]:
         """As `EngineRing.sample`. What makes no sense is left out, and others stand in for it."""
         for _ in range(_DRAWS):
             drawn, places = self._ring.sample(
@@ -608,7 +585,8 @@ class GlobalReplay:
                 self._ring.prioritize(np.stack((rows, laps, np.zeros(len(rows))), 1))
             if good.any():
                 taken = np.resize(np.flatnonzero(good), count)
-                return RingSample(*(each[taken] for each in drawn)), places[taken]
+                kept = {name: column[taken] for name, column in vars(drawn).items()}
+                return Transitions(**kept), places[taken]
         raise self._spoilt()
 
     def _trajectories(self, count: int, length: int) -> list[tuple[Array, Array, Array]]:

@@ -154,7 +154,7 @@ class Story:
             part[-1]["kind"] == TERMINATED,
             part[-1]["kind"] == TRUNCATED,
             -rewards[0],
-            len(part),
+            0.0 if part[-1]["kind"] == TERMINATED else GAMMA ** len(part),
         )
 
     def _number(self) -> float:
@@ -170,9 +170,9 @@ def draw(
 ) -> list[Any]:
     found, _ = ring.sample(seed, count, n, mode, GAMMA, lambda rewards: rewards)
     return [
-        (tuple(seen), action[0], reward, tuple(after), terminated, truncated, mu, length)
-        for seen, action, reward, after, terminated, truncated, mu, length in zip(
-            *(column.tolist() for column in found), strict=True
+        (tuple(seen), action[0], reward, tuple(after), terminated, truncated, mu, discount)
+        for seen, action, reward, after, terminated, truncated, mu, discount, *_ in zip(
+            *(column.tolist() for column in vars(found).values()), strict=True
         )
     ]
 
@@ -209,7 +209,7 @@ def test_what_is_there_are_the_newest_steps_and_each_is_whole(
     for observations, actions, numbers in ring.trajectories(1, 5, n):
         first = whole[numbers[0, 3]]
         assert (tuple(observations[0]), actions[0, 0]) == first[:2]
-        assert len(actions) == first[7]
+        assert numbers[:, 0] @ GAMMA ** np.arange(len(actions)) == first[2]  # of as many steps
         if not first[4]:
             assert tuple(observations[-1]) == first[3]
     ring.close()
