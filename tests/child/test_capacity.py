@@ -17,26 +17,6 @@ from genkidama.child.capacity import (
 MB = 10**6
 
 
-@pytest.mark.parametrize(
-    ("available", "at_most", "reserve", "expected"),
-    [
-        (400 * MB, 4, 0, 4),
-        (124 * MB, 4, 0, 4),  # to the last byte
-        (124 * MB - 1, 4, 0, 3),
-        (120 * MB, 4, 50 * MB, 2),
-        (30 * MB, 4, 0, 1),  # not even one: still one
-        (-5 * MB, 4, 0, 1),
-        (100 * MB, 4, 500 * MB, 1),
-        (10_000 * MB, 1, 0, 1),
-        (None, 4, 0, 4),
-    ],
-)
-def test_how_many_cores_fit(
-    available: int | None, at_most: int, reserve: int, expected: int
-) -> None:
-    assert cores_that_fit(available, 31 * MB, at_most, reserve) == expected
-
-
 sizes = st.integers(-(10**10), 10**13)
 
 

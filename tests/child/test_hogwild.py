@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from genkidama.child.orchestrator import CoreOrchestrator
@@ -131,16 +130,3 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
             orchestrator, lambda weights: solved(weights) and orchestrator.memory.head.all()
         )
         assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
-
-
-async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
-    """θ_C ← θ_C + β(θ_P − θ_sent), where θ_C has moved on since."""
-    orchestrator = CoreOrchestrator(bandit(exchange="free"), 1)
-    try:
-        await orchestrator.startup()
-        sent = orchestrator.snapshot()
-        orchestrator.memory.weights += 1.0  # learned meanwhile
-        orchestrator.blend(sent, sent + 10.0, 0.5)
-        np.testing.assert_allclose(orchestrator.memory.weights, sent + 6.0, rtol=1e-5)
-    finally:
-        await orchestrator.shutdown()

@@ -297,22 +297,6 @@ async def test_a_child_whose_hello_is_answered_by_the_runs_end_ends_too() -> Non
     assert len(parent.connections) == 1
 
 
-async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> None:
-    async with Scripted(push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 4)
-    first, second, third, fourth = pushes()[:4]
-    assert (
-        (first.sequence, first.steps, first.returns)
-        == (second.sequence, second.steps, second.returns)
-        == (1, 10, [0.0])
-    )
-    assert (third.sequence, third.steps) == (1, 10)
-    assert fourth.sequence == 2
-    assert fourth.steps >= 10  # everything since, the time without an answer included
-    assert len(parent.connections) == 3
-
-
 async def test_a_child_whose_name_was_taken_meanwhile_trains_on_under_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

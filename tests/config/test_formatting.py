@@ -214,8 +214,6 @@ def test_a_share_in_percent() -> None:
         (42.54, "42.5 s"),
         (59.99, "60 s"),
         (60, "1:00"),
-        (725, "12:05"),
-        (11220, "3:07:00"),
     ],
 )
 def test_times_read_like_a_clock(seconds: float, expected: str) -> None:

@@ -99,15 +99,6 @@ def test_equal_seeds_draw_equal_actions_and_others_do_not() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_discrete_actions_may_start_anywhere() -> None:
-    space = Discrete(3, start=-5)
-    head = head_for(space)
-    assert (head.outputs, head.columns) == (3, 1)
-    assert [head.to_environment(action) for action in range(3)] == [-5, -4, -3]
-    assert all(space.contains(head.to_environment(action)) for action in range(3))
-    assert head.mode(np.array([0.0, 3.0, 1.0], np.float32)) == 1
-
-
 # Continuous actions.
 
 

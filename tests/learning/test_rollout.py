@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.learning.rollout import advantages, vtrace
-from tests.learning.stories import GOES_ON, TERMINATED, TRUNCATED, Story, stories
+from tests.learning.stories import GOES_ON, TERMINATED, Story, stories
 
 
 def gae(story: Story, gamma: float, gae_lambda: float) -> np.ndarray:
@@ -32,31 +32,6 @@ def test_advantages_are_the_discounted_sums_of_the_definition(
     np.testing.assert_allclose(gae(story, gamma, 1.0), expected, rtol=1e-4, atol=1e-3)
     expected = [story.delta(t, gamma) for t in steps]
     np.testing.assert_allclose(gae(story, gamma, 0.0), expected, rtol=1e-4, atol=1e-4)
-
-
-# By hand: γ = λ = ½, V = 1, 2, 3, 4 and 10 in the state that would have followed.
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        # δ = 2+1−1, 2+1.5−2, 2+2−3, 2+5−4; the batch just ends:
-        # A_3 = 3, A_2 = 1+3/4, A_1 = 1.5+1.75/4, A_0 = 2+1.9375/4.
-        ([GOES_ON, GOES_ON, GOES_ON, GOES_ON], [2.484375, 1.9375, 1.75, 3.0]),
-        # The time limit says the same as the batch's end.
-        ([GOES_ON, GOES_ON, GOES_ON, TRUNCATED], [2.484375, 1.9375, 1.75, 3.0]),
-        # A termination leaves nothing to come: δ_3 = 2−4;
-        # A_2 = 1−2/4, A_1 = 1.5+0.5/4, A_0 = 2+1.625/4.
-        ([GOES_ON, GOES_ON, GOES_ON, TERMINATED], [2.40625, 1.625, 0.5, -2.0]),
-        # An end in the middle: nothing of the second episode reaches the first; δ_1 = 2−2.
-        ([GOES_ON, TERMINATED, GOES_ON, GOES_ON], [2.0, 0.0, 1.75, 3.0]),
-        # A cut in the middle: δ_1 = 2+5−2, and still nothing of what came after.
-        ([GOES_ON, TRUNCATED, GOES_ON, GOES_ON], [3.25, 5.0, 1.75, 3.0]),
-    ],
-)
-def test_a_worked_example(kinds: list[int], expected: list[float]) -> None:
-    story = Story(
-        [(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0, 4.0], kinds, strict=True)]
-    )
-    assert gae(story, 0.5, 0.5).tolist() == pytest.approx(expected)
 
 
 def test_the_result_is_float32_and_the_arguments_stay_as_they_are() -> None:
@@ -163,32 +138,6 @@ def test_on_policy_they_are_n_step_returns_exactly(story: Story, gamma: float) -
     np.testing.assert_allclose(
         weights, [story.n_step(t, gamma) for t in range(len(plain))], rtol=1e-4, atol=1e-3
     )
-
-
-# By hand: γ = ½, λ = 1, ρ̄ = 1, c̄ = ½, rewards 2, V = 1, 2, 3 and 10 in the state that would have
-# followed; π/μ = 2, ½, 4. So ρ = 1, ½, 1 and c = ½, ½, ½; δ = 2+1−1, 2+1.5−2, 2+5−3.
-@pytest.mark.parametrize(
-    ("kinds", "targets", "weights"),
-    [
-        # v_2 = 3+4; v_1 = 2 + ½·1.5 + ½·½·4; v_0 = 1 + 2 + ½·½·1.75. Weights: 1·(2+1.875−1),
-        # ½·(2+3.5−2), 1·(2+5−3).
-        ([GOES_ON, GOES_ON, GOES_ON], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
-        ([GOES_ON, GOES_ON, TRUNCATED], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
-        # δ_2 = 2−3: v_2 = 3−1; v_1 = 2 + ½·1.5 − ½·½·1; v_0 = 1 + 2 + ½·½·0.5. Weights: 2+1.25−1,
-        # ½·(2+1−2), 2−3.
-        ([GOES_ON, GOES_ON, TERMINATED], [3.125, 2.5, 2.0], [2.25, 0.5, -1.0]),
-        # A cut after the first step: δ_0 = 2+5−1, and nothing of what came after.
-        ([TRUNCATED, GOES_ON, GOES_ON], [7.0, 3.75, 7.0], [6.0, 1.75, 4.0]),
-    ],
-)
-def test_a_worked_example_of_vtrace(
-    kinds: list[int], targets: list[float], weights: list[float]
-) -> None:
-    story = Story(
-        [(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0], kinds, strict=True)]
-    )
-    result = found(story, [2.0, 0.5, 4.0], 0.5, 1.0, 1.0, 0.5)
-    assert [array.tolist() for array in result] == [pytest.approx(targets), pytest.approx(weights)]
 
 
 def test_the_all_but_impossible_weighs_next_to_nothing_and_nothing_more_than_the_limits() -> None:

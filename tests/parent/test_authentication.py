@@ -430,34 +430,6 @@ async def test_tls_before_1_3_is_not_spoken(
 
 
 @needs_openssl
-async def test_who_never_ends_the_tls_handshake_keeps_nobody_waiting(
-    tmp_path: Path, signed: Signed
-) -> None:
-    async with (
-        running(constant(parent=signed.settings()), tmp_path / "run") as parent,
-        http(parent.address) as (_, writer),
-    ):
-        writer.write(b"\x16\x03\x01")
-        await writer.drain()
-        parent.stop()
-        async with asyncio.timeout(5):
-            await parent.shutdown()
-
-
-@needs_openssl
-async def test_a_tls_handshake_that_takes_too_long_is_cut_off(
-    tmp_path: Path, signed: Signed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ConnectionManager, "open_seconds", 0.1)
-    async with (
-        running(constant(parent=signed.settings()), tmp_path / "run") as parent,
-        http(parent.address) as (reader, _),
-    ):
-        async with asyncio.timeout(PATIENCE):
-            assert await reader.read() == b""
-
-
-@needs_openssl
 def test_files_that_are_no_certificate_and_key(
     tmp_path: Path, authority: Authority, signed: Signed
 ) -> None:

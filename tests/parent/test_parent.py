@@ -123,16 +123,6 @@ async def test_a_stopped_parent_says_that_it_may_come_back(tmp_path: Path) -> No
     assert CheckpointFolder(tmp_path / "checkpoints").versions() == [1]
 
 
-async def test_a_silent_opening_does_not_hold_up_the_shutdown(parent: Parent) -> None:
-    _, writer = await asyncio.open_connection(*parent.address)
-    async with FakeChild(parent.address) as child:  # the parent has accepted the one before, too
-        await child.enter()
-    parent.stop()
-    async with asyncio.timeout(ConnectionManager.close_seconds):
-        await parent.shutdown()
-    writer.close()
-
-
 # Where a parent cannot live.
 
 

@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 from genkidama.config.experiment import Experiment
-from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
+from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
 from genkidama.parent.checkpointer import Checkpointer
@@ -31,10 +31,6 @@ from genkidama.server.parameter_server import ParameterServer
 from tests.helpers import eventually, history, running
 from tests.parent.fake_child import FakeChild
 from tests.parent.parents import events, experiment
-
-
-async def start(out: Path, listen: str = "127.0.0.1:0") -> None:
-    await Parent(experiment(), out=out, listen=listen).startup()
 
 
 async def test_a_history_that_cannot_be_written_is_reported_once_and_caught_up(
@@ -58,25 +54,6 @@ async def test_a_history_that_cannot_be_written_is_reported_once_and_caught_up(
         await child.pushed(2.0)
     assert [event["version"] for event in events(tmp_path, "exchange")] == [1, 2]
     assert capfd.readouterr().err.count("No space left") == 1
-
-
-async def test_a_torn_last_line_of_the_history_is_cut_off(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text('{"event":"exchange"}\n{"event":"exch')
-    async with running(experiment(), tmp_path):
-        pass
-    assert [event["event"] for event in history(tmp_path)][:2] == ["exchange", "start"]
-
-
-async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentFailure, match="Not a directory; move the file away"):
-        await start(tmp_path / "file" / "run", "127.0.0.1:0")
-
-
-async def test_a_directory_that_another_parent_uses(parent: Parent) -> None:
-    assert parent.out is not None
-    with pytest.raises(EnvironmentFailure, match="another parent is writing this run"):
-        await start(parent.out, "127.0.0.1:0")
 
 
 async def test_a_new_directory_for_every_run(

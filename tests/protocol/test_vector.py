@@ -125,11 +125,6 @@ def test_unflatten_refuses_a_vector_of_another_shape(shape: tuple[int, ...]) -> 
     assert str(caught.value) == f"a vector of shape {list(shape)}, expected [9]"
 
 
-@given(hnp.arrays(DTYPE, st.integers(0, 40), elements=st.floats(width=32)))
-def test_is_finite_agrees_with_numpy(vector: np.ndarray) -> None:
-    assert is_finite(vector) is bool(np.isfinite(vector).all())
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 @pytest.mark.filterwarnings("error")

@@ -71,11 +71,6 @@ def test_the_newest_good_one_is_found_by_all(tmp_path: Path) -> None:
         run.load(best=True)
 
 
-def test_a_history_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text('{"event":"start"}\n{"event":"join"}\n{"event":"exch')
-    assert [line["event"] for line in Run(tmp_path).history()] == ["start", "join"]
-
-
 def evaluation(mean: float) -> dict[str, Any]:
     returns = np.array([mean, mean])
     return Evaluation(returns, Path("best.safetensors"), 3.0, False, 7, "Moon", "Moon").to_dict()
@@ -105,12 +100,6 @@ def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     with closing(History(tmp_path / "history.jsonl")):  # a parent writes it
         run.record_evaluation(evaluation(mean), [mean, 1 / 3], now=6.0)
     assert [line["time"] for line in run.history()] == [5.0, 6.0]
-
-
-def test_runs_that_begin_in_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
-    found = [new_directory("small", tmp_path / "runs") for _ in range(5)]
-    assert len(set(found)) == 5 and all(path.is_dir() for path in found)
-    assert all(path.name.startswith("small-") for path in found)
 
 
 def test_a_second_has_room_for_a_hundred_runs(

@@ -224,16 +224,6 @@ def exchange(time: float, child: str, **details: Any) -> dict[str, Any]:
 # The weights.
 
 
-@pytest.mark.parametrize(
-    ("alpha", "numbers"), [(0.0, [0, 4, 8]), (0.25, [2, 4, 6]), (1.0, [8, 4, 0])]
-)
-def test_the_reply_carries_the_blended_weights(alpha: float, numbers: list[float]) -> None:
-    server = make(parent_alpha=alpha)
-    enter(server, "a", "b")
-    server.handle("a", push(1, 0, 4, 8), 1)
-    assert heard(server.handle("b", push(1, 8, 4, 0), 2)) == (Weights(version=2), numbers)
-
-
 def test_a_parent_without_weights_takes_the_first_childs_as_a_copy() -> None:
     server = make(parent_alpha=0.1)
     enter(server, "a")
@@ -306,20 +296,6 @@ def test_a_child_that_only_says_hello_takes_no_part() -> None:
     server.handle("b", Leave(), 3)
     server.handle("a", push(2, 0, 0, 0), 4)
     assert server.updates == 2.5
-
-
-def test_updates_survive_a_checkpoint() -> None:
-    old = make()
-    enter(old, "a", "b", "c")
-    for sequence in range(1, 101):
-        old.handle("a", push(sequence, 0, 0, 0), sequence)
-    new = make()
-    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
-    assert (new.exchanges, new.updates) == (100, 100 / 3)
-    enter(new, "a", "b", "c")
-    for sequence in (101, 102):
-        new.handle("a", push(sequence, 0, 0, 0), sequence)
-    assert (new.exchanges, new.updates) == (102, 34.0)
 
 
 class Gradient(Rule):
@@ -498,16 +474,6 @@ def test_the_same_session_may_return_before_its_old_connection_is_known_to_be_de
     )  # its reply had been lost
     assert server.handle("pi", push(2, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
     assert server.children["pi"].exchanges == 2
-
-
-def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
-    server = make()
-    enter(server, "pi")
-    server.handle("pi", push(7, 1, 1, 1), 1)
-    server.disconnected("pi", "crashed", 2)
-    enter(server, "pi", now=3, session="s2")
-    assert server.handle("pi", push(1, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
-    assert (server.children["pi"].exchanges, server.updates) == (2, 2.0)
 
 
 def test_a_child_whose_episodes_never_end_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -799,23 +765,10 @@ EARLY = "the first message of a connection is a hello"
 @pytest.mark.parametrize(
     ("child", "message", "code", "reason"),
     [
-        (
-            "",
-            hello("a", "s2"),
-            "name",
-            "the name 'a' is in use by another child; give this one another name",
-        ),
         ("c", push(1, 0, 0, 0), "order", EARLY),
         ("c", Leave(), "order", EARLY),
         ("new", push(1, 0, 0, 0), "order", "child 'new' pushes before it has joined"),
         ("new", Pull(), "order", "child 'new' pulls before it has joined"),
-        (
-            "new",
-            Join(signature=ENTRIES[:1]),
-            "signature",
-            "child 'new' has another network: "
-            "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)",
-        ),
         ("a", push(2, 1, NAN, 3), "finite", "child 'a' pushes NaN or infinity"),
         (
             "a",

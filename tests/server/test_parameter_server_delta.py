@@ -30,7 +30,6 @@ from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Blend as BlendRule
 from genkidama.server.trial import SingleTrialRun
 
-SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
 PAIR = Signature.of([("weight", (20, 30)), ("statistics.observations", (5,))])
 
 

@@ -96,15 +96,6 @@ def test_updates_go_on_to_the_last_bit_from_any_checkpoint(updates: float, child
     assert abs(Fraction(tally.updates) - exact) <= exact / 2**52
 
 
-def test_an_old_checkpoint_goes_on_with_the_updates_that_it_says() -> None:
-    # Before, updates were all exchanges divided by the children that ever pushed.
-    tally = ProgressCounter()
-    tally.restore(exchanges=301, updates=301 / 7, seconds=9.0)
-    assert (tally.exchanges, tally.updates, tally.seconds(100.0)) == (301, 43.0, 9.0)
-    tally.count(2)
-    assert (tally.exchanges, tally.updates) == (302, 43.5)
-
-
 def test_seconds_go_on_after_a_restart_and_begin_once() -> None:
     tally = ProgressCounter()
     tally.restore(exchanges=0, updates=0.0, seconds=5.0)

@@ -37,7 +37,6 @@ STATIC = Path(routes.__file__).with_name("static")
 class Shown(Page):
     """Contents of a few words."""
 
-    why = ""
     browsers = False
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class Shown(Page):
         return HttpResponse(200, b"genkidama_children 0\n")
 
     def unready(self) -> str:
-        return self.why
+        return ""
 
     def command(self, by: str, action: str, child: str, share: float) -> None:
         if action == "stop":
@@ -140,13 +139,6 @@ def test_a_preview_of_a_link_does_not_use_it_up() -> None:
 
 def test_only_get_is_answered() -> None:
     assert ask("/status", method="POST") is None and ask("/status", method="HEAD") is not None
-
-
-def test_a_parent_that_takes_no_child_is_not_ready() -> None:
-    shown = Shown()
-    shown.why = "the run is over"
-    found = answer(HttpRequest("/readyz", {}), shown, CLOSED, 0.0)
-    assert found is not None and (found.status, found.body) == (503, b"the run is over\n")
 
 
 @pytest.mark.parametrize("target", ["/", "/status", "/metrics", "/static/main.js", "/watch"])

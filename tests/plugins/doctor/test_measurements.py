@@ -167,30 +167,6 @@ async def test_another_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["token"].status == "skipped"
 
 
-@needs_openssl
-@pytest.mark.parametrize(
-    ("names", "days", "words"),
-    [
-        (
-            "DNS:parent.example",
-            (-1.0, 1.0),
-            "the parent's certificate is for other names than 127.0.0.1",
-        ),
-        ("IP:127.0.0.1", (-9.0, -1.0), "the parent's certificate has expired"),
-        ("IP:127.0.0.1", (1.0, 9.0), "the parent's certificate is not yet valid"),
-    ],
-)
-async def test_a_certificate_that_cannot_be_verified(
-    tmp_path: Path, authority: Authority, names: str, days: tuple[float, float], words: str
-) -> None:
-    signed = authority.sign(names, begins=days[0], ends=days[1])
-    async with running(small(parent=signed.settings()), tmp_path / "run") as running_parent:
-        address = url(running_parent.address).replace("ws:", "wss:")
-        found = await examined(parent=address, ca_file=authority.file)
-    assert (found["tls"].status, found["tls"].found) == ("failed", words) and found["tls"].advice
-    assert found["clock"].found == "as the parent's, to a second"
-
-
 async def test_a_certificate_that_is_known_by_its_fingerprint(
     tmp_path: Path, signed: Signed
 ) -> None:

@@ -52,11 +52,6 @@ def run(rule: HyperTrick, metric: Callable[[int], float]) -> None:
 # The paper's numbers.
 
 
-@pytest.mark.parametrize(("phase", "workers"), [(0, 8), (1, 6), (2, 4)])
-def test_workers_before_selection_as_in_the_running_example(phase: int, workers: int) -> None:
-    assert workers_before_selection(16, 0.25, phase) == workers
-
-
 # With these denominators no exact value lies closer below a whole number than 1/16⁷ = 3.7e-9.
 @given(
     st.integers(1, 5000),
@@ -139,14 +134,6 @@ def test_the_corrected_bound_is_reached_where_each_is_worse_than_all_before(
     rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
     run(rule, lambda trial: -trial)
     assert len(rule.decisions) == fewest_phases(workers, rate, phases)
-
-
-def test_the_worst_case_of_the_running_example() -> None:
-    assert fewest_phases(16, 0.25, 4) == 16 + 8 + 6 + 4
-    assert minimum_completion_rate(0.25, 4) * 16 * 4 == pytest.approx(8 + 6 + 4.5 + 3.375)
-    # Rounding down may take more than the missing phase gives: of two workers over 100 phases one
-    # may run them all.
-    assert fewest_phases(2, 0.01, 100) == 101 < minimum_completion_rate(0.01, 100) * 200
 
 
 # Ties, failures, repetitions.

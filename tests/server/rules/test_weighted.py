@@ -43,13 +43,6 @@ def test_without_an_option_it_is_the_documented_blend(brought: list[Update], alp
     assert ours.tobytes() == apply_all(Blend(alpha), start, brought).tobytes()
 
 
-def test_a_stale_push_counts_less() -> None:
-    rule = Weighted(0.5, staleness="polynomial", staleness_decay=1.0)
-    parent = np.zeros(1, DTYPE)
-    rule.apply(parent, contribution(np.full(1, 8.0, DTYPE), staleness=3))
-    assert parent.tolist() == [1.0]  # α = 0.5 / 4
-
-
 def test_a_buffer_is_a_blend_with_the_weighted_mean() -> None:
     rule = Weighted(0.5, staleness="polynomial", staleness_decay=1.0, buffer=2)
     parent = np.zeros(1, DTYPE)
