@@ -284,7 +284,8 @@ class Cluster:
         self._names = children
         self._cores = cores
         self._alone = listen is None
-        self._steps = 0
+        #: By trial of a search, or None: the most environment steps so far.
+        self._steps: dict[int | None, int] = {}
         self._children: list[Process] = []
         self._first = first
         self._forkserver: forkserver.Server | None = None
@@ -369,7 +370,7 @@ class Cluster:
             gone = [child for child in children if child.done or child.failure is not None]
             if patience == math.inf and children and len(gone) == len(children):
                 patience = now + _PARTING_SECONDS
-            if now > patience:
+            if now > patience and not first.stopping:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
             first.wait(_POLL_SECONDS)
         deadline = time.monotonic() + _CHILD_GRACE
@@ -385,8 +386,9 @@ class Cluster:
         self, parent: ParentProcess, watch: Watch | None, children: list[SupervisedChild]
     ) -> bool:
         for line in (lines := parent.read()):
-            if line["event"] == "exchange" and line["steps"] > self._steps:
-                self._steps = line["steps"]
+            trial = line.get("trial")
+            if line["event"] == "exchange" and line["steps"] > self._steps.get(trial, 0):
+                self._steps[trial] = line["steps"]
                 for child in children:
                     if child.name == line["child"]:
                         child.trained()

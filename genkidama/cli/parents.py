@@ -91,6 +91,11 @@ class ParentProcess:
         return lines
 
     @property
+    def stopping(self) -> bool:
+        """True if it has said that the run is over. What it then writes may take minutes."""
+        return bool(self._reason) and self._reason not in _SIGNALS
+
+    @property
     def over(self) -> bool:
         """True if, at the last `read`, it had ended because the run is over."""
         return self._ended and self._reason not in _SIGNALS

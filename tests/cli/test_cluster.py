@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 
 from genkidama.cli import cluster
 from genkidama.cli.cluster import (
+    Cluster,
     LogWatcher,
     SupervisedChild,
     cores_of_each,
@@ -225,6 +228,39 @@ def process() -> Any:
 def supervised(process: Any) -> tuple[SupervisedChild, list[str]]:
     said: list[str] = []
     return SupervisedChild(process, said.append), said
+
+
+def test_a_node_of_a_search_has_trained_when_its_own_trial_has(process: Any) -> None:
+    child, _ = supervised(process)
+    steps = [(1, 10_000, "other"), (2, 9_000, "child-1")]
+    lines = [{"event": "exchange", "trial": n, "steps": m, "child": c} for n, m, c in steps]
+    run: Any = SimpleNamespace(_steps={})
+    Cluster._forward(run, SimpleNamespace(read=lambda: lines), None, [child])  # type: ignore[arg-type]
+    assert child._has_trained and run._steps == {1: 10_000, 2: 9_000}
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_a_parent_that_has_said_the_run_is_over_may_write_for_as_long_as_it_takes(
+    process: Any, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    monkeypatch.setattr(cluster, "_PARTING_SECONDS", 0.0)
+    process.code, process.wait = 0, lambda _: True
+    parent = SimpleNamespace(stopping=stopping, over=False, address="", poll=lambda _: None)
+    polls = iter(range(3))
+
+    def wait(_: float) -> None:
+        time.sleep(0.001)
+        parent.over = next(polls, None) is None
+
+    parent.wait = wait
+    run: Any = SimpleNamespace(
+        _parents=[parent], _alone=True, _children=[process], _forward=lambda *_: False
+    )
+    if stopping:
+        Cluster.wait(run, None)
+    else:
+        with pytest.raises(EnvironmentFailure, match="all children were stopped, though the run"):
+            Cluster.wait(run, None)
 
 
 def test_one_that_fails_before_it_has_trained_is_left_out_and_that_is_said(process: Any) -> None:
