@@ -108,8 +108,10 @@ class HistoryTail:
         self.problem = ""
         try:
             with self.path.open("rb") as file:
-                identity = _identity(os.fstat(file.fileno()))
-                if self._identity not in (None, identity):
+                status = os.fstat(file.fileno())
+                identity = _identity(status)
+                # A file that is made anew may have the number of the one before.
+                if self._identity not in (None, identity) or status.st_size < self.position:
                     self.position = 0
                 self._identity = identity
                 file.seek(self.position)

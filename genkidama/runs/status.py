@@ -289,6 +289,8 @@ class RunStatus:
         self._done = 0
         self._speed = Speed()
         self._speeds: dict[str, Speed] = {}
+        #: By child: its steps as far as they were seen here, which facts do not change.
+        self._seen: Counter[str] = Counter()
         #: The last measures of a learner beside the parent.
         self._learner: dict[str, float] = {}
         #: Joules of the machines that tell their watts; by child, its watts and when it told them.
@@ -342,6 +344,7 @@ class RunStatus:
                 child.distance = event.distance
             if done > 0:
                 child.steps += done
+                self._seen[event.child] += done
         if done > 0:
             self._done += done
 
@@ -359,7 +362,7 @@ class RunStatus:
                 child.staleness = event.staleness
                 if event.trial is not UNSET:
                     child.trial = event.trial
-                self._speeds[event.child].add(event.time, child.steps)
+                self._speeds[event.child].add(event.time, self._seen[event.child])
                 self._changed.add(event.child)
         if len(newest) > 1:
             event = max(newest.values(), key=lambda each: each.time)
@@ -429,11 +432,14 @@ class RunStatus:
             case Filmed():
                 self.film = event.version
             case Commanded(limits=dict(limits)):
+                before = self.share(event.time)
                 with suppress(msgspec.ValidationError):  # another program's line
                     stop = msgspec.convert(
                         {**msgspec.to_builtins(self.experiment.stop), **limits}, Stop
                     )
                     self.experiment = msgspec.structs.replace(self.experiment, stop=stop)
+                if before and self._share_before:
+                    self._share_before *= (self.share(event.time) or 0.0) / before
             case Stopped():
                 self.reason = event.reason
                 self._ended = event.time
@@ -447,8 +453,9 @@ class RunStatus:
         self._started = self._started or event.time
         self._joined = False
         self._ended = math.inf
-        if isinstance(event, Resumed) and event.seconds is not UNSET:
-            self._before = event.seconds
+        seconds = event.seconds if isinstance(event, Resumed) else 0.0
+        if seconds is not UNSET:
+            self._before = seconds
             self._began = None
             self._share_before = None
         for name in list(self.children):
@@ -489,6 +496,7 @@ class RunStatus:
     def _forget(self, name: str) -> None:
         del self.children[name]
         del self._speeds[name]
+        del self._seen[name]
         self._gone[name] = None
 
     # Reading.

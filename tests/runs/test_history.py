@@ -165,6 +165,8 @@ def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
         file.write(LINES[-5:])
     assert follower.read() == LINES.splitlines()[1:]
     assert follower.position == path.stat().st_size == 3 + len(LINES)
+    path.write_bytes(b"{}\n")  # a new one, which may have the number of the old one
+    assert follower.read() == [b"{}"]
 
 
 def test_a_follower_waits_for_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line
 from genkidama.server.events import (
+    Commanded,
     Evaluated,
     Event,
     Left,
     PushesRefused,
     Resumed,
+    Started,
     Stopped,
     Warned,
 )
@@ -220,6 +222,15 @@ def test_a_speed_sinks_without_an_event() -> None:
     assert status.change(BEGAN + 41)["children"] == []
 
 
+def test_what_a_child_did_before_a_restart_is_no_speed() -> None:
+    status = told(began("a"))
+    for number in (1, 2, 3):
+        status.take([pushed(number)])
+        status.children["a"].steps = 5_000_000 + 10 * number  # as the parent knows it
+    (row,) = status.change(BEGAN + 4)["children"]
+    assert row.steps_per_second == 10.0
+
+
 def test_steps_are_those_of_the_child_that_pushed() -> None:
     status = told([*began("a", "b"), pushed(0, "a", 1), pushed(3, "a"), pushed(5, "b")])
     assert {name: row.steps for name, row in status.children.items()} == {"a": 30, "b": 20}
@@ -311,6 +322,12 @@ def test_what_was_done_before_a_restart_counts_as_done_and_not_in_the_pace() -> 
     status.take([pushed(60, seconds=10)])
     assert status.elapsed(BEGAN + 11) == 100.0
     assert status.left(BEGAN + 11) == pytest.approx(40.0)
+    more = Commanded(time=BEGAN + 11, action="extend", by="owner", limits={"updates": 300})
+    status.take([more])
+    assert status.left(BEGAN + 11) == pytest.approx(240.0)
+    # One that begins from nothing, as after a crash before the first checkpoint, has none before.
+    status.take([Started(time=BEGAN + 20, run="r", software="1"), *began("a")[1:]])
+    assert status.elapsed(BEGAN + 30) == 29.0
 
 
 # Measures.

@@ -217,7 +217,10 @@ class _Top(LiveDisplay):
                 self._words = f"{why}; trying again"
             document = self._document
             # A parent that is told to stop may be gone before it has said that the run is over.
-            over = document is not None and document["run"]["state"] == "over"
+            run = {} if document is None else document["run"]
+            # After these its service manager may start it again.
+            away = run.get("reason") in ("SIGTERM", "SIGINT")
+            over = run.get("state") == "over" and not away
             if over or self._stopped or (self._once and document is not None):
                 self._words = ""
                 return

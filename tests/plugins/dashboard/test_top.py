@@ -21,6 +21,7 @@ from genkidama.plugins.dashboard import routes, top
 from genkidama.protocol.tokens import written
 from genkidama.runtime.log import fail
 from genkidama.server import limits
+from genkidama.server.events import Stopped
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_authentication import Bearer
@@ -158,7 +159,8 @@ async def test_an_owners_keys(tmp_path: Path) -> None:
 
 
 async def test_a_parent_that_was_there_is_soon_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = as_json(told(began("a")).document(BEGAN))
+    restarted = [*began("a"), Stopped(time=BEGAN, reason="SIGTERM")]
+    document = as_json(told(restarted).document(BEGAN))
     heard: list[Any] = [OSError(), OSError(), document, OSError()]
     waits: list[float] = []
 
