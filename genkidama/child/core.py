@@ -48,6 +48,7 @@ from genkidama.child.worker import (
     MemoryGuard,
     StopWorker,
     WorkerPipe,
+    close,
     run_worker,
 )
 from genkidama.config.experiment import Experiment
@@ -274,7 +275,7 @@ class SingleCore:
         except StopWorker:
             return 0
         finally:
-            self._slots.close()
+            close(self._slots)
 
     def rehearse(self) -> None:
         """Learns from a full batch of steps that nobody has played."""

@@ -37,6 +37,7 @@ from genkidama.learning.rollout import Rollout
 from genkidama.learning.spaces import KnownSpaces, describe_spaces
 from genkidama.runtime.import_strings import describe_error, is_gymnasiums, print_user_traceback
 from genkidama.runtime.machine import private_bytes, since_peak_bytes
+from genkidama.runtime.process import without_timeout
 from genkidama.runtime.shared_block import size_of
 
 #: What an environment writes while it is built is kept up to this size.
@@ -142,9 +143,10 @@ def run_prepared(experiment: Experiment, pipe: Connection, check: bool) -> None:
             else:
                 _describe(experiment := asked, prepared, pipe)
         index, experiment, layout, seeds = asked
-        memory = SharedMemory(layout, reduction.recv_handle(pipe))
-        line = Connection(reduction.recv_handle(pipe))
-        log = reduction.recv_handle(pipe)
+        with without_timeout():
+            memory = SharedMemory(layout, reduction.recv_handle(pipe))
+            line = Connection(reduction.recv_handle(pipe))
+            log = reduction.recv_handle(pipe)
     except (EOFError, OSError):  # it is not needed
         slots.close()
         return

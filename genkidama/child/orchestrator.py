@@ -49,7 +49,7 @@ from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.forkserver import ForkedProcess, ForkServer
 from genkidama.runtime.log import get_logger
 from genkidama.runtime.machine import ONE_THREAD, available_bytes
-from genkidama.runtime.process import GRACE_SECONDS, in_thread
+from genkidama.runtime.process import GRACE_SECONDS, in_thread, without_timeout
 from genkidama.runtime.shared_block import size_of
 
 #: Attempts to have the network described by a process, which may die, and the pause in between.
@@ -200,8 +200,9 @@ class PreparedCore:
         """Has it be the core of this index. EOFError, OSError: it is dead."""
         try:
             self.pipe.send((index, experiment, memory.layout, seed))
-            for descriptor in (memory.descriptor, pipe.fileno(), 2):
-                reduction.send_handle(self.pipe, descriptor, self.process.pid)
+            with without_timeout():
+                for descriptor in (memory.descriptor, pipe.fileno(), 2):
+                    reduction.send_handle(self.pipe, descriptor, self.process.pid)
         except OSError:
             self.end()
             raise

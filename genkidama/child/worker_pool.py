@@ -303,6 +303,7 @@ class WorkerPool:
         self._hang_up(worker)
         if self._ending:
             return
+        worker.finish(GRACE_SECONDS)  # its environment may have closed the pipe
         code, reason = worker.wait(), worker.reason
         if code != RECYCLED:
             index = {self._noun: worker.index}

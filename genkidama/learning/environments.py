@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -501,8 +501,9 @@ class Single:
         return result
 
     def close(self) -> None:
-        for environment in self.environments:
-            environment.close()
+        with ExitStack() as stack:  # one may raise
+            for environment in self.environments:
+                stack.callback(environment.close)
 
 
 class _Vectorized:

@@ -548,8 +548,6 @@ def _serve(*descriptors: int) -> NoReturn:
     Descriptors: where requests come, the other end of that, for what is forked, and the pipe whose
     end is the starter's.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     listener, *others = map(_high, descriptors)
     client, ending = others
     descendants.adopt_orphans()
@@ -560,8 +558,7 @@ def _serve(*descriptors: int) -> NoReturn:
     at_end_of_pipe(ending, lambda: _finish(living, asked))  # it may be warming up
     noticed, notice = os.pipe()
     os.set_blocking(notice, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(notice, warn_on_full_buffer=False)
+    _handle_signals(notice)
     warm: set[str] = set()
     #: When those are killed; infinite if there are none.
     kill = math.inf
@@ -587,6 +584,8 @@ def _serve(*descriptors: int) -> NoReturn:
         kind, received = socket.recv_fds(requests, 1, _MOST_DESCRIPTORS)[:2]
         if kind == _WARM_UP:
             _warm_up(Connection(received.pop(), writable=False), warm)
+            _handle_signals(notice)  # a module may have handlers of its own
+            os.write(notice, b"!")  # and may have kept the ends of processes from us
         elif kind == _WRITE:
             for number, descriptor in enumerate(received):
                 os.dup2(descriptor, number)
@@ -607,6 +606,14 @@ def _serve(*descriptors: int) -> NoReturn:
                 living[process] = answers
                 _answer(answers, "pid", process)
         _close(*received)
+
+
+def _handle_signals(notice: int) -> None:
+    """Ignores Ctrl-C, and has the end of a process be told to the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(notice, warn_on_full_buffer=False)
 
 
 def _answer(answers: Connection, kind: str, what: int | list[str]) -> None:
@@ -656,6 +663,12 @@ def _finish(living: dict[int, Connection], asked: set[int]) -> NoReturn:
     os._exit(0)
 
 
+#: Variables, and folders to import from, that modules have set as they were imported here: what is
+#: forked does not import them again.
+_set_by_modules: dict[str, str] = {}
+_added_by_modules: list[str] = []
+
+
 def _warm_up(payload: Connection, warm: set[str]) -> None:
     """Imports a module and warms it up, unless that has been done."""
     with payload, suppress(EOFError):
@@ -664,6 +677,7 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
             return
         warm.add(module)
         os.environ.update(variables)
+        before, folders = dict(os.environ), list(sys.path)
         # What is imported stays. To look for garbage meanwhile would take a tenth of the time, and
         # what it leaves free would be filled by each core, on a page of its own.
         gc.disable()
@@ -672,6 +686,9 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
             if hasattr(warmed, "warm_up"):
                 warmed.warm_up(Experiment.from_dict(experiment))
         gc.enable()
+        now = os.environ.items()
+        _set_by_modules.update((name, text) for name, text in now if before.get(name) != text)
+        _added_by_modules[:0] = [folder for folder in sys.path if folder not in folders]
         _freeze()
 
 
@@ -735,8 +752,12 @@ def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
     head: _Head = payload.recv()
     if head.session:
         os.setsid()
-    _show(head.title, {**head.environment, descendants.WORKER: str(os.getpid())})
-    sys.path[:] = head.path
+    own = {**_set_by_modules, descendants.WORKER: str(os.getpid())}
+    _show(head.title, {**head.environment, **own})
+    sys.path[:] = [
+        *_added_by_modules,
+        *(each for each in head.path if each not in _added_by_modules),
+    ]
     script.inherit()
     if head.numbers is None:
         # Ctrl-C reaches the whole group of processes, but the owner decides what ends when.

@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
@@ -351,7 +351,7 @@ class WorkerProcess(OwnedProcess):
 
     def hand_over(self, layout: Any, descriptor: int) -> None:
         """Sends it the layout and the descriptor of a shared memory."""
-        with suppress(OSError):
+        with suppress(OSError), without_timeout():
             self.pipe.send(layout)
             reduction.send_handle(self.pipe, descriptor, self.pid)
 
@@ -400,6 +400,18 @@ class WorkerProcess(OwnedProcess):
             except OSError:  # it is gone, and has left something unread
                 pass
         return False
+
+
+@contextmanager
+def without_timeout() -> Iterator[None]:
+    """Handles go through a pipe as through a socket. With a default timeout, which a module of the
+    user's may have set, that would make the pipe non-blocking for good."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def readable(pipe: Connection) -> bool:

@@ -112,6 +112,15 @@ def test_a_module_that_cannot_be_warmed_up_is_no_end() -> None:
     starter.close()
 
 
+def test_what_a_module_sets_as_it_is_imported_holds_and_its_signals_are_its_own() -> None:
+    starter = ForkServer("tests.runtime.assertive", {"PYTHONPATH": str(ROOT)})
+    assert starter.start("tests.runtime.assertive:check", (), small()).wait(PATIENCE) == 5
+    process = starter.start("tests.runtime.assertive:rest", (), small())
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    starter.close()
+
+
 def test_one_that_is_started_while_the_one_before_ends_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,7 +25,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime import process as module
 from genkidama.runtime import process as process_module
 from genkidama.runtime.machine import loop_factory
-from genkidama.runtime.process import Process, WorkerProcess, end_all, failure
+from genkidama.runtime.process import Process, WorkerProcess, end_all, failure, without_timeout
 from tests.helpers import PATIENCE, eventually, until
 
 Run = Callable[..., Process]
@@ -189,6 +192,30 @@ def test_long_messages_are_heard_in_the_fast_event_loop() -> None:
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(hear())
+
+
+@pytest.fixture
+def _hurried() -> Iterator[None]:
+    """Sockets have a default timeout, as a user's module may have it."""
+    socket.setdefaulttimeout(5.0)
+    yield
+    socket.setdefaulttimeout(None)
+
+
+@pytest.mark.usefixtures("_hurried")
+def test_a_pipe_waits_whatever_the_default_timeout_of_sockets_is() -> None:
+    ours, theirs = Pipe()
+    worker = WorkerProcess(Owner())
+    worker.pipe.close()
+    worker.pipe, worker._process = ours, SimpleNamespace(pid=os.getpid())  # type: ignore[assignment]
+    worker.hand_over("layout", 2)
+    assert theirs.recv() == "layout"
+    with without_timeout():
+        os.close(reduction.recv_handle(theirs))
+    assert os.get_blocking(ours.fileno()) and os.get_blocking(theirs.fileno())
+    assert socket.getdefaulttimeout() == 5.0
+    ours.close()
+    theirs.close()
 
 
 async def test_what_it_cannot_build_is_its_own_sentence() -> None:

@@ -25,7 +25,7 @@ from genkidama.child.collector import (
 )
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
-from genkidama.child.worker import RECYCLED, MemoryGuard, StopWorker, WorkerPipe
+from genkidama.child.worker import RECYCLED, MemoryGuard, StopWorker, WorkerPipe, close
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import Single, make_lanes
 from genkidama.learning.forms import learner_class
@@ -190,8 +190,7 @@ class Actor:
         self._slots = playing[0] if settings.lanes == 1 else Single(playing)
 
     def close(self) -> None:
-        for each in self._environments or [self._slots]:
-            each.close()
+        close(*(self._environments or [self._slots]))
 
     def rehearse(self) -> None:
         """Fills all blocks, and acts once on an observation of zeros."""

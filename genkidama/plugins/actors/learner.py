@@ -42,7 +42,7 @@ from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.protocol.vector import is_finite
 from genkidama.runtime.import_strings import describe_error, print_user_traceback
 from genkidama.runtime.machine import end_with_parent, keep_large_blocks
-from genkidama.runtime.process import readable
+from genkidama.runtime.process import readable, without_timeout
 
 if TYPE_CHECKING:
     from genkidama.learning.tensors.accelerator import DeviceWeights
@@ -431,7 +431,8 @@ def main(control: Connection) -> int:
         with _talking():
             control.send(_describe(learning))
             layout: LearnerLayout = control.recv()
-            handle = reduction.recv_handle(control)
+            with without_timeout():
+                handle = reduction.recv_handle(control)
         memory = LearnerMemory(layout, handle)
         if experiment.environment.period and isinstance(learning, ReplayLearner):
             with suppress(OSError):  # not everywhere may it

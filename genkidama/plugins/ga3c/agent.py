@@ -32,6 +32,7 @@ from genkidama.child.worker import (
     MemoryGuard,
     StopWorker,
     WorkerPipe,
+    close,
     run_worker,
 )
 from genkidama.config.experiment import Experiment
@@ -108,7 +109,7 @@ class Agent:
         except StopWorker:
             return 0
         finally:
-            self._lanes.close()
+            close(self._lanes)
 
     def _step(self) -> None:
         """One step of each environment, with the actions that were predicted."""

@@ -43,6 +43,7 @@ from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, put, r
 from genkidama.protocol.diagnostics import Diagnostics
 from genkidama.runtime.import_strings import describe_error, is_user_error, print_user_traceback
 from genkidama.runtime.machine import end_with_parent
+from genkidama.runtime.process import without_timeout
 
 Array = npt.NDArray[Any]
 
@@ -378,7 +379,8 @@ def main() -> int:
             return 1
         control.send(engine.description())
         layout: SlotLayout = control.recv()
-        slots = Slots(layout, reduction.recv_handle(control))
+        with without_timeout():
+            slots = Slots(layout, reduction.recv_handle(control))
         engine.attach(slots, descriptors)
         engine.serve()
     except (EOFError, ConnectionResetError, BrokenPipeError):
