@@ -252,6 +252,7 @@ def test_whatever_is_killed_the_search_goes_on_and_repeats_only_what_was_not_wri
     assert said.code == 0, said.err
     assert "resumes after" in said.err and "Traceback" not in said.err
     assert "Trials      6 of 6 started" in said.out
+    assert "6 of 6 trials" in said.err, "those before the restart count, too"
     after = trials_of(run)
     check(run, after, experiment)
     prefixes(before, after)

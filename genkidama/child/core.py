@@ -48,7 +48,6 @@ from genkidama.child.worker import (
     MemoryGuard,
     StopWorker,
     WorkerPipe,
-    close,
     run_worker,
 )
 from genkidama.config.experiment import Experiment
@@ -56,6 +55,7 @@ from genkidama.config.plugin import find
 from genkidama.config.schedules import exploration, following, learning_rate
 from genkidama.config.sections import CHUNKS
 from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import close
 from genkidama.learning.forms import learner_class, tensor_setting
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target, updates
 from genkidama.learning.model import Model, Spaces

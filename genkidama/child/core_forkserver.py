@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 import traceback
-from contextlib import closing, suppress
+from contextlib import suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -30,7 +30,11 @@ from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.environment_checks import check_spaces, try_environment
-from genkidama.learning.environments import import_environment, make_environment
+from genkidama.learning.environments import (
+    closing_environment,
+    import_environment,
+    make_environment,
+)
 from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.rollout import Rollout
@@ -54,7 +58,9 @@ def warm_up(experiment: Experiment) -> None:
     """
     core_class(experiment)  # imports it
     if is_gymnasiums(experiment.environment):
-        with closing(make_environment(experiment.environment, lean=True)) as environment:
+        with closing_environment(
+            make_environment(experiment.environment, lean=True)
+        ) as environment:
             environment.reset(seed=0)
             environment.step(environment.action_space.sample())
             _rehearse_learning(experiment, environment)

@@ -140,15 +140,6 @@ class MemoryGuard:
         return size > self._limit
 
 
-def close(*environments: Any) -> None:
-    """Closes environments. An error of theirs is printed; it would hide why the process ends."""
-    for each in environments:
-        try:
-            each.close()
-        except Exception:
-            traceback.print_exc()
-
-
 def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoReturn:
     """A process from its fork to its exit. The reason is sent if `work` raises, else its exit code
     counts. The kernel gives it no more than its allowance `among` those that share the memory.

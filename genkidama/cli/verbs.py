@@ -23,7 +23,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate, evaluate_trained
 from genkidama.runs.resume import afterwards, finished, go_on, prepare
-from genkidama.runs.run import TRIALS, Run
+from genkidama.runs.run import TRIALS, Run, best_trial_of
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, load
 from genkidama.runs.warm_start import found_weights
 from genkidama.runtime.forkserver import prefork
@@ -119,7 +119,10 @@ def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     else:
         assert origin is not None
         is_run = options.resume is not None or origin.is_dir()
-        experiment = (Run.open(origin) if is_run else load(origin)).experiment
+        found = Run.open(origin) if is_run else load(origin)
+        if options.resume is None and options.verb != "search" and isinstance(found, Run):
+            found = best_trial_of(found)
+        experiment = found.experiment
         check_imports(experiment.to_dict(), options.allow, str(origin), whole=True)
     changes = parse_settings(options.set)
     for key, value in (

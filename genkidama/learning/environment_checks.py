@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -167,6 +168,14 @@ def _is_finite(reward: Any) -> bool:
 
 def _wrong(space: gymnasium.Space[Any], observation: Any, method: str) -> str:
     """The difference between an observation and its space; empty if there is none."""
+    parts: dict[Any, Any] = {}
+    if isinstance(space, gymnasium.spaces.Dict) and isinstance(observation, Mapping):
+        parts = dict(space.spaces) if space.spaces.keys() == observation.keys() else {}
+    elif isinstance(space, gymnasium.spaces.Tuple) and isinstance(observation, tuple | list):
+        parts = dict(enumerate(space.spaces)) if len(space.spaces) == len(observation) else {}
+    if parts:
+        found = (_wrong(parts[key], observation[key], f"{method}[{key!r}]") for key in parts)
+        return next(filter(None, found), "")
     if not isinstance(space, gymnasium.spaces.Box):
         if space.contains(observation):
             return ""

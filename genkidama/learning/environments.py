@@ -10,9 +10,9 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -451,6 +451,24 @@ def _first_seed(seed: int, count: int) -> int:
     return int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**31 - count)
 
 
+def close(*environments: Any) -> None:
+    """Closes environments. An error there is said, and ends nothing: it would hide another one."""
+    for each in environments:
+        try:
+            each.close()
+        except Exception as error:
+            print(f"close() of an environment: {describe_error(error)}", file=sys.stderr)
+
+
+@contextmanager
+def closing_environment(environment: Any) -> Iterator[Any]:
+    """As `contextlib.closing`, by `close`."""
+    try:
+        yield environment
+    finally:
+        close(environment)
+
+
 class Single:
     """Single environments, numbered from 0 and stepped one after the other. Each begins anew in the
     very step that ends its episode."""
@@ -501,9 +519,7 @@ class Single:
         return result
 
     def close(self) -> None:
-        with ExitStack() as stack:  # one may raise
-            for environment in self.environments:
-                stack.callback(environment.close)
+        close(*self.environments)
 
 
 class _Vectorized:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from statistics import fmean, median
 from typing import Any
 
@@ -20,6 +20,7 @@ from genkidama.learning.environments import (
     adapted,
     as_number,
     bare_environment,
+    closing_environment,
     import_environment,
 )
 from genkidama.learning.observations import FlatBox, is_image
@@ -43,7 +44,8 @@ def look(receive: Callable[[], Any], send: Callable[[Any], None], settings: Envi
     bare = bare_environment(settings)
     clock = settings.period > 0.0 or keeps_time(bare)
     period = settings.period or float(clock)
-    with closing(adapted(bare, msgspec.structs.replace(settings, period=period))) as made:
+    made = adapted(bare, msgspec.structs.replace(settings, period=period))
+    with closing_environment(made):
         built = time.perf_counter() - began
         played: dict[str, Any] = {}
         if not clock:  # a robot moves for nothing but its policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
@@ -13,7 +12,7 @@ from gymnasium import spaces
 
 from genkidama.config.sections import Environment
 from genkidama.learning.actions import MaskedBox
-from genkidama.learning.environments import make_environment
+from genkidama.learning.environments import closing_environment, make_environment
 from genkidama.learning.observations import FlatBox
 
 #: Two spaces, as JSON can have them.
@@ -31,7 +30,7 @@ def spaces_of(settings: Environment, data: Data | None) -> KnownSpaces:
     """The spaces that were described; without that, an environment is built for them."""
     if data is not None:
         return KnownSpaces(*map(space_of, data))
-    with closing(make_environment(settings)) as environment:
+    with closing_environment(make_environment(settings)) as environment:
         return KnownSpaces(environment.observation_space, environment.action_space)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -17,7 +17,7 @@ import numpy as np
 from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.environments import as_number, make_environment, played
+from genkidama.learning.environments import as_number, closing_environment, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Begin, own_start, starts_of
 from genkidama.runs.policy import model_of
@@ -102,7 +102,7 @@ def serve(receive: Callable[[], Any], send: Callable[[Any], None], request: dict
     began = time.monotonic()
     with _elsewhere(settings.id, experiment):
         environment = make_environment(settings)
-    with closing(environment):
+    with closing_environment(environment):
         seconds = time.monotonic() - began
         with _elsewhere(settings.id, experiment):
             model = model_of(checkpoint, environment)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import make_environment, played
+from genkidama.learning.environments import closing_environment, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.runs.checkpoint import save
 from genkidama.runs.warm_start import first_snapshot
@@ -19,7 +18,7 @@ def make(
 ) -> None:
     """Writes the checkpoint."""
     experiment = Experiment.from_dict(settings)
-    with closing(make_environment(played(experiment.environment))) as environment:
+    with closing_environment(make_environment(played(experiment.environment))) as environment:
         model = Model(experiment, environment)
     save(path, model.signature, model.numbers, first_snapshot(experiment))
     send(None)
@@ -30,6 +29,6 @@ def describe(
 ) -> None:
     """Says the signature's entries and its digest."""
     experiment = Experiment.from_dict(settings)
-    with closing(make_environment(experiment.environment)) as environment:
+    with closing_environment(make_environment(experiment.environment)) as environment:
         found = Model(experiment, environment).signature
     send((found.entries, found.digest))

@@ -156,12 +156,14 @@ class Policy:
         """
         space = self.observation_space
         shape = space.shape or ()
-        if isinstance(space, MaskedBox) and (
-            action_mask is not None or isinstance(observation, dict)
-        ):
-            observation = space.join(observation, action_mask)
-        elif isinstance(space, FlatBox) and not isinstance(observation, np.ndarray | list):
-            observation = space.join(observation)
+        if isinstance(space, MaskedBox):
+            apart = action_mask is not None and np.shape(observation) != shape
+            if apart or isinstance(observation, dict):
+                observation = space.join(observation, action_mask)
+        elif isinstance(space, FlatBox):
+            own = np.shape(observation) == space.inner.shape != shape
+            if own or not isinstance(observation, np.ndarray | list):
+                observation = space.join(observation)
         given = np.asarray(observation, np.float32)
         if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
             raise ValueError(

@@ -346,7 +346,7 @@ class Run:
         """A table for a notebook: directory, status, evaluation."""
         import html  # its table of entities takes 0.4 MB
 
-        status = self._status()
+        status = self.status()
         document = msgspec.to_builtins(status.snapshot(status.time))
         rows: dict[str, Any] = {"directory": self.path, "status": line(document)}
         if (evaluation := self.evaluation) is not None:
@@ -358,7 +358,7 @@ class Run:
         cells = (cell.format(name, html.escape(str(value))) for name, value in rows.items())
         return f"<table>{''.join(cells)}</table>"
 
-    def _status(self) -> RunStatus:
+    def status(self) -> RunStatus:
         """The status that its history gives; lines that another program wrote are left out."""
         status = RecordedStatus(self, self.experiment)
         for fields in self.history():
@@ -422,7 +422,7 @@ def best_trial_of(run: Run) -> Run:
     """The run itself or, of a search, its best trial that has a score and weights."""
     if not (run.path / EXPERIMENT).is_file() or not run.experiment.searches:
         return run
-    search = run._status().search
+    search = run.status().search
     assert search is not None
     trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
     best = search.best(set(trials))

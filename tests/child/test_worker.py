@@ -8,9 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -24,11 +22,9 @@ from genkidama.child.worker import (
     MemoryGuard,
     StopWorker,
     WorkerPipe,
-    close,
     run_worker,
 )
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import Single
 from tests.helpers import PATIENCE
 
 
@@ -216,19 +212,3 @@ def test_it_waits_at_the_start_and_after_what_it_was_told_only(yard: Yard, after
         assert yard.ours.poll() == (what in (after, "start"))
         while yard.ours.poll():
             assert yard.ours.recv_bytes() == b""
-
-
-def test_an_environment_that_cannot_be_closed_hides_no_reason(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    closed: list[Any] = []
-
-    class Dead(gymnasium.Env[Any, Any]):
-        observation_space = action_space = gymnasium.spaces.Discrete(2)
-
-        def close(self) -> None:
-            closed.append(self)
-            raise AttributeError("'NoneType' object has no attribute 'disconnect'")
-
-    close(Dead(), Single([Dead(), Dead()]))
-    assert len(closed) == 3 and "has no attribute 'disconnect'" in capsys.readouterr().err

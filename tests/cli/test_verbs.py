@@ -14,7 +14,9 @@ from genkidama.cli import verbs
 from genkidama.cli.parser import make_parser
 from genkidama.cli.verbs import summary
 from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.warm_start import found_weights
 from tests.helpers import small, untrained
+from tests.stories import PLAN
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
@@ -26,6 +28,17 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     assert (found.seed, found.child.beta, found.stop.updates) == (7, 0.25, 5)
     options.updates = 9
     assert verbs.experiment_of(options, "which?").stop.updates == 9
+
+
+def test_a_search_gives_train_the_settings_of_its_best_trial_and_search_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = untrained(tmp_path / "search", small(search=PLAN))
+    monkeypatch.setattr(verbs, "best_trial_of", lambda _: untrained(tmp_path / "best", small()))
+    for verb, searches in (("train", False), ("search", True)):
+        options = make_parser().parse_args([verb, "--from", str(found.path)])
+        options.weights = found_weights(options.weights)
+        assert verbs.experiment_of(options, "which?").searches == searches
 
 
 def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ GOOD: dict[str, Any] = {
 }
 
 
+SENSORS = spaces.Dict({"dial": GOOD["space"], "lamps": spaces.Tuple([spaces.Discrete(2)])})
+
+
 class Told(gymnasium.Env[Any, Any]):
     """Gives what the test has put into `parts`."""
 
@@ -74,6 +77,18 @@ def step(**changes: Any) -> tuple[Any, ...]:
             {"space": spaces.Discrete(4), "first": (4, {})},
             "reset() gives the observation 4, which is not in Discrete(4)",
         ),
+        (
+            {"space": SENSORS, "first": ({"dial": np.array([0, np.nan, 0]), "lamps": (1,)}, {})},
+            "reset()['dial'] gives nan at [1] of the observation",
+        ),
+        (
+            {"space": SENSORS, "first": ({"dial": GOOD["first"][0], "lamps": (2,)}, {})},
+            "reset()['lamps'][0] gives the observation 2, which is not in Discrete(2)",
+        ),
+        (
+            {"space": SENSORS, "first": ({"dial": GOOD["first"][0]}, {})},
+            "reset() gives the observation {'dial': ",
+        ),
     ],
 )
 def test_a_mistake_is_a_sentence(
@@ -85,6 +100,15 @@ def test_a_mistake_is_a_sentence(
         tried(small(environment={"id": name}))
     assert str(caught.value).startswith(f"environment.id = {name!r}: {said}")
     assert "\n" not in str(caught.value)
+
+
+def test_parts_of_an_observation_may_be_what_it_may_be_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    doubles = {"dial": GOOD["space"].high.astype(np.float64) + 1.0, "lamps": (1,)}
+    told = {"space": SENSORS, "first": (doubles, {}), "given": step(observation=doubles)}
+    monkeypatch.setattr(Told, "parts", {**GOOD, **told})
+    tried(small(environment={"id": f"{__name__}:Told"}))
 
 
 class Old(Told):

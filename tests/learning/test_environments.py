@@ -29,8 +29,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.actions import columns, converter
 from genkidama.learning.environments import (
     Lanes,
+    Single,
     _first_seed,
     as_number,
+    closing_environment,
     make_environment,
     make_lanes,
     played,
@@ -599,6 +601,24 @@ def test_lanes_show_what_plain_environments_show(settings: Environment, count: i
     lanes = make_lanes(settings, count)
     lanes.reset(8)
     assert_lanes_show(lanes, 7, actions, expected)
+
+
+def test_an_environment_that_cannot_be_closed_hides_no_error_and_keeps_none_open(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    closed: list[Any] = []
+
+    class Dead(gymnasium.Env[Any, Any]):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+        def close(self) -> None:
+            closed.append(self)
+            raise AttributeError("'NoneType' object has no attribute 'disconnect'")
+
+    with pytest.raises(ValueError, match="licence"), closing_environment(Single([Dead(), Dead()])):
+        raise ValueError("the simulator lost its licence")
+    said = capsys.readouterr().err
+    assert len(closed) == 2 and said.count("close() of an environment: AttributeError: ") == 2
 
 
 def test_last_observations_may_have_their_older_name_and_must_not_be_missing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -109,6 +110,8 @@ def test_it_takes_a_mask_as_the_environment_gives_it(tmp_path: Path, place: str)
     given: dict[str, Any] = {"action_mask": info["action_mask"]} if place == "info" else {}
     action, _ = policy.predict(observation, deterministic=True, **given)
     assert np.array_equal(action, policy.predict(played.reset(seed=1)[0], deterministic=True)[0])
+    joined = played.reset(seed=1)[0]
+    assert np.array_equal(action, policy.predict(joined, deterministic=True, **given)[0])
     doors = raw.open
     for _ in range(20):
         taken, _ = policy.predict(observation, **given)
@@ -118,6 +121,17 @@ def test_it_takes_a_mask_as_the_environment_gives_it(tmp_path: Path, place: str)
     assert np.array_equal(explanation.actions > 0.0, np.concatenate(doors))
     outputs, _ = policy.module(torch.from_numpy(played.reset(seed=1)[0])[None])
     assert np.array_equal(outputs[0].detach().numpy() > INVALID, np.concatenate(doors))
+
+
+class Counters(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.MultiDiscrete([3, 4])
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_it_takes_whole_numbers_as_the_environment_gives_them(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, f"{__name__}:Counters")
+    alike = ([1, 2], (1, 2), np.array([1, 2]), [0, 1, 0, 0, 0, 1, 0])
+    assert len({int(policy.predict(seen, deterministic=True)[0]) for seen in alike}) == 1
 
 
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:

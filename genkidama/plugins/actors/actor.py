@@ -25,9 +25,9 @@ from genkidama.child.collector import (
 )
 from genkidama.child.core import SingleCore
 from genkidama.child.shared_memory import SharedArray, SharedMemory
-from genkidama.child.worker import RECYCLED, MemoryGuard, StopWorker, WorkerPipe, close
+from genkidama.child.worker import RECYCLED, MemoryGuard, StopWorker, WorkerPipe
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import Single, make_lanes
+from genkidama.learning.environments import Single, close, make_lanes
 from genkidama.learning.forms import learner_class
 from genkidama.learning.learners import reads_replay
 from genkidama.learning.model import Model

@@ -32,12 +32,11 @@ from genkidama.child.worker import (
     MemoryGuard,
     StopWorker,
     WorkerPipe,
-    close,
     run_worker,
 )
 from genkidama.config.experiment import Experiment
 from genkidama.learning.actions import converter
-from genkidama.learning.environments import import_environment, make_lanes
+from genkidama.learning.environments import close, import_environment, make_lanes
 from genkidama.learning.observations import check_numbers
 from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics

@@ -95,6 +95,7 @@ def run_search(options: Any) -> int:
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
     from genkidama.plugins.hypertrick.local_search import search
+    from genkidama.runs.run import Run
     from genkidama.runs.warm_start import found_weights
     from genkidama.runtime.forkserver import prefork
 
@@ -105,6 +106,8 @@ def run_search(options: Any) -> int:
         experiment = experiment.with_settings({"parent.start": str(options.weights)})
     prefork()
     progress = Progress(experiment)
+    if options.resume is not None:  # whose history is not told again
+        progress.status = Run.open(options.resume).status()
     with closing_display(progress):
         run = search(
             experiment,

@@ -24,7 +24,7 @@ from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.demonstrations import DemonstrationWriter
-from genkidama.learning.environments import make_environment, played
+from genkidama.learning.environments import closing_environment, make_environment, played
 from genkidama.learning.starts import check_seed
 from genkidama.plugins.render.film import (
     Film,
@@ -255,7 +255,7 @@ def _scene(
     with kept():
         required = wanted.video is not None or not wanted.by_person
         made, pictured = _made(settings, wanted.environment, shows, required)
-    with closing(made):
+    with closing_environment(made):
         if policy is not None:
             check_fits(policy, made)
         who = policy or player_of(wanted.controller or "", made)
