@@ -264,7 +264,7 @@ class SingleCore:
                 batch = self._act() if self._chunks else self._collect()
                 if self._learns and not self.learn(batch) and not batch.steps:
                     time.sleep(_REST_SECONDS)
-                if guard.leaks():
+                if guard.leaks(self.pipe.episodes):
                     return RECYCLED
                 self._since_pull += batch.steps
                 waits = batch.ended and not self.algorithm.across_episodes

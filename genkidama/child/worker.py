@@ -76,6 +76,8 @@ class WorkerPipe:
         self.pipe = pipe
         self._stop = stop
         self._element = element
+        #: How many have ended.
+        self.episodes = 0
 
     def check(self) -> None:
         """Raises `StopWorker` if this process should end."""
@@ -87,6 +89,7 @@ class WorkerPipe:
         """Sends a record, or raises `StopWorker` if this process should end."""
         if self._stop[0]:
             raise StopWorker
+        self.episodes += kind == EPISODE
         self._send(RECORD.pack(kind, episode_return, steps))
 
     def _send(self, message: bytes) -> None:
@@ -118,13 +121,17 @@ class MemoryGuard:
 
     def __init__(self) -> None:
         self._began = self._due = 0.0
-        self._limit = 0
+        self._limit = self._episodes = 0
 
-    def leaks(self) -> bool:
+    def leaks(self, episodes: int) -> bool:
         """True if the process has grown too much. Calls between two measurements cost nothing.
 
         The first call belongs after the first work, whose memory, shared pages included, is no
-        leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds.
+        leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds and within
+        an episode, whose frames an environment may keep until it ends.
+
+        Args:
+            episodes: how many have ended so far.
         """
         now = time.monotonic()
         if now < self._due:
@@ -137,7 +144,9 @@ class MemoryGuard:
         elif self._began and now - self._began >= _SETTLING_SECONDS:
             self._began = 0.0
             self._limit = min(self._limit, size) + GROWTH_BYTES
-        return size > self._limit
+        within = episodes == self._episodes and not self._began
+        self._episodes = episodes
+        return size > self._limit + SETTLING_BYTES * within
 
 
 def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoReturn:

@@ -83,8 +83,7 @@ class ChildRecord:
     def counts(self) -> dict[str, int]:
         """Its counts, for a checkpoint."""
         counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
-        others = {"left_out": self.left_out, "parted": int(self.parted)}
-        return counts | {name: value for name, value in others.items() if value}
+        return {**counts, "left_out": self.left_out} if self.left_out else counts
 
     def enter(self, hello: Hello, trial: Trial | None, encoding: str) -> None:
         """Notes a hello. A new session counts its pushes from zero."""
@@ -175,10 +174,14 @@ def absent_children(children: dict[str, ChildRecord]) -> list[str]:
     ]
 
 
-def snapshot_children(records: Mapping[str, ChildRecord]) -> dict[str, Any]:
-    """The children in the metadata of a checkpoint, as arguments of `Trial.snapshot`."""
+def snapshot_children(records: Mapping[str, ChildRecord], over: bool) -> dict[str, Any]:
+    """The children in the metadata of a checkpoint, as arguments of `Trial.snapshot`. Of those that
+    said goodbye it says so, unless the run is over: a parent that is started again waits for all."""
     return {
-        "children": {name: record.counts() for name, record in records.items()},
+        "children": {
+            name: record.counts() | ({"parted": 1} if record.parted and not over else {})
+            for name, record in records.items()
+        },
         "sessions": {
             name: (record.session, record.sequence)
             for name, record in records.items()

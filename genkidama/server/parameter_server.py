@@ -307,7 +307,7 @@ class ParameterServer:
             exchanges=self.exchanges,
             updates=self.updates,
             seconds=self.seconds(now),
-            **snapshot_children(self.children),
+            **snapshot_children(self.children, bool(self.stop)),
             excluded=sorted(self.excluded),
             pushing=None if averaging is None else averaging.pushing.weights(),
         )

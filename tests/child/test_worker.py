@@ -113,14 +113,17 @@ def test_who_never_waits_goes_on_at_once(yard: Yard) -> None:
 FIRST = 100 << 20
 
 
-def leaks(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int]) -> list[bool]:
-    """What a guard says at these seconds, with so many bytes more than at first."""
+def leaks(
+    monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int], episodes: int = 1
+) -> list[bool]:
+    """What a guard says at these seconds, with so many bytes more than at first, if so many
+    episodes end between two looks."""
     guard = MemoryGuard()
     found = []
-    for now, more in looks:
+    for number, (now, more) in enumerate(looks, 1):
         monkeypatch.setattr(worker.time, "monotonic", lambda now=now: 1000.0 + now)
         monkeypatch.setattr(worker, "own_bytes", lambda more=more: FIRST + more)
-        found.append(guard.leaks())
+        found.append(guard.leaks(number * episodes))
     return found
 
 
@@ -130,6 +133,13 @@ def test_a_process_leaks_once_it_has_grown_too_much_since_it_settled(
     settled = 5 * GROWTH_BYTES  # libraries and caches
     looks = [(0.0, 0), (2.0, settled), (6.0, settled), (7.5, settled + GROWTH_BYTES)]
     assert leaks(monkeypatch, *looks, (9.0, settled + GROWTH_BYTES + 1)) == [False] * 4 + [True]
+
+
+def test_what_an_episode_keeps_until_it_ends_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [(0.0, 0), (6.0, 0), (8.0, GROWTH_BYTES + 1), (10.0, GROWTH_BYTES + SETTLING_BYTES)]
+    over = (12.0, GROWTH_BYTES + SETTLING_BYTES + 1)
+    assert leaks(monkeypatch, *looks, over, episodes=0) == [False] * 4 + [True]
+    assert leaks(monkeypatch, *looks[:3]) == [False, False, True]
 
 
 def test_a_process_that_eats_memory_at_once_is_found_out_at_the_next_look(

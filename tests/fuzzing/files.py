@@ -209,7 +209,7 @@ def history(data: bytes) -> None:
     with suppress(ConfigurationError):
         measured(Run(run).history(), ["loss"], "steps")
     with suppress(ConfigurationError):
-        Run(run)._status()
+        Run(run).status()
 
 
 @cache

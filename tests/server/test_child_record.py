@@ -28,11 +28,14 @@ def test_a_checkpoint_keeps_the_counts_and_the_last_push_of_each_session() -> No
         "b": ChildRecord(session="t"),
         "c": ChildRecord(exchanges=1, parted=True),
     }
-    snapshot = Trial(window=1, experiment=Experiment().to_dict()).snapshot(
-        exchanges=3, updates=3.0, seconds=1.0, **snapshot_children(records)
-    )
-    assert snapshot.sessions == {"a": ("s", 4)}
-    assert restore_children(snapshot) == {**records, "b": ChildRecord()}
+    for over in (False, True):
+        snapshot = Trial(window=1, experiment=Experiment().to_dict()).snapshot(
+            exchanges=3, updates=3.0, seconds=1.0, **snapshot_children(records, over)
+        )
+        assert snapshot.sessions == {"a": ("s", 4)}
+        found = restore_children(snapshot)
+        assert found.pop("c") == ChildRecord(exchanges=1, parted=not over)
+        assert found == {"a": records["a"], "b": ChildRecord()}
 
 
 def test_what_a_record_counts() -> None:

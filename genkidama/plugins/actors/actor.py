@@ -128,7 +128,7 @@ class Actor:
                 lanes, length = lanes_and_steps(self._experiment, cores, share, before, resting)
                 self.play(lanes)
                 self.collector.collect(length)
-                if guard.leaks():
+                if guard.leaks(self._pipe.episodes):
                     return RECYCLED
         except StopWorker:
             return 0

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.shared_memory import ReplayRows, SharedArray, SharedMemory
-from genkidama.child.worker import RECORD, StopWorker, WorkerPipe
+from genkidama.child.worker import EPISODE, RECORD, StopWorker, WorkerPipe
 from genkidama.plugins.actors.rule import Columns, most_rows
 from genkidama.protocol.vector import Vector
 
@@ -65,6 +65,7 @@ class BufferedPipe(WorkerPipe):
     def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
         if self._stop[0]:
             raise StopWorker
+        self.episodes += kind == EPISODE
         self._held.append(RECORD.pack(kind, episode_return, steps))
         if kind == BLOCK:
             self._send(b"".join(self._held))

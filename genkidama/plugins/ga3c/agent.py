@@ -102,7 +102,7 @@ class Agent:
                 steps += 1
                 if self._unreported >= REPORT_STEPS:
                     self._report(PROGRESS, 0.0)
-                if not steps % _GUARD_STEPS and guard.leaks():
+                if not steps % _GUARD_STEPS and guard.leaks(self._line.episodes):
                     self._report(PROGRESS, 0.0)
                     return RECYCLED
         except StopWorker:

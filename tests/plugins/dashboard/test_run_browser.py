@@ -55,7 +55,7 @@ def test_a_run_that_goes_on_with_other_limits_has_come_as_far_as_they_say(tmp_pa
     resume(10_000, Commanded(time=BEGAN + 55, action="extend", by="owner", limits=longer))
     run = RecordedRun(path)
     run.read()
-    for status in (run.status, Run(path)._status()):
+    for status in (run.status, Run(path).status()):
         assert status.share(status.time) == 0.049
     resume(2000)  # while it is looked at
     run.read()

@@ -292,7 +292,8 @@ def test_one_that_is_to_end_before_it_has_begun_does_not_begin() -> None:
 def test_one_that_has_grown_too_large_asks_to_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genkidama.child.worker._LOOK_SECONDS", 0.0)
     monkeypatch.setattr("genkidama.child.worker._SETTLING_SECONDS", 0.0)
-    with acting(numbered(**ENDLESS, leak=2 * GROWTH_BYTES // _GUARD_STEPS)) as (yard, agent):
+    leaky = numbered(lengths=[_GUARD_STEPS], leak=2 * GROWTH_BYTES // _GUARD_STEPS)
+    with acting(leaky) as (yard, agent):
         yard.serve(3 * _GUARD_STEPS - 1)
         yard.answer()
         assert agent.ended() == RECYCLED
