@@ -175,8 +175,11 @@ def absent_children(children: dict[str, ChildRecord]) -> list[str]:
 
 
 def snapshot_children(records: Mapping[str, ChildRecord], over: bool) -> dict[str, Any]:
-    """The children in the metadata of a checkpoint, as arguments of `Trial.snapshot`. Of those that
-    said goodbye it says so, unless the run is over: a parent that is started again waits for all."""
+    """The children in the metadata of a checkpoint, as arguments of `Trial.snapshot`.
+
+    It says who has said goodbye, unless the run is over: a parent that is started again then waits
+    for all.
+    """
     return {
         "children": {
             name: record.counts() | ({"parted": 1} if record.parted and not over else {})
