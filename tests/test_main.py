@@ -269,6 +269,29 @@ def test_a_closed_input_and_an_older_encoding_do_no_harm(tmp_path: Path) -> None
     assert b"?" in said.stdout
 
 
+def test_a_run_is_where_it_was_asked_for_though_a_module_changes_its_folder(
+    tmp_path: Path,
+) -> None:
+    (assets := tmp_path / "assets").mkdir()
+    (assets / "map.txt").write_text("a map")
+    (tmp_path / "mover.py").write_text(
+        "import os\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "os.chdir(os.path.join(os.path.dirname(__file__), 'assets'))\n"
+        "class Mover(CartPoleEnv):\n"
+        "    def reset(self, **more):\n"
+        "        assert open('map.txt').read() == 'a map'\n"
+        "        return super().reset(**more)\n"
+    )
+    experiment(tmp_path, small(environment={"id": "mover:Mover"}, stop={"steps": 100}).to_toml())
+    train = "genkidama train cart.toml --out run --children 1 --cores 1 --episodes 1"
+    ended = command(tmp_path, *train.split())
+    assert ended.code == 0, ended.err
+    assert Run(tmp_path / "run").snapshot.steps >= 100 and list(assets.iterdir()) == [
+        assets / "map.txt"
+    ]
+
+
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     found = command(tmp_path, "genkidama")
     assert (found.code, found.err) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,8 +35,10 @@ from genkidama.server.trial import Snapshot
 def run_train(options: argparse.Namespace) -> int:
     if options.weights is not None:
         options.weights = found_weights(options.weights)
+    folder = os.getcwd()
     experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
     prefork()
+    os.chdir(folder)  # a module of the user's may have left it; cores stay where that is
     before = counters_before(options)
     check_least(0, episodes=options.episodes)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):

@@ -80,6 +80,8 @@ class _Head(NamedTuple):
     path: list[str]
     #: The numbers of a program's inherited descriptors; None for a worker.
     numbers: Sequence[int] | None = None
+    #: A program's folder; a worker is where a module of the user's has gone as it was imported.
+    folder: str = ""
 
 
 # Those that ask.
@@ -326,7 +328,7 @@ class Server:
         The module's `__main__` has a function `main(arguments)`. The streams are descriptors of its
         standard input, output and error; other descriptors keep their numbers.
         """
-        head = _Head(environment, list(command), True, sys.path, descriptors)
+        head = _Head(environment, list(command), True, sys.path, descriptors, os.getcwd())
         return ForkedProcess.start(self._control, head, (command,), streams, descriptors)
 
     def close(self) -> None:
@@ -772,6 +774,7 @@ def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
         entry, args = reduction.ForkingPickler.loads(task)
         load_object(entry, "entry")(*args)
         return 0
+    os.chdir(head.folder)
     _shared = Server(socket.socket(fileno=client))
     (command,) = payload.recv()
     payload.close()
