@@ -19,7 +19,8 @@ def test_each_child_has_the_settings_of_its_own_file_or_of_the_parents(tmp_path:
     (tmp_path / "shelf.toml").write_text(replace(small(), children=children).to_toml())
     port = free_port()
     own = {
-        "robot": "environment.period = 0.002\nenvironment.safe_action = [0]\n",
+        "robot": "environment.period = 0.002\nenvironment.safe_action = [0]\n"
+        "environment.safe_seconds = 1\n",
         "box": "",
     }
     run = tmp_path / "run"

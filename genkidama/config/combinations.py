@@ -160,6 +160,11 @@ def _of_real_time(experiment: Experiment) -> Iterator[str]:
             "environment.safe_seconds, environment.offline_seconds: say when "
             "environment.safe_action is taken, which is not there; set it"
         )
+    if environment.safe_action and not (environment.safe_seconds or environment.offline_seconds):
+        yield (
+            "environment.safe_action: is never taken without environment.safe_seconds or "
+            "environment.offline_seconds; set one of them"
+        )
 
 
 def _of_chunk(experiment: Experiment) -> Iterator[str]:

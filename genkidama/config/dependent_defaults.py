@@ -75,9 +75,12 @@ _ON_POLICY = {
     "algorithm.normalize_advantages": True,
     "optimizer.learning_rate": 1e-3,
     "replay.steps": 0,
+    "replay.url": "local",
+    "replay.priority_exponent": 0.0,
     "parent.rule": "experience",
     "parent.rule_options": {},
     "child.backend": "hogwild",
+    "child.roles": ["bundle"],
     "child.exchange": "episode",
 }
 _BROUGHT: dict[str, dict[str, Any]] = {
@@ -182,10 +185,13 @@ def with_sac(settings: dict[str, Any]) -> dict[str, Any]:
 
 def let_follow(settings: dict[str, Any], before: Any, changes: dict[str, Any]) -> None:
     """Lets nothing follow the number of children that `changes` set, and all else if they turn
-    `child.exchange` to `"chunk"`."""
-    child = settings["child"]
-    if not isinstance(child, dict):
+    `child.exchange` to `"chunk"`. V-trace comes with chunks of A3C, and goes with them."""
+    child, algorithm = settings["child"], settings["algorithm"]
+    if not isinstance(child, dict) or not isinstance(algorithm, dict):
         return
+    turned = not changes.keys().isdisjoint(("algorithm.name", "child.exchange"))
+    if turned and before.child.exchange == "chunk" and "algorithm.vtrace" not in changes:
+        algorithm.pop("vtrace", None)
     if before.child.exchange == "chunk":
         child["adapt"] = [key for key in before.adapts if f"{ADAPTED[key]}.{key}" not in changes]
     elif child.get("exchange") == "chunk":

@@ -300,8 +300,8 @@ class Experiment(Section, frozen=True):
                 key: value
                 for key, value in brought(self.algorithm.name, name).items()
                 if hasattr(self, key.partition(".")[0])
-                # A core has one environment with a clock.
-                and not (key == "environment.lanes" and self.environment.period)
+                # A core has one environment with a clock, or of which there is one.
+                and not (key == "environment.lanes" and self.environment.is_device)
                 and not (key.startswith("parent.rule") and self.searches)
             } | changes
         for key, value in changes.items():

@@ -264,6 +264,7 @@ def ppo(look: Look, way: str = "act") -> Choice:
         follows = "absent: follows the number of children"
         found["parent"] = {"rule": "difference", "alpha": Line(0.5, follows, off=True)}
         found["child"] = {"exchange": "chunk"}
+        del found["algorithm"]["epochs"]  # one: each step is in four batches
         found["algorithm"]["minibatch_size"] = Line(64, follows, off=True)
         found["algorithm"]["clip"] = Line(
             0.1, "half of what is usual: each step is in four batches"
@@ -302,6 +303,7 @@ def gsde(look: Look, way: str = "act") -> Choice:
     found |= {key: cooperation[key] for key in ("parent", "child") if key in cooperation}
     if "clip" in cooperation["algorithm"]:
         found["algorithm"]["clip"] = cooperation["algorithm"]["clip"]
+        del found["algorithm"]["epochs"]
     return Choice("PPO with noise that follows the state (gSDE)", "", found)
 
 

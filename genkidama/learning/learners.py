@@ -92,8 +92,8 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     epsilon = max(algorithm.epsilon, algorithm.final_epsilon)
     if reads_log_mu(learner) and epsilon and not hasattr(kind, "head"):
         raise ConfigurationError(
-            f"algorithm.epsilon = {epsilon}: {name!r} reads log μ, which knows the "
-            "policy's own actions only; set it to 0"
+            f"algorithm.epsilon = {epsilon}: {name!r} reads log μ, which knows the policy's own "
+            "actions only; set algorithm.epsilon and final_epsilon to 0"
         )
     return learner
 

@@ -298,6 +298,10 @@ def test_what_chunks_do_not_set_follows_the_number_of_children() -> None:
     assert Experiment.from_dict(made.to_dict()).adapts == made.adapts
     named = {"child": {"exchange": "chunk", "adapt": ["lanes"]}, "parent": {"alpha": 0.5}}
     assert Experiment.from_dict(named).adapts == ("lanes",)
+    learns = Experiment.from_dict(CHUNK).with_settings({"algorithm.name": "a3c"})
+    assert learns.algorithm.vtrace
+    for change in ({"algorithm.name": "ppo"}, {"child.exchange": "free"}):
+        assert not learns.with_settings(change).algorithm.vtrace
     explores = {"name": "a3c", "epsilon": 0.1, "batch_size": 96}
     some = Experiment.from_dict(
         {**CHUNK, "algorithm": explores, "optimizer": {"learning_rate": 1e-3}}
@@ -750,6 +754,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             )
             for key in ("safe_seconds", "offline_seconds")
         ),
+        (
+            {"environment": {"period": 0.02, "safe_action": [0]}, **CORES},
+            "environment.safe_action: is never taken without environment.safe_seconds or "
+            "environment.offline_seconds; set one of them",
+        ),
         ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
         ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),
         (
@@ -1174,6 +1183,25 @@ def test_another_algorithm_can_be_set_and_takes_its_own_settings() -> None:
         assert (ppo.algorithm.batch_size, ppo.environment.lanes, ppo.parent.rule) == (
             *(1024, lanes, rule),
         )
+
+
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"replay": {"steps": 5000, "priority_exponent": 0.6}},
+        {"replay": {"steps": 5000, "url": "embedded"}, "child": {"roles": ["act", "learn"]}},
+    ],
+)
+def test_settings_of_a_replay_go_with_the_algorithm_that_had_it(
+    name: str, more: dict[str, Any]
+) -> None:
+    before = Experiment.from_dict({"algorithm": {"name": "dqn"}, **more})
+    after = before.with_settings({"algorithm.name": name})
+    replay = (after.replay.priority_exponent, after.replay.url, after.child.roles)
+    assert replay == (0.0, "local", ("bundle",))
+    alone = Experiment.from_dict({"algorithm": {"name": "sac"}, "environment": {"exclusive": True}})
+    assert alone.with_settings({"algorithm.name": "ppo"}).environment.lanes == 1
 
 
 KINDS = {"ppo": "new", "a3c": "new", "dqn": "old", "vtrace": "old", "sac": "sac"}

@@ -188,7 +188,7 @@ def test_a_child_that_only_learns_needs_a_learner_that_samples() -> None:
 def test_log_mu_of_random_actions_is_known_to_a_head_of_ones_own_alone() -> None:
     assert refusal(named("Sampling", 1000, epsilon=0.5)) == (
         f"algorithm.epsilon = 0.5: '{__name__}:Sampling' reads log μ, which knows the policy's own "
-        "actions only; set it to 0"
+        "actions only; set algorithm.epsilon and final_epsilon to 0"
     )
     ours = named("Headed", 1000, epsilon=0.5)
     make_learner(ours.experiment.algorithm, ours)
