@@ -160,6 +160,13 @@ def _of_real_time(experiment: Experiment) -> Iterator[str]:
             "environment.safe_seconds, environment.offline_seconds: say when "
             "environment.safe_action is taken, which is not there; set it"
         )
+    learns_itself = not experiment.sends_experience and experiment.child.backend == "hogwild"
+    if environment.offline_seconds and learns_itself:
+        yield (
+            f"environment.offline_seconds = {environment.offline_seconds}: is for children that "
+            "only act; one that learns itself goes on without its parent, and would learn from its "
+            "safe actions; leave it out, or set parent.rule = 'experience'"
+        )
     if environment.safe_action and not (environment.safe_seconds or environment.offline_seconds):
         yield (
             "environment.safe_action: is never taken without environment.safe_seconds or "

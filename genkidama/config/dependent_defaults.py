@@ -47,6 +47,7 @@ LANE_STEPS = 128
 #: which the examples learn. Algorithms of the user's own bring none.
 _SAMPLING = {
     "environment.lanes": 1,
+    "environment.offline_seconds": 0.0,
     "network.shared": True,
     "network.activation": "relu",
     "network.initialization": "uniform",

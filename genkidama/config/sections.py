@@ -89,8 +89,8 @@ class Environment(Section, frozen=True):
     safe_seconds: NotNegative = 0.0
     """`safe_action`: the oldest observation that the policy may act on; 0 means any."""
     offline_seconds: NotNegative = 0.0
-    """`safe_action`: the longest time without an answer of the parent, so with old weights; 0 means
-    any."""
+    """`safe_action`, `parent.rule = "experience"`: the longest time without an answer of the
+    parent, so with old weights; 0 means any."""
     lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
     """`hogwild`: environments that each core plays at once; its batch is divided among them.
     1 is the thesis' form."""

@@ -166,7 +166,9 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
         late = now - self._due
         self._cycles.add(now - self._acted, late > _LATE * self._period, safe)
         self._acted = now
-        self._due = max(self._due, now - _LATE * self._period) + self._period
+        # What another clock is ahead of this one, or behind, does not add up.
+        tick = now if self._keeps_time else max(self._due, now - _LATE * self._period)
+        self._due = tick + self._period
         result = self.env.step(action)
         if result[2] or result[3]:
             self._playing = False

@@ -755,6 +755,12 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             for key in ("safe_seconds", "offline_seconds")
         ),
         (
+            {"environment": {"period": 0.02, "safe_action": [0], "offline_seconds": 9}, **CORES},
+            "environment.offline_seconds = 9.0: is for children that only act; one that learns "
+            "itself goes on without its parent, and would learn from its safe actions; leave it "
+            "out, or set parent.rule = 'experience'",
+        ),
+        (
             {"environment": {"period": 0.02, "safe_action": [0]}, **CORES},
             "environment.safe_action: is never taken without environment.safe_seconds or "
             "environment.offline_seconds; set one of them",
@@ -959,7 +965,11 @@ def test_what_is_wrong_is_told_in_one_line(settings: dict[str, Any], line: str) 
         {"environment": {"exclusive": True}, "child": {"cores": 1}},
         {"environment": {"period": 0.02}, **CORES},
         {"environment": {"period": 0.02, "safe_action": [0], "safe_seconds": 0.021}, **CORES},
-        {"environment": {"period": 0.02, "safe_action": [0], "offline_seconds": 0.01}, **CORES},
+        {
+            "environment": {"period": 0.02, "safe_action": [0], "offline_seconds": 0.01},
+            "parent": {"rule": "experience"},
+            **CORES,
+        },
         {"environment": {"lanes": 120}},
         {"algorithm": {"name": "dqn", "batch_size": 4}, **KEPT},
         {"algorithm": {"batch_size": 8}, "parent": {"rule": "experience"}},

@@ -93,6 +93,26 @@ def test_a_step_begins_at_its_tick_or_as_soon_as_its_action_is_there(delays: lis
     assert min(cycles[1:], default=PERIOD) >= 0.9 * PERIOD - 1e-9
 
 
+@pytest.mark.parametrize("pace", [0.98, 1.0, 1.02])
+def test_a_machine_with_a_clock_of_its_own_is_in_time_for_hours(pace: float) -> None:
+    class Own(Machine):
+        keeps_time = True
+
+    clock = Clock()
+    settings = Environment(period=PERIOD, safe_action=(2.0,), safe_seconds=BOUND)
+    made = RealTime(machine := Own(), settings, clock.now, clock.sleep)
+    made.report(counts := np.zeros(CYCLE_COUNTS, np.int64), np.zeros(1), np.zeros(1, np.bool_))
+    made._guard = threading.current_thread()
+    made.reset()
+    for _ in range(5000):
+        clock.sleep(pace * PERIOD)  # the machine asks
+        made.step(1)
+    assert counts[-2:].tolist() == [0, 0]
+    made._closed = Waits(clock, {})  # type: ignore[assignment]
+    made._watch()
+    assert machine.taken[5000:] == [2] * 7  # from the bound on, at each tick
+
+
 def test_with_a_silent_parent_the_safe_action_is_taken() -> None:
     clock = Clock()
     made, counts, answered = timed(clock, safe_action=(2.0,), offline_seconds=1.0)
