@@ -424,19 +424,28 @@ def test_a_browser_returns_to_a_parent_that_starts_again(
     port = free_port()
     options = ["--listen", f"127.0.0.1:{port}", "--out", "shelf"]
     shelf = tmp_path / "shelf"
-    parent = start("genkidama.parent", "cart.toml", *options)
+    parents = [start("genkidama.parent", "cart.toml", *options)]
     until(lambda: (shelf / "owner").exists())
     with look(f"http://127.0.0.1:{port}/join#phone", lost=True) as page:
         until(lambda: history(shelf, "checkpoint"), "a checkpoint", 60)
-        parent.signal(signal.SIGKILL)
+        parents[0].signal(signal.SIGKILL)
         page.wait_for_selector("#state >> text=trying again", timeout=LONG)
-        start("genkidama.parent", "cart.toml", *options)
+        parents = [start("genkidama.parent", "cart.toml", *options)]
         until(lambda: history(shelf, "resume"), "another parent", 60)
         before = len(history(shelf, "exchange"))
         until(lambda: len(history(shelf, "exchange")) > before + 5, "more exchanges", 60)
         page.wait_for_selector("#state >> text=acts", timeout=LONG)
-    assert {line["child"] for line in history(shelf, "join")} == {"phone"}
-    assert not history(shelf, "refused")
+        # What it has of one run is not pushed into another that has its address.
+        for process in parents:
+            process.signal(signal.SIGKILL)
+        page.wait_for_selector("#state >> text=trying again", timeout=LONG)
+        other = experiment.with_settings({"environment.id": "Acrobot-v1"})
+        (tmp_path / "other.toml").write_text(other.to_toml())
+        start("genkidama.parent", "other.toml", *options[:2], "--out", "other")
+        until(lambda: len(history(tmp_path / "other", "exchange")) > 2, "exchanges", 60)
+    for folder in (shelf, tmp_path / "other"):
+        assert {line["child"] for line in history(folder, "join")} == {"phone"}
+        assert not history(folder, "refused")
 
 
 @pytest.mark.slow

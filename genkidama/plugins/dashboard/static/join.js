@@ -43,6 +43,7 @@ let steps = STEPS;
 // What the worker has collected, and what was pushed without an answer so far.
 let block = null;
 let sent = null;
+let experiment = "";
 let sequence = 0;
 let battery = null;
 let paused = false;
@@ -142,6 +143,9 @@ async function converse() {
     over = welcome.stop;
     return;
   }
+  const now = JSON.stringify(welcome.experiment);
+  if (now !== experiment) block = sent = null; // of another experiment
+  experiment = now;
   const { why, signature } = await worked({ experiment: welcome.experiment });
   if (why) {
     await ask({ type: "leave", reason: why });
