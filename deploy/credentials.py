@@ -26,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 #: months renews the certificate.
 AUTHORITY_DAYS, CERTIFICATE_DAYS, RENEWAL_DAYS = 3650, 1095, 60
 
-#: The clock of a machine without a battery is a little behind until the network sets it.
-BEHIND = timedelta(days=2)
+#: The clock of a machine without a battery, and without internet, stands where its system was made.
+BEHIND = timedelta(days=3650)
 
 Credentials = dict[str, Any]
 

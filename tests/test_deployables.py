@@ -141,6 +141,8 @@ def test_a_unit_agrees_with_the_code(role: str) -> None:
     assert find_spec(f"{module}.__main__") is not None
     assert float(settings["TimeoutStopSec"][0]) >= 2 * stop
     assert float(settings["WatchdogSec"][0]) >= 20 * beat
+    if role == "parent":  # a child is ready at once; this is as long as the playbook waits
+        assert settings["TimeoutStartSec"] == ["300"]
     assert (
         settings["Type"] == ["notify"]
         and settings["Restart"] == ["on-failure"]

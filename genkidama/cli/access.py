@@ -26,7 +26,7 @@ from genkidama.config.allowlist import allowing, check_imports, modules
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import toml_value
-from genkidama.config.parent_address import bracketed
+from genkidama.config.parent_address import bracketed, host_and_port
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.tokens import (
     ANY,
@@ -269,7 +269,11 @@ def _address_and_fingerprint(
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
-    host = bracketed(options.host or reachable_host(binding["host"]))
+    host = bracketed((options.host or reachable_host(binding["host"])).strip("[]"))
+    if host_and_port(f"{host}:{binding['port']}") is None:
+        raise ConfigurationError(
+            f"--host {options.host}: expected a name or address without a port"
+        )
     bare = kind and not os.path.exists(place.certificate)
     return f"{host}:{binding['port']}", "" if bare else fingerprint_of(place.certificate)
 

@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.descendants import command_of
 
 #: An address of the block that is for examples alone (RFC 5737). No packet is sent there.
-_ELSEWHERE = ("192.0.2.1", 9)
+_ELSEWHERE, _ELSEWHERE_IPV6 = ("192.0.2.1", 9), ("2001:db8::1", 9)
 
 #: The state of a listening socket in Linux's tables (include/net/tcp_states.h).
 _LISTENING = "0A"
@@ -93,9 +93,12 @@ def reachable_host(host: str) -> str:
     """Under which address other machines reach what listens at `host`, as far as this one knows."""
     if host not in ("0.0.0.0", "::", ""):  # noqa: S104
         return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+    family, elsewhere = socket.AF_INET, _ELSEWHERE
+    if host == "::":  # where asyncio takes no IPv4
+        family, elsewhere = socket.AF_INET6, _ELSEWHERE_IPV6
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
         try:
-            way.connect(_ELSEWHERE)
+            way.connect(elsewhere)
         except OSError:  # there is no way out of this machine
             return socket.gethostname()
         return str(way.getsockname()[0])

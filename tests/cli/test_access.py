@@ -183,6 +183,20 @@ def test_it_is_made_once_and_has_openssls_fingerprint(tmp_path: Path) -> None:
         fingerprint_of(key)
 
 
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("[2001:db8::1]", "[2001:db8::1]:8765"), ("2001:db8::1", "[2001:db8::1]:8765")],
+)
+def test_the_host_of_a_join_string_may_stand_in_brackets_and_has_no_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, address: str
+) -> None:
+    place = ["--credentials", str(tmp_path), "--host"]
+    assert main(["token", *place, host, "--viewer"]) == 0
+    assert f"@{address}" in capsys.readouterr().out
+    assert main(["token", *place, "home.example:9000"]) == 2
+    assert "--host home.example:9000: expected a name or address without" in capsys.readouterr().err
+
+
 def test_a_key_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (key := tmp_path / "key.pem").mkdir()
     with pytest.raises(EnvironmentFailure, match=r"key\.pem: cannot be written: Is a directory"):

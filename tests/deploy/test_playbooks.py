@@ -10,12 +10,14 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from genkidama.config.role import Role
 from tests.helpers import ROOT
 
 PLAYBOOKS = ROOT / "deploy/ansible"
@@ -94,6 +96,35 @@ def test_a_parent_that_learns_is_known_by_its_experiment(
     debug += ["-e", f"genkidama_experiment={tmp_path}/experiment.toml"]
     said = tool("ansible", *debug, folder=tmp_path)
     assert f"genkidama_parent_learns: {learns}\n" in said.stdout, said.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "allow"), [("7", "\"['mine', 'theirs']\""), ('"pi"', '["mine", "theirs"]')]
+)
+def test_a_childs_settings_are_those_of_the_inventory(
+    tmp_path: Path, name: str, allow: str
+) -> None:
+    """A name may be a number, and -e gives a list as its text."""
+    given = f'{{"genkidama_name": {name}, "genkidama_allow": {allow}, "genkidama_cores": "4"}}'
+    template = ["-i", "inventory.example.ini", "raspberrypi-1.local", "-c", "local"]
+    template += ["-m", "ansible.builtin.template", "-e", "@roles/child/vars/main.yml", "-e", given]
+    template += ["-e", f"ansible_python_interpreter={sys.executable}"]
+    template += ["-a", f"src=roles/child/templates/child.toml.j2 dest={tmp_path}/child.toml"]
+    said = tool("ansible", *template, folder=tmp_path)
+    assert said.returncode == 0, said.stdout + said.stderr
+    role = Role.from_dict(tomllib.loads((tmp_path / "child.toml").read_text()))
+    assert (role.name, role.allow, role.cores) == (name.strip('"'), ("mine", "theirs"), 4)
+
+
+def test_secrets_of_another_computer_are_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "secrets.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n" + "61" * 40 + "\n")
+    (tmp_path / "play.yml").write_text(
+        "- hosts: localhost\n  gather_facts: false\n  roles: [credentials]\n"
+    )
+    play = ["-i", "inventory.example.ini", tmp_path / "play.yml"]
+    play += ["-e", f"genkidama_secrets={tmp_path}/secrets.yml"]
+    said = tool("ansible-playbook", *map(str, play), folder=tmp_path)
+    assert "cannot be read with the vault's password of this computer" in said.stdout, said.stdout
 
 
 def test_the_vaults_password_is_made_once_and_is_ones_own(tmp_path: Path) -> None:
@@ -189,7 +220,9 @@ def test_the_certificate_satisfies_a_strict_reader(credentials: ModuleType, tmp_
         ("key", found["parent"]["key"]),
     ):
         (tmp_path / f"{name}.pem").write_text(text)
-    for name in ("-verify_hostname pi0.local", "-verify_ip 127.0.0.1", "-verify_ip ::1"):
+    # A machine without a battery may have any time since its system was made.
+    past = f"-attime {int((datetime.now(UTC) - timedelta(days=900)).timestamp())}"
+    for name in ("-verify_hostname pi0.local", "-verify_ip 127.0.0.1", "-verify_ip ::1", past):
         command = [
             "openssl",
             "verify",

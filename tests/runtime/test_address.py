@@ -10,7 +10,13 @@ import sys
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runtime.address import explain, listening_socket, local_address, parse_listen
+from genkidama.runtime.address import (
+    explain,
+    listening_socket,
+    local_address,
+    parse_listen,
+    reachable_host,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +104,24 @@ def test_this_machine_finds_a_socket_on_any_of_its_addresses(listen: str) -> Non
 def test_the_way_out_is_named(error: OSError, words: str) -> None:
     found = explain("pi:8765", error)
     assert str(found).startswith("cannot listen on pi:8765: ") and words in str(found)
+
+
+def test_who_listens_on_ipv6_alone_is_reached_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Way:
+        def __init__(self, family: int, _: int) -> None:
+            self.family = family
+
+        def __enter__(self) -> Way:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def connect(self, address: tuple[str, int]) -> None:
+            assert (":" in address[0]) == (self.family == socket.AF_INET6)
+
+        def getsockname(self) -> tuple[str, int]:
+            return "2001:db8::7" if self.family == socket.AF_INET6 else "192.0.2.7", 1
+
+    monkeypatch.setattr(socket, "socket", Way)
+    found = [reachable_host(host) for host in ("::", "0.0.0.0", "", "10.0.0.3")]
+    assert found == ["2001:db8::7", "192.0.2.7", "192.0.2.7", "10.0.0.3"]
