@@ -7,6 +7,7 @@ user writes it, the value found there, and what is allowed.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 import tomllib
 import types
@@ -251,11 +252,14 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         named = {key: _named(inner) for key, inner in value.items()}
         return value if all(named[key] is inner for key, inner in value.items()) else named
+    if isinstance(value, list | tuple):
+        parts = [_named(inner) for inner in value]
+        return value if all(map(operator.is_, parts, value)) else parts
     name = getattr(value, "__qualname__", None)
     if name is None or not name.isidentifier():
         return value
     module = value.__module__
-    if module == "__main__":
+    if module in ("__main__", "__mp_main__"):  # the latter in a process of multiprocessing's
         module = name_of_script() or module
     return f"{module}:{name}"
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
@@ -262,7 +264,8 @@ class Experiment(Section, frozen=True):
 
         A table of a plug-in that has its defaults is left out, so that a reader may lack it.
         """
-        settings: dict[str, Any] = msgspec.to_builtins(self)
+        with _writable():
+            settings: dict[str, Any] = msgspec.to_builtins(self)
         for name in names("sections"):
             table = getattr(self, name)
             if table is not None and not table.optional and table == type(table)():
@@ -280,7 +283,8 @@ class Experiment(Section, frozen=True):
 
     def to_toml(self) -> str:
         """The experiment as a TOML document."""
-        return tomli_w.dumps(self.to_dict())
+        with _writable():
+            return tomli_w.dumps(self.to_dict())
 
     def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Self:
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
@@ -336,6 +340,18 @@ class Experiment(Section, frozen=True):
         changes = {key: value for each in found for key, value in each.items()}
         plain = msgspec.structs.replace(self, children=())
         return plain.with_settings(changes, f"[[children]] of {name!r}") if changes else plain
+
+
+@contextmanager
+def _writable() -> Iterator[None]:
+    """Turns what only Python can have among options into the user's error."""
+    try:
+        yield
+    except TypeError as error:
+        raise ConfigurationError(
+            f"options: {error}; give numbers, texts, true, false, lists and tables of these, and "
+            "leave out what is None"
+        ) from None
 
 
 def _with_plugins(kind: Any) -> Any:

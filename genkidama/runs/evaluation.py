@@ -155,7 +155,7 @@ def evaluate(
     seed: int = 0,
     cores: int | None = None,
     environment: str | None = None,
-    starts: str | None = None,
+    starts: str | Path | None = None,
     choose: int = 0,
     keep: bool = False,
     best: bool = True,
@@ -198,6 +198,9 @@ def evaluate(
     check_least(episodes=episodes, cores=cores)
     check_least(0, choose=choose)
     check_seed(seed)
+    # As JSON can have them.
+    seed, deterministic = int(seed), bool(deterministic)
+    starts = None if starts is None else str(starts)
     if choose and not best:
         raise ConfigurationError(f"choose = {choose} and best = False: give one of the two")
     weights = weights_of(target, best=best)

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -163,11 +164,14 @@ def with_notebook(experiment: Experiment, directory: Path) -> Experiment:
             return f"{module}:{named.name}"
         return value
 
+    folder = str(directory.absolute())
+    others = [Path(other) for other in _notebooks if other != folder]
+    while any((other / f"{module}.py").exists() for other in others):
+        module += "_"  # another run's directory has this name, too
     settings = renamed(experiment.to_dict())
     if not names or not cells():
         return experiment
     (directory / f"{module}.py").write_text(source_of(names, cells()), encoding="utf-8")
-    folder = str(directory.absolute())
     if folder not in _notebooks:
         _notebooks.append(folder)
         sys.path.append(folder)
@@ -183,10 +187,12 @@ _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assig
 def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
     """The statements of these sources that define these names and all that they need, in order.
 
-    Of several definitions the last one counts.
+    Of several definitions the last one counts and, if that is below a user of the name, also the
+    one that it had.
     """
     statements: list[ast.stmt] = []
-    by_name: dict[str, list[int]] = {}
+    #: By name: the statements of each of its meanings, one after the other.
+    by_name: dict[str, list[list[int]]] = {}
     for source in sources:
         try:
             statements += ast.parse(source).body
@@ -194,26 +200,36 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
             continue
     for number, statement in enumerate(statements):
         for name in _bound(statement):
-            before = by_name.get(name, [])
+            meanings = by_name.setdefault(name, [[]])
+            before = meanings[-1]
             if name == "*":  # of which no symbol table knows
-                by_name[name] = [*before, number]
+                before.append(number)
                 continue
             symbol = symtable.symtable(ast.unparse(statement), "cell", "exec").lookup(name)
             if isinstance(statement, _DEFINITIONS) and not symbol.is_referenced():
-                before = []
+                meanings.append(before := [])
             imported = before and isinstance(statements[before[0]], ast.Import | ast.ImportFrom)
             if imported and not (symbol.is_assigned() or symbol.is_imported()):
                 continue  # as os.environ["TOKEN"] = "…", which is not to be written down
-            by_name[name] = [*before, number]
-    found: set[int] = set()
-    wanted = ["*", *names]
+            before.append(number)
+    found = {number for number, each in enumerate(statements) if _is_of_the_future(each)}
+    wanted = [(name, len(statements)) for name in ("*", *names)]
     while wanted:
-        for number in by_name.get(wanted.pop(), []):
+        name, user = wanted.pop()
+        meanings = [each for each in by_name.get(name, []) if each]
+        had = [each for each in meanings if each[0] < user]
+        for number in {*chain.from_iterable(meanings[-1:] + had[-1:])}:
             if number not in found:
                 found.add(number)
                 source = ast.unparse(statements[number])
-                wanted += _needed(symtable.symtable(source, "cell", "exec"))
-    return "\n\n".join(ast.unparse(statements[number]) for number in sorted(found)) + "\n"
+                needed = {*_needed(symtable.symtable(source, "cell", "exec"))}
+                wanted += [(each, number) for each in needed - {*_bound(statements[number])}]
+    ordered = sorted(found, key=lambda number: (not _is_of_the_future(statements[number]), number))
+    return "\n\n".join(ast.unparse(statements[number]) for number in ordered) + "\n"
+
+
+def _is_of_the_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
 def _needed(scope: symtable.SymbolTable) -> Iterator[str]:
@@ -229,7 +245,7 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
     """The names that a statement on the top level defines or, as in `LIMITS["a"] = 1`, changes."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
-    elif isinstance(statement, ast.If | ast.Try):
+    elif isinstance(statement, ast.If | ast.Try | ast.With):
         for inner in ast.iter_child_nodes(statement):
             if isinstance(inner, ast.stmt):
                 yield from _bound(inner)

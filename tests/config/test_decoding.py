@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config import decoding
 from genkidama.config.decoding import (
     _ELSEWHERE,
     Count,
@@ -219,6 +220,8 @@ def test_a_class_or_a_function_becomes_its_import_string() -> None:
     assert convert({"spare": {"tyre": "mud"}, "brake": re.compile}, Bicycle, "x") == Bicycle(
         spare=Wheel(tyre="mud"), brake="re:compile"
     )
+    given = {"spare": {"tyre": "mud", "spokes": [{"of": re.compile}, 2]}}
+    assert decoding._named(given)["spare"]["spokes"] == [{"of": "re:compile"}, 2]
     line = "no other process can import it; define it at the top of a module, as a class or by def"
     assert wrong(brake=lambda: 1) == f"shed.toml: brake = <lambda>: {line}"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -1229,6 +1230,13 @@ def test_another_algorithm_brings_its_own_settings_to_every_example(name: str) -
         assert after.optimizer.learning_rate == 0.5, example_name
         assert bool(after.replay.steps) == samples
     assert brought("ppo", "mine:Learner") == brought("mine:Learner", "dqn") == {}
+
+
+@pytest.mark.parametrize("odd", [None, np.float64(1.5), Path("map.png")])
+def test_options_that_only_python_has_are_refused_when_they_are_written(odd: Any) -> None:
+    experiment = Experiment(environment=Environment(id="FrozenLake-v1", options={"desc": odd}))
+    with pytest.raises(ConfigurationError, match=r"^options: .*leave out what is None$"):
+        experiment.to_toml()
 
 
 def test_settings_of_others_are_left_out() -> None:

@@ -104,7 +104,8 @@ def test_processes_play_what_one_would_play_alone(tmp_path: Path) -> None:
     model = Model(small(), environment)
     model.numbers[:] = run.load().vector
     alone = play(model, environment, range(3), 3, greedy=False)
-    together = evaluate(run, episodes=3, seed=3, cores=2)
+    numpy: Any = {"seed": np.int64(3), "deterministic": np.False_}
+    together = evaluate(run, episodes=3, cores=2, **numpy)
     assert together.returns.tolist() == alone
     assert together.threshold == 475.0
     assert run.evaluation == {**together.to_dict(), "returns": alone}
@@ -153,7 +154,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     run = untrained(tmp_path / "run", small())
     (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
     starts = str(tmp_path / "starts.json")
-    found = evaluate(run, episodes=2, cores=1, starts=starts)
+    found = evaluate(run, episodes=2, cores=1, starts=Path(starts))
     assert found.returns[0] == 1.0  # from the state it falls at the first step
     assert found.returns[1] > 1.0
     assert run.evaluation is not None and run.evaluation["starts"] == starts

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import genkidama
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.ray.start import launch
 from genkidama.runtime import script
@@ -146,3 +148,46 @@ def test_of_a_notebook_that_source_is_taken_which_a_class_needs() -> None:
         *("def helper(y):", "    return helper and x"),
         *("helper = sax(helper)", "Mine.metadata = x_table"),
     ]
+
+
+def test_a_definition_that_was_run_again_below_its_user_is_also_taken_above_it() -> None:
+    cells = [
+        "LIMIT = 1.0\nwith open('n') as file:\n    DATA = file.read()",
+        "from __future__ import annotations\nclass Guess(object):\n    most, all = LIMIT, DATA",
+        "LIMIT = 2.0",
+    ]
+    assert source_of(["Guess"], cells) == (
+        "from __future__ import annotations\n\nLIMIT = 1.0\n\n"
+        "with open('n') as file:\n    DATA = file.read()\n\n"
+        "class Guess(object):\n    most, all = (LIMIT, DATA)\n\nLIMIT = 2.0\n"
+    )
+
+
+def test_two_directories_of_one_name_have_modules_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "_notebooks", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    experiment = Experiment(environment=Environment(id="__main__:Guess"))
+    found = []
+    for version in ("v1", "v2", "v2"):
+        (folder := tmp_path / version / "seed0").mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(script, "cells", lambda version=version: [f"Guess = '{version}'"])
+        name, _, _ = script.with_notebook(experiment, folder).environment.id.partition(":")
+        found.append(import_module(name).Guess)
+    assert found == ["v1", "v2", "v2"]
+
+
+def test_a_script_may_train_in_processes_of_multiprocessing(tmp_path: Path) -> None:
+    begin, _, end = SCRIPT.partition("stop = Stop")
+    begin = begin.replace("parser.parse_args()", "parser.parse_args(['--episodes', '40'])")
+    work = "".join(f"    {line}\n" for line in ("stop = Stop" + end).splitlines()[:-1])
+    guarded = (
+        f"{begin}\ndef work(_):\n{work}    return run.evaluation['mean']\n"
+        "if __name__ == '__main__':\n"
+        "    import multiprocessing\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(work, [0]))\n"
+    )
+    (tmp_path / "mine.py").write_text(guarded)
+    assert run_bounded([sys.executable, "mine.py"], tmp_path) == (0, "[1.0]\n")
