@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -196,7 +197,8 @@ def train(program: str, plan: dict[str, Any], seconds: float, seed: int) -> Any:
             mean = float(np.mean(returns)) if returns else None
             if passed >= self.next and mean is not None:
                 self.next = passed + seconds / POINTS
-                self.curve.append((round(passed, 2), self.num_timesteps, round(mean, 3)))
+                steps = self.num_timesteps * plan["frame_skip"]
+                self.curve.append((round(passed, 2), steps, round(mean, 3)))
             goal = plan["mean_return"]
             solved = goal is not None and len(returns) == 100 and mean >= goal
             return bool(done() < 1.0 and not solved)
@@ -222,7 +224,7 @@ def train(program: str, plan: dict[str, Any], seconds: float, seed: int) -> Any:
     model.learn(10**9, callback=clock)
     found = {
         "seconds": round(time.monotonic() - begin, 2),
-        "steps": model.num_timesteps,
+        "steps": model.num_timesteps * plan["frame_skip"],
         "curve": clock.curve,
         "left_out": [*plan["left_out"], *left_out],
     }
@@ -232,7 +234,8 @@ def train(program: str, plan: dict[str, Any], seconds: float, seed: int) -> Any:
 def judge(
     model: Any, plan: dict[str, Any], trained: Any, seed: int, episodes: int
 ) -> dict[str, float]:
-    """Mean and deviation of the returns of sampled episodes."""
+    """Mean and deviation of the returns of sampled episodes; of the best actions with DQN, as of
+    ours."""
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 
@@ -244,7 +247,15 @@ def judge(
     if plan["normalize_observations"]:
         environments = VecNormalize(environments, training=False, norm_reward=False)
         environments.obs_rms = trained.obs_rms
-    mean, std = evaluate_policy(model, environments, episodes, deterministic=False)
+
+    def predict(*given: Any, **named: Any) -> Any:
+        if getattr(model, "use_sde", False):  # else all episodes have the noise of the last update
+            model.policy.reset_noise(count)
+        return model.predict(*given, **named)
+
+    player: Any = SimpleNamespace(predict=predict)
+    greedy = plan["algorithm"] == "DQN"
+    mean, std = evaluate_policy(player, environments, episodes, deterministic=greedy)
     return {"mean": float(mean), "std": float(std)}
 
 
