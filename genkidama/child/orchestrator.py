@@ -488,8 +488,8 @@ class CoreOrchestrator(PooledBackend):
 
         Returns the lanes that play, and all lanes; None where none can rest.
         """
-        environment, acts = self.experiment.environment, self.experiment.sends_experience
-        together = (environment.vectorized or environment.prefix) and not acts
+        environment = self.experiment.environment
+        together = environment.vectorized or environment.prefix
         if environment.lanes == 1 or together or self.experiment.replay_steps:
             return None
         self.memory.resting[0] = share

@@ -45,22 +45,30 @@ _LEAST_STEPS = 16
 
 
 def lanes_and_steps(
-    experiment: Experiment, cores: int, steps: int, before: int, resting: float = 0.0
+    experiment: Experiment,
+    cores: int,
+    steps: int,
+    before: int,
+    resting: float = 0.0,
+    whole: bool = False,
 ) -> tuple[int, int]:
     """The lanes that a core plays in its next block, and the steps of each.
 
     Lanes are a power of two, or all that there are (L = `environment.lanes`), and change only if
     another number fits much better than the one before (0 if there was none): a change costs
     unfinished episodes. If even one lane is too much, it is shorter. `steps` are what a push of all
-    cores should bring; 0 leaves them to the child. The share `resting` of L does not play.
+    cores should bring; 0 leaves them to the child. The share `resting` of L does not play. If the
+    lanes are a `whole`, as the agents of an environment, all play, and are shorter.
     """
     most = max(1, round(experiment.environment.lanes * (1.0 - resting)))
     length = experiment.algorithm.batch_size // experiment.environment.lanes
     wanted = steps / (cores * length) if steps else float(most)
-    if not (before and before / _MISFIT <= wanted <= before * _MISFIT):
+    if whole or wanted >= most:
+        before = most
+    elif not (before and before / _MISFIT <= wanted <= before * _MISFIT):
         before = min(most, 2 ** max(0, round(math.log2(wanted))))
-    if before == 1:
-        length = max(min(length, _LEAST_STEPS), min(length, round(wanted * length)))
+    if whole or before == 1:
+        length = max(min(length, _LEAST_STEPS), min(length, round(wanted * length / before)))
     return before, length
 
 
@@ -125,7 +133,10 @@ class Actor:
                 before = self._lanes if resting == self._resting else 0
                 self._resting = resting
                 cores = len(self._memory.semaphore)
-                lanes, length = lanes_and_steps(self._experiment, cores, share, before, resting)
+                whole = self._environments is None  # one object has all lanes
+                lanes, length = lanes_and_steps(
+                    self._experiment, cores, share, before, resting, whole
+                )
                 self.play(lanes)
                 self.collector.collect(length)
                 if guard.leaks(self._pipe.episodes):
@@ -176,8 +187,6 @@ class Actor:
     def _take_slots(self, experiment: Experiment) -> None:
         settings = experiment.environment
         if self._environments is None:
-            self._slots.close()
-            self._slots = make_slots(experiment)
             return
         if (missing := settings.lanes - len(self._environments)) > 0:
             more: Any = make_lanes(settings, missing)

@@ -46,6 +46,11 @@ _REHEARSED_BYTES = 16_000_000
 _REPORT_BATCHES = 64
 
 
+def _demonstrations(experiment: Experiment) -> tuple[str, ...]:
+    """Files that a core draws steps from; none if it only acts."""
+    return () if experiment.role == "act" else experiment.algorithm.demonstrations
+
+
 class ReplayPart(CorePart):
     """The replay of an experiment with `replay.steps`."""
 
@@ -59,16 +64,15 @@ class ReplayPart(CorePart):
         self.sink, self._replay = make_replay(
             core.memory, core.model, core.draws, core.index, writer, check
         )
-        algorithm = core.model.experiment.algorithm
         self._drawn = self._replay
-        if algorithm.demonstrations and core.model.experiment.role != "act":
-            shown = DemonstrationReplay(algorithm.demonstrations, core.model, core.draws)
-            self._drawn = MixedReplay(self._replay, shown, algorithm)
+        if files := _demonstrations(core.model.experiment):
+            shown = DemonstrationReplay(files, core.model, core.draws)
+            self._drawn = MixedReplay(self._replay, shown, core.model.experiment.algorithm)
 
     @classmethod
     def arrays(cls, experiment: Experiment, model: Model) -> dict[str, SharedArray]:
         # Demonstrations that do not fit are refused before any core is started.
-        for path in experiment.algorithm.demonstrations:
+        for path in _demonstrations(experiment):
             check_fits(load(path), model)
         if experiment.shares_replay:
             return {}
@@ -100,7 +104,9 @@ class ReplayPart(CorePart):
         most = min(experiment.replay.steps, _REHEARSED_BYTES // row_bytes)
         return replace(
             experiment,
-            algorithm=replace(experiment.algorithm, start_steps=0),
+            algorithm=replace(
+                experiment.algorithm, start_steps=0, demonstrations=_demonstrations(experiment)
+            ),
             replay=replace(
                 experiment.replay, url="local", steps=max(experiment.algorithm.batch_size, most)
             ),

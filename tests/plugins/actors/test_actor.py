@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from genkidama.child.collector import Prepared, make_slots
 from genkidama.child.core_forkserver import layout_of
 from genkidama.child.shared_memory import SharedMemory
-from genkidama.child.worker import WorkerPipe
+from genkidama.child.worker import RECYCLED, MemoryGuard, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
@@ -199,13 +199,30 @@ def test_lanes_rest_while_the_machine_is_spared() -> None:
     assert lanes_and_steps(acting(1, 128), 1, 0, 0, 0.5) == (1, 128)
 
 
-@given(st.integers(0, 10**5), st.integers(1, 8), st.integers(0, 4), st.integers(0, 16))
-def test_a_part_is_possible(steps: int, cores: int, power: int, before: int) -> None:
-    settings = acting(2**power, 64 * 2**power)
-    lanes, length = lanes_and_steps(settings, cores, steps, min(before, 2**power))
-    assert 1 <= lanes <= 2**power
+@given(st.integers(0, 10**5), st.integers(1, 8), st.integers(1, 24), st.integers(0, 24))
+def test_a_part_is_possible(steps: int, cores: int, most: int, before: int) -> None:
+    settings = acting(most, 64 * most)
+    lanes, length = lanes_and_steps(settings, cores, steps, min(before, most))
+    assert 1 <= lanes <= most
     assert 16 <= length <= 64
     assert length == 64 or lanes == 1
+    assert lanes == most or 0 < steps < cores * 64 * most, "none stands idle"
+    whole, shorter = lanes_and_steps(settings, cores, steps, 0, whole=True)
+    assert whole == most and 16 <= shorter <= 64
+
+
+def test_agents_of_one_environment_all_play_however_few_steps_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = acting(3, 192, environment={"id": "tests.plugins.pettingzoo.test_agents:Race"})
+    played = Played(settings)
+    played.memory.share[0] = 96
+    monkeypatch.setattr(MemoryGuard, "leaks", lambda *_: True)  # after a block
+    assert played.actor.run() == RECYCLED
+    played.outboxes.given(0, int(played.memory.head[0]))
+    rows = played.outboxes.pack().reshape(-1, played.columns.count)
+    assert np.count_nonzero(rows[:, played.columns.following]) == 96
+    played.close()
 
 
 @pytest.mark.parametrize(

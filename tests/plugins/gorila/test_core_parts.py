@@ -246,6 +246,9 @@ def test_demonstrations_that_do_not_fit_are_refused_before_a_core_is_started(
     path.unlink()
     with pytest.raises(ConfigurationError, match="no such file of demonstrations"):
         layout_of(model.experiment, model)
+    acts = model.experiment.with_settings({"replay.url": "embedded", "child.roles": ["act"]})
+    ReplayPart.arrays(acts, model)  # who only acts has no need of it
+    ReplayPart.rehearsal(acts, make_environment(acts.environment))
 
 
 def test_images_take_a_byte_a_pixel_where_they_are_remembered() -> None:
