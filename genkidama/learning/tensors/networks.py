@@ -350,6 +350,9 @@ def masked(kind: type[Network], shape: tuple[int, ...], size: int) -> type[Netwo
     with a mask of its outputs, of this size."""
 
     class Masked(kind):  # type: ignore[misc,valid-type]
+        # A network's own know nothing of masks.
+        acting, acting_together = Network.acting, Network.acting_together
+
         def forward(self, observations: Tensor, *starts: Array) -> tuple[Tensor, Tensor]:
             seen = observations[:, :-size].reshape(-1, *shape)
             outputs, values = super().forward(seen, *starts)

@@ -88,8 +88,19 @@ class TensorModel(Model):
             torch.manual_seed(self.experiment.seed)
             with user_errors(f"{setting}: cannot be built"):
                 self.network = self._made(kind, observation_space, action_space)
+        for part in self.network.modules():
+            # An observation gives the same alone and among others.
+            if isinstance(part, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+                part.eval()
         named = list(self.network.named_parameters())
         for name, parameter in named:
+            decay = self.experiment.optimizer.weight_decay
+            if decay and not parameter.requires_grad:
+                raise ConfigurationError(
+                    f"optimizer.weight_decay = {decay}: would wear away the parameter {name!r} of "
+                    f"{settings.name!r}, which requires no gradient; set it to 0, or make that a "
+                    "buffer"
+                )
             if parameter.dtype != torch.float32:
                 raise ConfigurationError(
                     f"{setting}: parameter {name!r} is {parameter.dtype}, expected float32"

@@ -68,6 +68,9 @@ _ENGINE_PATIENCE = 2.0
 #: Between two attempts to start an engine.
 _RETRY_SECONDS = 1.0
 
+#: How long a copy of a device's weights is waited for, if the child does not wait for `due`.
+_PUBLISH_SECONDS = 0.5
+
 #: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
 #: a change has stirred up settles.
 _SETTLING = 0.25
@@ -280,7 +283,16 @@ class GA3C(PooledBackend):
     # Exchanges.
 
     async def due(self) -> None:
-        await self._pool.due()
+        try:
+            await self._pool.due()
+        except asyncio.CancelledError:  # an exchange comes all the same, or the end
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PUBLISH_SECONDS):
+                    await self._publish()
+            raise
+        await self._publish()
+
+    async def _publish(self) -> None:
         if self._on_device and self._engine is not None:
             await self._engine.publish()
 

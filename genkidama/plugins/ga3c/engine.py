@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium.spaces import Box
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import exploration, learning_rate
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.actions import columns
+from genkidama.learning.actions import columns, converter
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
@@ -252,6 +253,16 @@ def _without_leave(indices: Array, queue: int) -> Array:
     return rest
 
 
+def _converts(head: Any, space: Any) -> bool:
+    """True if a head gives the environment other numbers than an agent does."""
+    if not isinstance(space, Box):
+        return False
+    action = np.full(head.columns, 0.5, head.dtype)
+    given = action if head.columns == columns(space) else np.zeros(0, np.float32)
+    ours = converter(space)(given) if len(given) else given
+    return not np.array_equal(ours, head.to_environment(action))
+
+
 class Engine:
     """The engine of one child; `control` is its end of the socket to the backend."""
 
@@ -260,7 +271,19 @@ class Engine:
         self.device = find_device("ga3c.device", experiment.ga3c.device)
         self.spaces = spaces_of(experiment.environment, spaces)
         self._first = TensorModel(experiment, self.spaces)
-        make_learner(experiment.algorithm, self._first)
+        on_host = self.device == HOST
+        model = Model(experiment, self.spaces) if on_host else self._first
+        learner = make_learner(experiment.algorithm, model)
+        name = f"algorithm.name = {experiment.algorithm.name!r}"
+        if not (on_host or hasattr(learner, "losses")):
+            raise ConfigurationError(
+                f"{name}: has no losses, which a GPU needs; set ga3c.device to 'cpu'"
+            )
+        if _converts(self._first.head, self.spaces.action_space):
+            raise ConfigurationError(
+                f"{name}: its head changes what the environment takes, which agents of ga3c do not "
+                "know; set child.backend to 'hogwild'"
+            )
         self._started = 0
         self._threads: list[Predictor | Trainer] = []
         self._counts = {Predictor: 0, Trainer: 0}

@@ -18,6 +18,7 @@ from genkidama.config.sections import Algorithm, Environment
 from genkidama.config.sections import Network as Settings
 from genkidama.config.sections import Optimizer as OptimizerSettings
 from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import INVALID, MaskedBox
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
@@ -522,6 +523,34 @@ class WrongValues(Pictures):
         return outputs, values[:, None]
 
 
+class Frozen(Pictures):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.body.requires_grad_(False)
+
+
+class Usual(Pictures):
+    """With parts that elsewhere differ between learning and acting."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.norm = torch.nn.BatchNorm1d(self.body.out_features)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.dropout(self.norm(self.body(observations.flatten(1))))
+        return self.policy(hidden), self.value(hidden).squeeze(1)
+
+
+class Quick(Pictures):
+    """It acts in its own way, which knows nothing of masks."""
+
+    def acting(self, exploration: Any = None) -> Any:
+        raise AssertionError("its input has a mask behind it")
+
+    acting_together = acting
+
+
 class NoNetwork(torch.nn.Module):
     def __init__(self, *_: Any) -> None:
         super().__init__()
@@ -533,6 +562,34 @@ def own(network: str, algorithm: str = "a3c") -> Model:
         algorithm=Algorithm(name=algorithm, value_coefficient=1.0),
     )
     return Model(experiment, KnownSpaces(Box(0.0, 1.0, (2, 3)), Discrete(3)))
+
+
+def test_an_observation_gives_the_same_alone_and_among_others() -> None:
+    ours = own("Usual")
+    seen = np.random.default_rng(1).random((5, 2, 3), np.float32)
+    with torch.no_grad():
+        together = ours.network(torch.from_numpy(seen))[0].numpy()
+    for _ in range(2):
+        alone = [ours.network.acting()(each) for each in seen]
+        np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+
+
+def test_what_requires_no_gradient_is_not_worn_away() -> None:
+    frozen = Experiment(
+        network=Settings(name=f"{__name__}:Frozen", options={"width": 6}),
+        optimizer=OptimizerSettings(weight_decay=1e-4),
+    )
+    with pytest.raises(ConfigurationError, match=r"^optimizer.weight_decay = 0.0001: would wear "):
+        Model(frozen, KnownSpaces(Box(0.0, 1.0, (2, 3)), Discrete(3)))
+
+
+def test_with_masks_a_network_acts_by_its_forward_pass() -> None:
+    spaces = KnownSpaces(MaskedBox(Box(0.0, 1.0, (2, 3)), 3), Discrete(3))
+    network = Settings(name=f"{__name__}:Quick", options={"width": 6})
+    outputs = Model(Experiment(network=network), spaces).network.acting()(
+        np.array([*[0.5] * 6, 1.0, 0.0, 1.0], np.float32)
+    )
+    assert outputs[1] == INVALID and (outputs[[0, 2]] > INVALID).all()
 
 
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])

@@ -616,3 +616,19 @@ def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) ->
     later = found.figures(counters.copy())
     assert later["tps"] == later["pps"] == later["updates"] == 0.0
     assert all(math.isnan(later[name]) for name in means)
+
+
+async def test_weights_on_a_device_are_copied_also_for_an_exchange_that_does_not_wait() -> None:
+    """Or the child would push those that it has begun with."""
+    copies = []
+
+    async def publish() -> None:
+        copies.append(1)
+
+    backend = GA3C.__new__(GA3C)
+    backend._on_device, backend._engine = True, SimpleNamespace(publish=publish)  # type: ignore[assignment]
+    backend._pool = SimpleNamespace(due=asyncio.Event().wait)  # type: ignore[assignment]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await backend.due()
+    assert copies == [1]

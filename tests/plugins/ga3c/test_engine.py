@@ -23,9 +23,12 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
+from genkidama.learning.a3c import A3C
+from genkidama.learning.heads import Gaussian
 from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
+from genkidama.learning.perceptron import Perceptron
 from genkidama.learning.rollout import Rollout
 from genkidama.learning.tensors.tensor_model import TensorModel
 from genkidama.plugins.ga3c import engine
@@ -763,11 +766,35 @@ def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_fo
 # What cannot be built.
 
 
+class Squeezed(Gaussian):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.to_environment = lambda action: 2.0 * np.tanh(action)
+
+
+class Bounded(A3C):
+    head = Squeezed
+
+
+class OnlyGradients:
+    """As the documents have it: it is tried on a perceptron, and has no losses."""
+
+    def __init__(self, settings: Any, model: Any) -> None:
+        assert isinstance(model.network, Perceptron)
+
+    def gradients(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
 def test_what_cannot_be_built_is_said_when_it_is_built() -> None:
     ours, theirs = multiprocessing.Pipe()
     for name in ("network.name", "algorithm.name"):
         with pytest.raises(ConfigurationError, match=f"^{name} = "):
             Engine(experiment().with_settings({name: f"{__name__}:Nothing"}), theirs)
+    pendulum = {"environment.id": "Pendulum-v1", "algorithm.name": f"{__name__}:Bounded"}
+    with pytest.raises(ConfigurationError, match="its head changes what the environment takes"):
+        Engine(experiment().with_settings(pendulum), theirs)
+    Engine(experiment().with_settings({"algorithm.name": f"{__name__}:OnlyGradients"}), theirs)
     ours.close()
     theirs.close()
 
