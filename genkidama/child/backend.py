@@ -131,13 +131,12 @@ class ChunkBackend(Backend, Protocol):
         """θ_C itself, only to be read and at once."""
         ...
 
-    def take(self, weights: Vector | None, seconds: float) -> None:
-        """θ_C ← θ_P, if the parent has answered.
+    def waited(self, seconds: float) -> None:
+        """Notes how long it took from the request for θ_P to the answer."""
+        ...
 
-        Args:
-            weights: θ_P; None if it is no newer.
-            seconds: from the request to the answer.
-        """
+    def take(self, weights: Vector | None) -> None:
+        """θ_C ← θ_P; None if it is no newer."""
         ...
 
 

@@ -483,8 +483,9 @@ class Child:
         asked, before = time.monotonic(), backend.weights().copy()
         decision = await self._patiently(self._connection.pull(before), backend)
         if isinstance(decision, BlendReply):
+            backend.waited(time.monotonic() - asked)
             if self._alone is None:
-                backend.take(decision.vector, time.monotonic() - asked)
+                backend.take(decision.vector)
             elif decision.vector is not None:
                 backend.blend(before, decision.vector, 1.0)
             notify_reply(backend, decision, self._session.version)

@@ -443,7 +443,8 @@ class CoreOrchestrator(PooledBackend):
 
     def release(self) -> None:
         averaging = self.memory.averaging
-        if self._pool.pulls:
+        # One that has acted on may wait already: what has come is as new as what it would ask for.
+        if self._pool.pulls or (self._acting_on and self.memory.semaphore.any()):
             self._pool.opened()
             averaging[5] = averaging[4]
         elif not self._acting_on:
@@ -464,8 +465,10 @@ class CoreOrchestrator(PooledBackend):
     def weights(self) -> Vector:
         return self.memory.weights
 
-    def take(self, weights: Vector | None, seconds: float) -> None:
+    def waited(self, seconds: float) -> None:
         self._waits.append(seconds)
+
+    def take(self, weights: Vector | None) -> None:
         if weights is not None:
             self.memory.weights[:] = weights
         self._renewed()

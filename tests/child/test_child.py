@@ -29,8 +29,8 @@ from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome
-from genkidama.protocol.session import Wait
-from genkidama.protocol.vector import DTYPE, Signature
+from genkidama.protocol.session import BlendReply, Wait
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from tests.child.talking import Said, Scripted, child_of
 from tests.helpers import (
     PATIENCE,
@@ -589,6 +589,29 @@ async def test_over_a_slow_link_a_child_learns_four_chunks_at_most_before_an_ans
         child._patience.waited(0.001)
     await child._patiently(answer(), backend)
     assert backend.learned == learned
+
+
+async def test_how_long_an_answer_took_is_told_also_if_the_child_has_gone_on_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a link that becomes slow would never be known to be."""
+    child, backend = Child("ws://127.0.0.1:1", name="pi"), Chunks()
+    child._session.experiment = Experiment.from_dict({"child": {"exchange": "chunk"}})
+    for _ in range(9):
+        child._patience.waited(0.2)
+    monkeypatch.setattr(child._health, "figures", lambda *_: {})
+    told: list[float] = []
+    parts: dict[str, Any] = {"waited": told.append, "weights": lambda: np.zeros(3), "pulls": True}
+    for name, part in parts.items():
+        monkeypatch.setattr(backend, name, part, raising=False)
+
+    async def answer(_: Vector) -> BlendReply:
+        await eventually(lambda: backend.learned)
+        return BlendReply(0.5)
+
+    monkeypatch.setattr(child._connection, "pull", answer)
+    await child._pull(backend)  # type: ignore[arg-type]
+    assert len(told) == 1 and told[0] > 0.0 and child._learned
 
 
 async def test_a_child_measures_its_machine_every_five_seconds(

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -756,7 +757,8 @@ async def test_cores_take_the_parents_weights_before_they_learn_and_push_afterwa
         for turn in range(6):
             await orchestrator.due()
             assert orchestrator.pulls
-            orchestrator.take(given, 0.0)  # a quick link, however short a chunk is
+            orchestrator.waited(0.0)  # a quick link, however short a chunk is
+            orchestrator.take(given)
             orchestrator.release()
             await orchestrator.due()
             assert not orchestrator.pulls
@@ -772,6 +774,20 @@ async def test_cores_take_the_parents_weights_before_they_learn_and_push_afterwa
         # A chunk is eight steps, and eight more if the answer has taken long; a core that the
         # machine holds up misses a turn.
         assert 6 * 8 <= steps <= 7 * 2 * 16
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_late_answer_is_also_that_of_a_core_that_waits_for_it_already(waits: bool) -> None:
+    """Or it would learn without the others, and they would never be in step again."""
+    opened: list[bool] = []
+    pool = SimpleNamespace(pulls=False, opened=lambda: opened.append(True), release=lambda: None)
+    memory = SimpleNamespace(
+        averaging=np.array([0.0, 0.0, 0.0, 0.0, 3.0, 2.0]), semaphore=np.array([waits, False])
+    )
+    orchestrator: Any = SimpleNamespace(_pool=pool, memory=memory, _acting_on=True)
+    CoreOrchestrator.release(orchestrator)
+    assert opened == [True] * waits
+    assert memory.averaging[4:].tolist() == [3.0, 3.0 if waits else 2.0]
 
 
 async def test_without_a_parent_cores_learn_on_from_their_own_weights() -> None:
@@ -794,7 +810,8 @@ async def test_over_a_slow_link_cores_ask_early_and_act_on_until_the_answer_is_t
                 await orchestrator.due()
                 if not orchestrator.pulls:
                     break
-                orchestrator.take(orchestrator.weights().copy(), 10.0)
+                orchestrator.waited(10.0)
+                orchestrator.take(orchestrator.weights().copy())
                 orchestrator.release()
             pushed = orchestrator.snapshot()
             assert pushed is not None

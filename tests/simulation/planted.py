@@ -261,8 +261,8 @@ BUGS = (
     Bug(
         "missed ticks of a robot are made up for",
         "learning/real_time.py",
-        "self._due = max(self._due, now - _LATE * self._period) + self._period",
-        "self._due = self._due + self._period",
+        "else max(self._due, now - _LATE * self._period)",
+        "else self._due",
     ),
     Bug(
         "what safe actions earn is lost",

@@ -849,7 +849,9 @@ class Learner:
     def weights(self) -> Vector:
         return self._weights
 
-    def take(self, weights: Vector | None, seconds: float) -> None:
+    def waited(self, seconds: float) -> None: ...
+
+    def take(self, weights: Vector | None) -> None:
         if weights is not None and self._learned:
             self._day.world.breaks(f"{self._name} loses what it has learned to an older answer")
         if weights is not None:
