@@ -212,6 +212,20 @@ def tables_of_scaling() -> Iterator[tuple[str, str]]:
                 yield "docs/results/scaling.md", f"| {median(found):.1f} | {spread} |"
 
 
+def disturbances_of_scaling() -> Iterator[tuple[str, str]]:
+    """How much longer eight that act take where something disturbs them."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in of("scaling", contender="experience", machines=8):
+        if row["reached"] and not (row["share"] < 0.1 and row["date"] < "2026-11-26"):
+            key = row["share"], row["link"], row["disturbance"]
+            groups.setdefault(key, []).append(row["reached"]["seconds"])
+    for (share, link, disturbance), found in groups.items():
+        beside = groups.get((share, "none" if link == "wifi" else link, "none"))
+        if beside is not None and (link == "wifi" or disturbance != "none"):
+            spread = f"{min(found):.1f}–{max(found):.1f}"
+            yield SCALING, f"| {spread} | {median(found) / median(beside):.2f} |"
+
+
 def unlike_machines() -> Iterator[tuple[str, str]]:
     """How much longer it takes with unequal machines, or such as come and go."""
     names = ("unequal", "churn", "physics", "cuts")
@@ -553,7 +567,7 @@ def _cells(values: Sequence[float]) -> str:
 def figures() -> list[tuple[str, str]]:
     """Pages, and what must stand there."""
     found = [*lunarlander(), *many_machines(), *tables_of_scaling(), *links_of_scaling()]
-    found += unlike_machines()
+    found += [*unlike_machines(), *disturbances_of_scaling()]
     found += [*tasks_of_scaling(), *the_rest(), *rates(), *encodings(), *memory()]
     found += [*environments(), *dear_steps()]
     found += [*memory_tasks(), *best_ways(), *off_policy()]
