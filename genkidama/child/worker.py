@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy.typing as npt
 
-from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
+from genkidama.child.capacity import GROWTH_BYTES, RESERVE_BYTES, SETTLING_BYTES, allowance
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runtime.import_strings import describe_error, is_user_error
@@ -127,8 +127,8 @@ class MemoryGuard:
         """True if the process has grown too much. Calls between two measurements cost nothing.
 
         The first call belongs after the first work, whose memory, shared pages included, is no
-        leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds and within
-        an episode, whose frames an environment may keep until it ends.
+        leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds, and within
+        an episode, whose frames an environment may keep until it ends, if there is memory.
 
         Args:
             episodes: how many have ended so far.
@@ -146,7 +146,11 @@ class MemoryGuard:
             self._limit = min(self._limit, size) + GROWTH_BYTES
         within = episodes == self._episodes and not self._began
         self._episodes = episodes
-        return size > self._limit + SETTLING_BYTES * within
+        if size <= self._limit:
+            return False
+        free = available_bytes()
+        roomy = within and (free is None or free > RESERVE_BYTES)
+        return not roomy or size > self._limit + SETTLING_BYTES
 
 
 def run_worker(pipe: Connection, work: Callable[[], int], among: int = 1) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -167,7 +168,9 @@ def train(
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
+    folder = os.getcwd()
     experiment, about_stop = prepare(experiment)
+    os.chdir(folder)  # a module of the user's may have left it
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))

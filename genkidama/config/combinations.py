@@ -169,8 +169,8 @@ def _of_real_time(experiment: Experiment) -> Iterator[str]:
         )
     if environment.safe_action and not (environment.safe_seconds or environment.offline_seconds):
         yield (
-            "environment.safe_action: is never taken without environment.safe_seconds or "
-            "environment.offline_seconds; set one of them"
+            "environment.safe_action: is never taken; set environment.safe_seconds or, where "
+            "children only act, environment.offline_seconds, or leave it out"
         )
 
 

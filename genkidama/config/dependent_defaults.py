@@ -191,7 +191,10 @@ def let_follow(settings: dict[str, Any], before: Any, changes: dict[str, Any]) -
     if not isinstance(child, dict) or not isinstance(algorithm, dict):
         return
     turned = not changes.keys().isdisjoint(("algorithm.name", "child.exchange"))
-    if turned and before.child.exchange == "chunk" and "algorithm.vtrace" not in changes:
+    given = "algorithm.vtrace" in changes or (
+        before.algorithm.name == "a3c" and not before.algorithm.vtrace
+    )
+    if turned and before.child.exchange == "chunk" and not given:
         algorithm.pop("vtrace", None)
     if before.child.exchange == "chunk":
         child["adapt"] = [key for key in before.adapts if f"{ADAPTED[key]}.{key}" not in changes]

@@ -156,14 +156,15 @@ class Policy:
         """
         space = self.observation_space
         shape = space.shape or ()
+        in_parts = not isinstance(observation, np.ndarray | list)
         if isinstance(space, MaskedBox):
-            apart = action_mask is not None and np.shape(observation) != shape
-            if apart or isinstance(observation, dict):
+            whole = not in_parts and np.shape(observation) == shape
+            if isinstance(observation, dict) or (action_mask is not None and not whole):
                 observation = space.join(observation, action_mask)
-        elif isinstance(space, FlatBox):
-            own = np.shape(observation) == space.inner.shape != shape
-            if own or not isinstance(observation, np.ndarray | list):
-                observation = space.join(observation)
+        elif isinstance(space, FlatBox) and (
+            in_parts or np.shape(observation) == space.inner.shape != shape
+        ):
+            observation = space.join(observation)
         given = np.asarray(observation, np.float32)
         if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
             raise ValueError(

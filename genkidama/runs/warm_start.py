@@ -138,7 +138,9 @@ def _network(experiment: Experiment) -> object:
         *("normalize_observations", "normalize_rewards"),
     )
     made_by = [getattr(experiment.environment, name) for name in names]
-    return experiment.network, experiment.algorithm.name, made_by, experiment.sends_experience
+    name = experiment.algorithm.name
+    # SAC's children that only act have the policy alone.
+    return experiment.network, name, made_by, name == "sac" and experiment.sends_experience
 
 
 def _first_weights(experiment: Experiment) -> Checkpoint:

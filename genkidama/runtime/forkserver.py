@@ -31,6 +31,7 @@ import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from itertools import takewhile
 from multiprocessing import Pipe, context, reduction, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -668,7 +669,8 @@ def _finish(living: dict[int, Connection], asked: set[int]) -> NoReturn:
 #: Variables, and folders to import from, that modules have set as they were imported here: what is
 #: forked does not import them again.
 _set_by_modules: dict[str, str] = {}
-_added_by_modules: list[str] = []
+_put_before: list[str] = []
+_put_behind: list[str] = []
 
 
 def _warm_up(payload: Connection, warm: set[str]) -> None:
@@ -690,7 +692,9 @@ def _warm_up(payload: Connection, warm: set[str]) -> None:
         gc.enable()
         now = os.environ.items()
         _set_by_modules.update((name, text) for name, text in now if before.get(name) != text)
-        _added_by_modules[:0] = [folder for folder in sys.path if folder not in folders]
+        first = [*takewhile(lambda folder: folder not in folders, sys.path)]
+        _put_before[:0] = first
+        _put_behind.extend(each for each in sys.path if each not in (*folders, *first))
         _freeze()
 
 
@@ -756,10 +760,9 @@ def _run(client: int, payload: Connection, descriptors: list[int]) -> int:
         os.setsid()
     own = {**_set_by_modules, descendants.WORKER: str(os.getpid())}
     _show(head.title, {**head.environment, **own})
-    sys.path[:] = [
-        *_added_by_modules,
-        *(each for each in head.path if each not in _added_by_modules),
-    ]
+    added = {*_put_before, *_put_behind}
+    rest = (each for each in head.path if each not in added)
+    sys.path[:] = [*_put_before, *rest, *_put_behind]
     script.inherit()
     if head.numbers is None:
         # Ctrl-C reaches the whole group of processes, but the owner decides what ends when.

@@ -222,8 +222,10 @@ def source_of(names: Iterable[str], sources: Iterable[str]) -> str:
             if number not in found:
                 found.add(number)
                 source = ast.unparse(statements[number])
-                needed = {*_needed(symtable.symtable(source, "cell", "exec"))}
-                wanted += [(each, number) for each in needed - {*_bound(statements[number])}]
+                for each in _needed(symtable.symtable(source, "cell", "exec")):
+                    # A meaning that begins here, as a class that names itself, is its own.
+                    if not any(begun[:1] == [number] for begun in by_name.get(each, [])):
+                        wanted.append((each, number))
     ordered = sorted(found, key=lambda number: (not _is_of_the_future(statements[number]), number))
     return "\n\n".join(ast.unparse(statements[number]) for number in ordered) + "\n"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from genkidama.child import worker
-from genkidama.child.capacity import GROWTH_BYTES, SETTLING_BYTES
+from genkidama.child.capacity import GROWTH_BYTES, RESERVE_BYTES, SETTLING_BYTES
 from genkidama.child.worker import (
     EPISODE,
     FAILED,
@@ -138,7 +138,10 @@ def test_a_process_leaks_once_it_has_grown_too_much_since_it_settled(
 def test_what_an_episode_keeps_until_it_ends_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [(0.0, 0), (6.0, 0), (8.0, GROWTH_BYTES + 1), (10.0, GROWTH_BYTES + SETTLING_BYTES)]
     over = (12.0, GROWTH_BYTES + SETTLING_BYTES + 1)
+    monkeypatch.setattr(worker, "available_bytes", lambda: RESERVE_BYTES + 1)
     assert leaks(monkeypatch, *looks, over, episodes=0) == [False] * 4 + [True]
+    monkeypatch.setattr(worker, "available_bytes", lambda: RESERVE_BYTES)
+    assert leaks(monkeypatch, *looks[:3], episodes=0) == [False, False, True]
     assert leaks(monkeypatch, *looks[:3]) == [False, False, True]
 
 

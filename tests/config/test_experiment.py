@@ -763,8 +763,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"environment": {"period": 0.02, "safe_action": [0]}, **CORES},
-            "environment.safe_action: is never taken without environment.safe_seconds or "
-            "environment.offline_seconds; set one of them",
+            "environment.safe_action: is never taken; set environment.safe_seconds or, where "
+            "children only act, environment.offline_seconds, or leave it out",
         ),
         ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
         ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),

@@ -134,6 +134,19 @@ def test_it_takes_whole_numbers_as_the_environment_gives_them(tmp_path: Path) ->
     assert len({int(policy.predict(seen, deterministic=True)[0]) for seen in alike}) == 1
 
 
+class Parted(Counters):
+    observation_space = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-1.0, 1.0, (2,))]
+    )
+
+
+def test_it_takes_parts_of_different_lengths(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, f"{__name__}:Parted")
+    parts = np.zeros(3, np.float32), np.ones(2, np.float32)
+    apart, _ = policy.predict(parts, deterministic=True)
+    assert apart == policy.predict(np.concatenate(parts), deterministic=True)[0]
+
+
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, "CartPole-v1")
     for wrong in (np.zeros(3), np.zeros((2, 2, 4)), 1.0):

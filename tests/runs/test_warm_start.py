@@ -172,6 +172,15 @@ def test_sac_goes_on_under_another_rule_whose_children_have_other_networks(
         assert name not in ours or np.array_equal(ours[name], array)
 
 
+def test_ppo_goes_on_under_another_rule_and_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = untrained(tmp_path / "source", small(algorithm=PPO))
+    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    start = {"parent.start": str(source.path), "parent.rule": "experience"}
+    assert warm_start(source.experiment.with_settings(start)) is not None
+
+
 def test_a_network_of_which_nothing_fits_is_refused(first: Run) -> None:
     other = small(
         environment={"id": "Acrobot-v1"},

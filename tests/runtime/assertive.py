@@ -11,11 +11,13 @@ FOLDER = "/opt/simulator/lib"
 
 os.environ["SDL_VIDEODRIVER"] = "dummy"
 sys.path.insert(0, FOLDER)
+sys.path.append("/opt/simulator/vendored")
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # "no zombies"
 
 
 def check() -> None:
-    sys.exit(FOLDER in sys.path and os.environ["SDL_VIDEODRIVER"] == "dummy" and 5)
+    ends = (sys.path[0], sys.path[-1]) == (FOLDER, "/opt/simulator/vendored")
+    sys.exit(ends and os.environ["SDL_VIDEODRIVER"] == "dummy" and 5)
 
 
 def rest() -> None:

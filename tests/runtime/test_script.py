@@ -163,6 +163,15 @@ def test_a_definition_that_was_run_again_below_its_user_is_also_taken_above_it()
     )
 
 
+def test_a_statement_that_changes_two_names_needs_what_both_had() -> None:
+    cells = [
+        "data = load()[0]\nlabels = load()[1]\ndef load(): return [1], [2]",
+        "data, labels = shuffle(data, labels)",
+        "def shuffle(a, b): return a, b\nclass Env: table = labels",
+    ]
+    assert "data = load()[0]" in source_of(["Env"], cells)
+
+
 def test_two_directories_of_one_name_have_modules_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,9 +58,9 @@ def lanes_and_steps(
     another number fits much better than the one before (0 if there was none): a change costs
     unfinished episodes. If even one lane is too much, it is shorter. `steps` are what a push of all
     cores should bring; 0 leaves them to the child. The share `resting` of L does not play. If the
-    lanes are a `whole`, as the agents of an environment, all play, and are shorter.
+    lanes are a `whole`, as the agents of an environment, all play always, and are shorter.
     """
-    most = max(1, round(experiment.environment.lanes * (1.0 - resting)))
+    most = max(1, round(experiment.environment.lanes * (1.0 if whole else 1.0 - resting)))
     length = experiment.algorithm.batch_size // experiment.environment.lanes
     wanted = steps / (cores * length) if steps else float(most)
     if whole or wanted >= most:
@@ -139,7 +139,7 @@ class Actor:
                 )
                 self.play(lanes)
                 self.collector.collect(length)
-                if guard.leaks(self._pipe.episodes):
+                if guard.leaks(self._records.episodes):
                     return RECYCLED
         except StopWorker:
             return 0

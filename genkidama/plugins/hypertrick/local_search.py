@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ def search(
             f"{experiment.name}: has no [search]; "
             "say what to vary, as `genkidama examples lunarlander/search` shows"
         )
+    folder = os.getcwd()
     check_environment(experiment)
+    os.chdir(folder)  # a module of the user's may have left it
     children = children_here(experiment, children, cores)
     if children < 0 or (children == 0 and listen is None):
         raise ConfigurationError(

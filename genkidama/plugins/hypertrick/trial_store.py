@@ -326,7 +326,9 @@ class TrialStore(RunStore):
 
 def _events(trials: Collection[SearchTrial], now: float) -> list[Event]:
     """The reports of a search as events, by the clock of a parent that resumes it now."""
-    began = now - max((record.end for trial in trials for record in trial.phases), default=0.0)
+    records = sorted((r for trial in trials for r in trial.phases), key=lambda r: r.report)
+    began = now - max((record.end for record in records), default=0.0)
+    newest = {record.node: record.report for record in records}
     events: list[Event] = []
     for trial in trials:
         end: tuple[str, float] | None = None
@@ -354,6 +356,9 @@ def _events(trials: Collection[SearchTrial], now: float) -> list[Event]:
             events.append(
                 TrialEnded(time=time, trial=trial.index, state=trial.state, reason=trial.stop)
             )
+        elif trial.phases and newest[trial.phases[-1].node] != trial.phases[-1].report:
+            # Its node has gone on with another one.
+            events[-1] = msgspec.structs.replace(events[-1], verdict=Verdict.PAUSE)
     return sorted(events, key=lambda event: event.time)
 
 

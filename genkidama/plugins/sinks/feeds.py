@@ -12,6 +12,7 @@ Laws of this file:
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import threading
 import time
@@ -110,8 +111,8 @@ class Points:
         self._status = RunStatus(experiment) if experiment.search is None else None
         #: By trial of a search, or None: its environment steps.
         self._steps: dict[int | None, int] = {}
-        #: When means over children come next: once a second, as 200 children take 2 ms.
-        self._due = 0.0
+        #: When means over children came last: once a second, as 200 children take 2 ms.
+        self._meant = -math.inf
 
     def of(self, line: dict[str, Any]) -> Point | None:
         """The point of a line of the history; None if it has no figures, or no parent wrote it."""
@@ -146,8 +147,9 @@ class Points:
             case Measures():
                 for name, value in event.figures.items():
                     yield f"{of_trial or f'{event.child}/'}{name}", value
-                if self._status is not None and event.time >= self._due:
-                    self._due = event.time + 1.0
+                # A machine's clock may go back.
+                if self._status is not None and abs(event.time - self._meant) >= 1.0:
+                    self._meant = event.time
                     together = self._status.figures()
                     yield from (
                         (f"learning/{name}", together[name])

@@ -216,9 +216,11 @@ def test_agents_of_one_environment_all_play_however_few_steps_are_asked(
 ) -> None:
     settings = acting(3, 192, environment={"id": "tests.plugins.pettingzoo.test_agents:Race"})
     played = Played(settings)
-    played.memory.share[0] = 96
-    monkeypatch.setattr(MemoryGuard, "leaks", lambda *_: True)  # after a block
-    assert played.actor.run() == RECYCLED
+    played.memory.share[0], played.memory.resting[0] = 96, 0.5
+    ended: list[int] = []
+    monkeypatch.setattr(MemoryGuard, "leaks", lambda _, episodes: ended.append(episodes) or True)
+    assert played.actor.run() == RECYCLED  # after a block
+    assert ended[0] > 0
     played.outboxes.given(0, int(played.memory.head[0]))
     rows = played.outboxes.pack().reshape(-1, played.columns.count)
     assert np.count_nonzero(rows[:, played.columns.following]) == 96

@@ -14,6 +14,7 @@ import pytest
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.hypertrick.rule import Verdict
 from genkidama.plugins.hypertrick.search import PhaseRecord, Search
+from genkidama.plugins.hypertrick.trial_store import _events
 from genkidama.protocol.messages import (
     PROTOCOL,
     Goodbye,
@@ -1103,6 +1104,10 @@ def test_trials_of_a_population_take_turns_if_nodes_are_few() -> None:
             number = trial["number"]
             assert len(trial["phases"]) == done[number] + (number in held)
         assert shown["states"].get("running", 0) == len(held)
+        # As a parent that is started again sees it.
+        again = RunStatus(server.experiment)
+        again.take(_events(search.trials.values(), now))
+        assert as_json(again.snapshot(now))["search"]["states"].get("running", 0) <= 2
     assert server.stop
 
 

@@ -195,6 +195,7 @@ def test_the_values_are_those_of_the_history() -> None:
         exchange(2.0, 3.0, 150, 5, 21.0, "b"),
         measures(2.0, "b", entropy=0.2, samples=100.0, lag=2.0),
         measures(2.9, "a", entropy=1.0),
+        measures(0.5, "a", entropy=1.0),
     )
     assert found == [
         Point(100, 1.0, {"run/episodes": 4, "run/updates": 2.5, "a/staleness": 0}),
@@ -210,6 +211,7 @@ def test_the_values_are_those_of_the_history() -> None:
             {"b/entropy": 0.2, "b/samples": 100.0, "b/lag": 2.0, "learning/entropy": 0.8},
         ),
         Point(150, 2.9, {"a/entropy": 1.0}),  # means come once a second
+        Point(150, 0.5, {"a/entropy": 1.0, "learning/entropy": 0.8}),  # the clock was set
     ]
 
 
