@@ -191,9 +191,7 @@ def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
             "",
         ]
     folder = shlex.quote(str(PurePath(directory) / trial_folder(best.number))) + allow
-    written = PurePath(directory) / best.checkpoint if best.checkpoint else "none was written"
     lines += [
-        f"Checkpoint  {written}",
         f"Evaluate    genkidama evaluate {folder}",
         f"Train on    genkidama train --resume {folder} --children 1{_as_long_again(best)}",
     ]

@@ -216,6 +216,8 @@ class Study:
             )
             self._claim(experiment)
             self._study.sampler = self._sampler()
+            # A sampler that has proposed all there is stops a loop of Optuna's, which is not there.
+            self._study.stop = lambda: None  # type: ignore[method-assign]
         except BaseException as error:
             self.close()
             if isinstance(error, SQLAlchemyError | optuna.exceptions.OptunaError):
@@ -276,7 +278,12 @@ class Study:
     def _sample(self) -> tuple[int, dict[str, Any]]:
         if self._asked is None:
             self._asked = self._study.ask()
-        number, params = self._asked.number, self._suggest(self._asked)
+        try:
+            number, params = self._asked.number, self._suggest(self._asked)
+        except ValueError:  # it was enqueued with a value that is none of the choices
+            self._study.tell(self._asked, state=optuna.trial.TrialState.FAIL)
+            self._asked = None
+            raise
         self._asked = None
         return number, params
 
@@ -363,6 +370,8 @@ class Study:
                 f"search.sampler = {name!r}: "
                 "is no sampler of Optuna's (optuna.samplers.BaseSampler)"
             )
+        if "seed" in self._settings.sampler_options and self._study.get_trials(deepcopy=False):
+            sampler.reseed_rng()
         return sampler
 
 

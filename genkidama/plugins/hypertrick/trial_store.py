@@ -98,7 +98,9 @@ class TrialStore(RunStore):
                 if folder.path.exists():
                     folder.prepare()
                 checkpoint = folder.latest(self._journal.complain)
-                if checkpoint is not None and not _has(checkpoint.snapshot, trial):
+                # Of a population one may have copied another before the study heard of it.
+                fits = search.search_rule.takes_turns
+                if checkpoint is not None and not (fits or _has(checkpoint.snapshot, trial)):
                     self._rename(each.number, "was trained with other settings than the study's")
                 elif checkpoint is None and not each.phases:
                     self._begin(each.number, self._start_of(each.params))

@@ -37,7 +37,6 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         "    x.y = 0.5",
         "Evaluate    genkidama evaluate 'runs/a b/trials/0000'",
         "Train on    genkidama train --resume 'runs/a b/trials/0000' --children 1",
-        "Checkpoint  none was written",
         "3      running        5       1  0.5",
         "Too few different trials have ended to tell.",
         "    0        4      1         1        1       1          0       1     5",
@@ -52,7 +51,6 @@ def test_the_text_of_a_real_search() -> None:
     best = study.best_trial
     for key, value in best.params.items():
         assert f'    {key} = "{value}"' in told or f"    {key} = {value!r}" in told
-    assert f"Checkpoint  runs/lander/{best.user_attrs['checkpoint']}" in told
     assert f"genkidama evaluate runs/lander/trials/{best.number:04d}\n" in told
     for title in (
         "The top five",
@@ -64,7 +62,7 @@ def test_the_text_of_a_real_search() -> None:
         assert title in told
     assert "fANOVA" in told and "Figures" not in told
     # What is typed stays in one line, and a trial in a row. All else fits the smallest terminal.
-    parts = [part for part in told.split("\n\n") if not part.startswith(("Checkpoint", "The top"))]
+    parts = [part for part in told.split("\n\n") if not part.startswith(("Evaluate", "The top"))]
     assert len(parts) >= 7
     assert max(len(line) for part in parts for line in part.splitlines()) <= 80
     assert len(told.splitlines()) < 110

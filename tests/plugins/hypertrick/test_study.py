@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 from wsgiref.util import setup_testing_defaults
@@ -136,10 +137,14 @@ def test_a_sampler_that_cannot_be_made(
     assert problem in refused(tmp_path, **search)
 
 
-async def test_the_seed_gives_the_same_configurations_and_a_restart_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, False])
+async def test_the_seed_gives_the_same_configurations_and_a_restart_others(
+    tmp_path: Path, own: bool
+) -> None:
     async def drawn(name: str, seed: int, resumes: bool = False) -> list[dict[str, Any]]:
         (tmp_path / name).mkdir(exist_ok=True)
-        with opened(tmp_path / name, resumes, seed) as study:
+        options = {"sampler_options": {"seed": seed}} if own else {}
+        with opened(tmp_path / name, resumes, seed, **options) as study:
             return [(await study.sample())[1] for _ in range(3)]
 
     first = await drawn("first", 1)
@@ -180,6 +185,28 @@ class MoodySampler(optuna.samplers.RandomSampler):
         if self.asked == 2:
             raise ZeroDivisionError("not today\nor tomorrow")
         return super().sample_independent(*arguments, **options)
+
+
+async def test_a_trial_that_was_enqueued_with_an_unknown_value_fails_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as study:
+        study._study.enqueue_trial({"network.hidden": "[64, 64]"})
+        with pytest.raises(EnvironmentFailure, match=r"'\[64, 64\]' not in"):
+            await study.sample()
+        number, params = await study.sample()
+        assert number == 1 and params.keys() == SPACE.keys()
+
+
+async def test_a_sampler_that_has_proposed_all_there_is_ends_no_search(tmp_path: Path) -> None:
+    space = {"network.hidden": [[8], [8, 8]]}
+    with opened(tmp_path, sampler="optuna.samplers:BruteForceSampler", space=space) as study:
+        for _ in range(2):
+            trial: Any = SimpleNamespace(
+                number=(await study.sample())[0], phases=[reported(1.0)], state="completed", stop=""
+            )
+            await study.write([(trial, "")])
+        assert [each.state for each in study.trials()] == ["completed"] * 2
 
 
 async def test_a_sampler_that_fails_leaves_no_trial_over(tmp_path: Path) -> None:
