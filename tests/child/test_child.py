@@ -231,12 +231,6 @@ async def test_it_stops_while_it_waits_for_a_reply(silent: str) -> None:
         assert child.backend is None or child.backend.ended  # type: ignore[attr-defined]
 
 
-async def test_stopped_before_it_began_it_does_nothing() -> None:
-    child = Child("ws://127.0.0.1:9", name="pi")
-    child.stop()
-    await child.serve()
-
-
 @pytest.mark.parametrize("threaded", [False, True])
 def test_run_gives_the_signals_back(threaded: bool) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

@@ -45,6 +45,7 @@ from tests.helpers import (
     small,
     url,
 )
+from tests.runtime.test_shared_block import descriptors
 
 EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
 
@@ -337,20 +338,6 @@ async def test_a_large_network_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> No
         assert orchestrator.pids == pids
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("raise", "ValueError: the cable is loose (studies/faults/faulty.py:61, in _meet)"),
-        ("kill", "killed (SIGKILL), perhaps for want of memory"),
-    ],
-)
-async def test_a_core_that_never_ends_an_episode_ends_the_child(fault: str, reason: str) -> None:
-    async with begun(faulty(fault=fault), cores=1) as orchestrator:
-        with pytest.raises(EnvironmentFailure) as raised:
-            await turns(orchestrator, sys.maxsize)
-    assert str(raised.value) == f"core 0 died 3 times without ending an episode: {reason}"
-
-
 async def test_an_environments_error_is_not_the_childs_end() -> None:
     experiment = small(environment={"id": "tests.plugins.ga3c.numbered:Cut"})
     async with begun(experiment, cores=1) as orchestrator:
@@ -574,16 +561,6 @@ async def test_too_little_memory_for_the_nursery_is_told(
     ("experiment", "error", "words"),
     [
         (
-            small(environment={"id": "NoSuch-v1"}),
-            ConfigurationError,
-            "environment.id = 'NoSuch-v1'",
-        ),
-        (
-            small(environment={"options": {"colour": "red"}}),
-            ConfigurationError,
-            "environment.id = 'CartPole-v1'.*colour",
-        ),
-        (
             small(algorithm={"name": "tests.child.problems:Unbuilt"}),
             ConfigurationError,
             "algorithm.name = 'tests.child.problems:Unbuilt': cannot be built: ValueError: no idea",
@@ -627,10 +604,6 @@ async def test_nothing_is_left_behind() -> None:
             await turns(orchestrator, 4)
             assert shared_memory(os.getpid(), *orchestrator.pids) <= names
             return [psutil.Process(pid) for pid in orchestrator.pids]
-
-    def descriptors() -> int:
-        gc.collect()  # memory goes with the last array that views it
-        return len(os.listdir("/proc/self/fd"))
 
     await life()  # the nursery and the threads that start processes come with the first and stay
     before = descriptors()

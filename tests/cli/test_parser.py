@@ -63,7 +63,6 @@ def test_help_fits_a_terminal_of_80_columns(
         (["launch", "--ray"], {"ray": True, "address": None, "children": None, "gpus": 0.0}),
         (["report", "run", "--figures", "x"], {"run": Path("run"), "figures": Path("x")}),
         (["plot", "a", "b"], {"runs": [Path("a"), Path("b")], "over": "steps", "out": None}),
-        (["doctor"], {}),
     ],
     ids=lambda found: " ".join(found) if isinstance(found, list) else "",
 )

@@ -6,7 +6,6 @@ Which samples carry a gradient, and how often a batch is used.
 from __future__ import annotations
 
 import math
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -192,23 +191,3 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
         # What other cores do to θ_O meanwhile, and this one's own step and pull.
         model.vector += 0.1 * noise.normal(size=len(model.vector)).astype(np.float32)
     assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_an_epoch_uses_every_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ppo = learner(epochs=2, minibatch_size=4)
-    used: list[list[float]] = []
-    forward = model.network.forward
-
-    def noting(observations: np.ndarray) -> Any:
-        used.append(observations[:, 0].tolist())
-        return forward(observations)
-
-    monkeypatch.setattr(model.network, "forward", noting)
-    data = rollout(10)
-    list(model.gradients(ppo, data, model.generator(0)))
-    first, *minibatches = used
-    once = sorted(data.observations[:, 0].tolist())
-    assert sorted(first) == sorted([*once, *data.cut_observations[:, 0].tolist()])  # π_old and V
-    assert [len(part) for part in minibatches] == [4, 4, 2] * 2
-    epochs = [[*chain.from_iterable(minibatches[start : start + 3])] for start in (0, 3)]
-    assert [sorted(epoch) for epoch in epochs] == [once, once] and epochs[0] != epochs[1]

@@ -338,11 +338,12 @@ async def test_companions_and_observers_live_with_the_parent(
     assert order == ["Joined", "Stopped", "end", "stop"]
 
 
-async def test_a_companion_that_cannot_stop_costs_no_checkpoint(tmp_path: Path) -> None:
-    class Stubborn(Companion):
-        async def stop(self) -> None:
-            raise RuntimeError("it does not stop")
+class Stubborn(Companion):
+    async def stop(self) -> None:
+        raise RuntimeError("it does not stop")
 
+
+async def test_a_companion_that_cannot_stop_costs_no_checkpoint(tmp_path: Path) -> None:
     parent = Parent(experiment(), out=tmp_path, listen="127.0.0.1:0")
     await parent.startup()
     parent.companions.append(Stubborn())
@@ -365,10 +366,6 @@ async def test_an_observer_without_links_leaves_nothing_open(
     class Lost(Observer):
         def links(self, host: str, port: int) -> dict[str, str]:
             raise EnvironmentFailure("no links")
-
-    class Stubborn(Companion):
-        async def stop(self) -> None:
-            raise RuntimeError("it does not stop")
 
     parts = {"observers": Lost, "companions": Stubborn}
     monkeypatch.setattr(

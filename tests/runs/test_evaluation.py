@@ -246,15 +246,6 @@ def test_the_end_of_a_run_is_evaluated_though_nothing_can_be_written(
     assert "warning: this evaluation is not recorded: " in said
 
 
-def test_what_cannot_be_recorded_is_told_nevertheless(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = untrained(tmp_path / "run", small())
-    (run.path / "evaluation.json").mkdir()
-    assert evaluate(run, episodes=2, cores=1).mean > 0.0
-    assert "warning: this evaluation is not recorded: " in capsys.readouterr().err
-
-
 def test_a_file_is_named_from_its_folder_and_another_task_has_a_goal_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,6 @@ from studies.environments.scores import (
     at_steps,
     grouped,
     interquartile_mean,
-    normalized,
     outcome,
     together,
 )
@@ -180,10 +179,6 @@ def test_a_win_is_a_difference_whose_interval_leaves_nothing_out(
     ours: list[float], theirs: list[float], said: str
 ) -> None:
     assert outcome(ours, theirs) == said
-
-
-def test_random_actions_have_nothing_and_the_reference_one() -> None:
-    assert normalized([-200.0, 250.0, 25.0], -200.0, 250.0) == [0.0, 1.0, 0.5]
 
 
 def test_environments_with_more_seeds_do_not_count_more() -> None:

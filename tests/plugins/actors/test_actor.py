@@ -231,8 +231,6 @@ def test_agents_of_one_environment_all_play_however_few_steps_are_asked(
     ("steps", "cores", "before", "part"),
     [
         (0, 1, 0, (16, 128)),
-        (2048, 1, 0, (16, 128)),
-        (10**6, 1, 0, (16, 128)),
         (1024, 1, 0, (8, 128)),
         (1024, 2, 0, (4, 128)),
         (256, 1, 0, (2, 128)),

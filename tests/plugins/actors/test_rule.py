@@ -97,7 +97,6 @@ MANY = float(np.finfo(DTYPE).max)
     [
         (0, MANY, "a number beyond ±1e+15"),
         (COLUMNS.reward, -MANY, "a number beyond ±1e+15"),
-        (2, 7.0, "an action that is none of 0 to 1"),
         (2, 2.0, "an action that is none of 0 to 1"),
         (2, -1.0, "an action that is none of 0 to 1"),
         (2, 1e14, "an action that is none of 0 to 1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
+from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers
 from genkidama.protocol.tokens import link_cookie, link_token, parse_tokens, written
 
 SALT = "0123456789abcdef" * 2
@@ -66,9 +66,3 @@ def test_a_link_opens_once_even_after_a_restart() -> None:
 
 def test_without_tokens_everybody_looks() -> None:
     assert Viewers(None).open and said(Viewers(None), {}) == ""
-
-
-def test_parents_on_one_machine_have_cookies_of_their_own() -> None:
-    assert cookie_of("pi:8765") == "genkidama-8765"
-    assert cookie_of("[::1]:80") == "genkidama-80"
-    assert cookie_of("pi.local") == "genkidama"

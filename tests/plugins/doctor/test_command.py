@@ -222,10 +222,6 @@ def test_a_parents_machine_needs_no_torch_and_that_of_a_search_optuna(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ["--parent", "ws://pi:87654"],
-            "error: parent = 'ws://pi:87654': expected ws://HOST:PORT or wss://HOST:PORT, with a ",
-        ),
         (["nowhere.toml", "--parent-role"], "error: nowhere.toml: no such file"),
         (["--cores", "many"], "error: the command line: cores = 'many': "),
     ],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import math
 import os
 import re
@@ -48,6 +47,7 @@ from tests.helpers import (
     until,
 )
 from tests.plugins.ga3c.forked import forked_engines
+from tests.runtime.test_shared_block import descriptors
 
 
 def experiment(
@@ -517,10 +517,6 @@ async def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
                 await train(backend, lambda _: backend._engine is not first)
                 processes += [psutil.Process(pid) for pid in backend.pids]
             return processes
-
-    def descriptors() -> int:
-        gc.collect()
-        return len(os.listdir("/proc/self/fd"))
 
     assert not any(process.is_running() for process in await life(killed=False))
     await asyncio.sleep(0)  # a cancelled task goes in the next turn of the loop
