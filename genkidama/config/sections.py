@@ -448,7 +448,7 @@ class ChildSettings(Section, frozen=True):
     as fit into its memory."""
     hang_seconds: NotNegative = 30.0
     """A core without progress for this time, and for four times the longest pause of any core so
-    far, is replaced; 0 means never. The same holds for a learner beside the parent."""
+    far, is replaced; 0 means never. A learner beside the parent has twice as long."""
 
 
 #: The beginnings of settings that change neither the network nor what a push means.

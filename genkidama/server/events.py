@@ -104,8 +104,8 @@ class Exchange(Event, kw_only=True):
     left_out: str | UnsetType = UNSET
     """Reason of the rule to leave the push out, as `"stale"` (docs/notes/rules.md), if it did."""
     distance: float | UnsetType = UNSET
-    """Distance ‖θ_C − θ_P‖ / ‖θ_P‖, sampled: at this push, or at the last that was judged. One is
-    judged a second, of 64 children at most."""
+    """Distance ‖θ_C − θ_P‖ / ‖θ_P‖, sampled: at this push, or at the last that was judged: one
+    a second of each child, and of all children 64."""
 
 
 class Measures(Event, kw_only=True):
@@ -113,7 +113,7 @@ class Measures(Event, kw_only=True):
 
     event: Literal["measures"] = "measures"
     backend: str
-    """`child.backend`."""
+    """`child.backend`; `"learner"` of a learner beside the parent."""
     child: str
     """The child that measured."""
     trial: int | UnsetType = UNSET
