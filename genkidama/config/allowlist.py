@@ -38,6 +38,9 @@ ANYTHING = "*"
 _NOT_THE_CHILDS = ("parent", "search", "stop")
 _OTHERS = {"options", "device"}
 
+#: The option whose value highway-env imports, as `"package.module.Class"`.
+_IMPORTED_OPTION = "other_vehicles_type"
+
 
 class ImportString(NamedTuple):
     """A module, and what is meant in it."""
@@ -72,14 +75,19 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
     """
     found: dict[str, tuple[str, str]] = {}
 
-    def look(key: str, value: Any) -> None:
+    def look(key: str, value: Any, other: bool = False) -> None:
         if isinstance(value, dict):
             for name, inner in value.items():
-                if not _OTHERS.intersection(name.split(".")):  # of `children`, names are dotted
-                    look(f"{key}.{name}" if key else name, inner)
+                within = other or bool(
+                    _OTHERS.intersection(name.split("."))
+                )
+                look(f"{key}.{name}" if key else name, inner, within)
         elif isinstance(value, list | tuple):
             for position, inner in enumerate(value):
-                look(f"{key}[{position}]", inner)
+                look(f"{key}[{position}]", inner, other)
+        elif isinstance(value, str) and other:
+            if _IMPORTED_OPTION in key and not value.startswith("highway_env."):
+                found[key] = (value, value.rpartition(".")[0])
         elif isinstance(value, str):
             of_environment = "environment.id" in key
             if of_environment and re.match(_OLD_GYM, value):

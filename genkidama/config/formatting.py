@@ -97,6 +97,11 @@ def one_line(error: BaseException, length: int = 300) -> str:
     return text if len(text) <= length else f"{text[:length]} …"
 
 
+def printable(text: str) -> str:
+    """Another machine's words without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def shortened(text: str, longest: int = 400) -> str:
     """The text, or its beginning and end if it has more than `longest` characters."""
     half = longest // 2

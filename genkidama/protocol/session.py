@@ -50,6 +50,7 @@ import numpy as np
 from genkidama._version import __version__
 from genkidama.config.allowlist import ANYTHING, check_imports
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import printable
 from genkidama.config.parent_address import parse_url
 from genkidama.config.sections import Kind
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
@@ -584,7 +585,7 @@ class Session:
 
     def _end(self, reason: str, next: bool = False) -> Over:
         """Keeps the first reason. The last call decides whether there may be another trial."""
-        self.over = Over(self.over.reason if self.over else reason, next)
+        self.over = Over(self.over.reason if self.over else printable(reason), next)
         return self.over
 
     def _read(self, welcome: Welcome) -> Experiment:

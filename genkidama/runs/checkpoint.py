@@ -139,6 +139,10 @@ def load(path: str | Path) -> Checkpoint:
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
                     there = f"{found.get_dtype()} {list(found.get_shape())}"
                     raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
+            for name in file.keys():  # noqa: SIM118
+                # NumPy has no others of what may stand there.
+                if (kind := file.get_slice(name).get_dtype()) not in ("F32", "F64"):
+                    raise ValueError(f"{name!r} is {kind}, expected F32 or F64")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _CHECKSUM not in metadata:
             raise ValueError("it has no checksum")

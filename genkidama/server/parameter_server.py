@@ -22,7 +22,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.formatting import shortened
+from genkidama.config.formatting import printable, shortened
 from genkidama.config.plugin import home, is_of_parents
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.messages import (
@@ -467,15 +467,16 @@ class ParameterServer:
     def _leave(self, child: str, message: Leave, now: float) -> Reply:
         record, trial = self._record(child)
         record.parted = True
-        self.trials.left(child, trial, message.failed, message.reason, now)
+        reason = printable(message.reason)
+        self.trials.left(child, trial, message.failed, reason, now)
         if message.over and not trial.part.is_first:
             expected = self._proof(message.reason, check=True)
             if expected and hmac.compare_digest(expected.encode(), message.proof.encode()):
-                self._end(message.reason, now)
+                self._end(reason, now)
             else:
                 self.refuse(child, _unproven(child, trial.part), now)
         self._check_stop(now)
-        self.disconnected(child, message.reason or "left", now)
+        self.disconnected(child, reason or "left", now)
         return Goodbye()
 
     def _record(self, child: str) -> tuple[ChildRecord, Trial]:

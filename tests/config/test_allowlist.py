@@ -53,6 +53,17 @@ def test_each_module_needs_to_be_on_the_list() -> None:
             check_imports(HOSTILE, named - {module})
 
 
+def test_an_option_that_highway_env_imports_is_on_the_list_or_its_own() -> None:
+    def named(path: str) -> dict[str, tuple[str, str]]:
+        config = {"other_vehicles_type": path, "vehicles_count": 5}
+        environment = {"id": "highway-v0", "options": {"config": config, "name": "os:system"}}
+        return imports({"environment": environment})
+
+    assert named("highway_env.vehicle.behavior.LinearVehicle") == {}
+    key = "environment.options.config.other_vehicles_type"
+    assert named("subprocess.Popen") == {key: ("subprocess.Popen", "subprocess")}
+
+
 def test_what_the_user_has_set_may_import_anything() -> None:
     keys = imports(HOSTILE)
     check_imports(HOSTILE, [], named=keys)

@@ -731,6 +731,12 @@ def test_what_a_close_code_means(code: int | None, reason: str, over: Over | Non
     assert session.close_code == (1001 if over is None else 1000)
 
 
+def test_a_reason_has_nothing_that_a_terminal_would_obey() -> None:
+    session = joined()
+    session.receive(Pull(), Weights(version=1, stop="over\x1b]52;c;ZXZpbA==\x07\n"))
+    assert session.over == Over("over ]52;c;ZXZpbA==  ")
+
+
 def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -> None:
     session = joined(trial=7)
     session.receive(session.push(OURS), Weights(version=1, stop="it has stopped", next=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -141,6 +142,18 @@ def test_wrong_metadata(tmp_path: Path, changes: dict[str, str | None]) -> None:
     assert "not a readable checkpoint" in broken(
         rewritten(tmp_path / "some.safetensors", changes=changes)
     )
+
+
+@pytest.mark.parametrize(("kind", "size"), [("BF16", 2), ("F8_E4M3", 1), ("I64", 8)])
+def test_a_tensor_of_a_kind_that_is_never_written(tmp_path: Path, kind: str, size: int) -> None:
+    data = rewritten(path := tmp_path / "some.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, rest = json.loads(data[8 : 8 + length]), data[8 + length :] + bytes(size)
+    offsets = [len(rest) - size, len(rest)]
+    header["odd"] = {"dtype": kind, "shape": [1], "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + rest)
+    assert f"'odd' is {kind}, expected F32 or F64" in broken(path)
 
 
 def test_missing_and_wrong_tensors(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
             Weights(version=3, progress=1.0, stop="2 exchanges a child done"),
             [2, 2, 2],
         ),
-        (18, "a", Leave(reason="the run is over"), Goodbye(), None),
+        (18, "a", Leave(reason="the run\x1bis over"), Goodbye(), None),
         (19, "b", Leave(), Goodbye(), None),
     ]
     for now, child, message, reply, numbers in conversation:

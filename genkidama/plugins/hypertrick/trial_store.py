@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from genkidama._version import __version__
+from genkidama.config.allowlist import check_imports, modules
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.parent.checkpointer import RETRY_SECONDS
@@ -89,8 +90,11 @@ class TrialStore(RunStore):
         search = self._search
         trials = self._study.trials()
         self._rename_unknown({each.number for each in trials})
+        known = modules(self._server.experiment.to_dict())
         for each in trials:
             trial = search.restore(each.number, each.params, each.state, each.phases)
+            # The study may be somebody else's, as the directory; it names nothing new.
+            check_imports(trial.experiment, known, f"trial {each.number} of the study")
             metrics = (record.metric for record in each.phases if record.metric is not None)
             self._best[each.number] = max(metrics, default=-math.inf)
             if not trial.ended:

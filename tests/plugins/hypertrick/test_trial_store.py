@@ -14,7 +14,7 @@ import pytest
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.hypertrick.records import PhaseRecord
+from genkidama.plugins.hypertrick.records import PhaseRecord, TrialRecord
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.plugins.hypertrick.study import Study, open_study, storage_url
@@ -385,6 +385,17 @@ async def test_a_directory_of_a_trial_that_the_study_does_not_know_is_put_aside(
     assert [path.name for path in tmp_path.glob("trials/lost-0002-*")]
     assert not (tmp_path / "trials/0002").exists() and "is not in the study" in world.problems[0]
     await world.keeper.finish(0.0)
+
+
+async def test_trials_of_somebody_elses_study_name_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lost(tmp_path)
+    params = {"algorithm.gamma": 0.9, "environment.id": "subprocess:Popen"}
+    theirs = TrialRecord(number=0, state="running", params=params, phases=[], checkpoint="")
+    monkeypatch.setattr(Study, "trials", lambda _: [theirs])
+    with pytest.raises(ConfigurationError, match="may not have 'subprocess' imported"):
+        World(tmp_path, resumes=True)
 
 
 @pytest.mark.parametrize("method", ["hypertrick", "pbt"])
