@@ -78,9 +78,7 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
     def look(key: str, value: Any, other: bool = False) -> None:
         if isinstance(value, dict):
             for name, inner in value.items():
-                within = other or bool(
-                    _OTHERS.intersection(name.split("."))
-                )
+                within = other or bool(_OTHERS.intersection(name.split(".")))
                 look(f"{key}.{name}" if key else name, inner, within)
         elif isinstance(value, list | tuple):
             for position, inner in enumerate(value):
