@@ -589,7 +589,7 @@ def test_what_no_core_can_have_written_is_left_out_and_said(
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e31])
 def test_so_are_numbers_that_no_action_can_be(engine: RealEngine, value: float) -> None:
-    sac = {"algorithm.name": "sac", "parent.rule": "blend"}
+    sac = {"algorithm.name": "sac", "parent.rule": "blend", "replay.url": engine.url}
     core = Core(engine, **{"environment.id": "Pendulum-v1", **sac})
     for _ in range(20):
         core.play("...t")
