@@ -294,7 +294,7 @@ def _keep(run: Run, checkpoint: Checkpoint) -> Checkpoint:
     if path == best or run.parts > 1:
         return checkpoint
     try:
-        write_atomically(best, path.read_bytes())
+        write_atomically(best, path.read_bytes(), concurrent=True)
     except EnvironmentFailure as error:
         print(f"warning: the best weights stay as they were: {error}", file=sys.stderr)
         return checkpoint

@@ -246,7 +246,7 @@ class Run:
             for key, value in whole.items()
         )
         text = b"{\n" + b",\n".join(lines) + b"\n}\n"
-        write_atomically(self.path / _EVALUATION, text)
+        write_atomically(self.path / _EVALUATION, text, concurrent=True)
         event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
         path = self.path / HISTORY
         try:

@@ -133,13 +133,15 @@ def read_secret(path: str, key: str, way_out: str = "") -> tuple[str, bool]:
         raise ConfigurationError(f"{key}: cannot be read: {reason}{way_out}") from None
 
 
-def write_atomically(path: Path, *parts: bytes | memoryview) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview, concurrent: bool = False) -> None:
     """Replaces the file at `path` by these parts. After a crash one of the two is there, whole.
 
     They are written beside the file, flushed to the disk, and renamed. Then the folder is
-    flushed, too, so that the new name survives a power cut.
+    flushed, too, so that the new name survives a power cut. What a crash leaves beside it the next
+    write replaces, unless writers may be `concurrent`: each of these has a file of its own.
     """
-    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")  # others' is theirs
+    own = f".{threading.get_native_id()}" if concurrent else ""
+    temporary = path.with_name(f".{path.name}{own}.tmp")
     with disk_errors(path):
         try:
             with open(temporary, "wb") as file:

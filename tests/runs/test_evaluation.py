@@ -235,7 +235,7 @@ def test_the_end_of_a_run_is_evaluated_though_nothing_can_be_written(
 ) -> None:
     run = untrained(tmp_path / "run", small())
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, concurrent: bool) -> None:
         raise EnvironmentFailure(f"{path}: no space")
 
     for module in (evaluation, run_module):

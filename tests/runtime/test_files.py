@@ -35,7 +35,8 @@ def test_two_at_once_leave_the_file_of_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
-    fsync, other = os.fsync, threading.Thread(target=write_atomically, args=(path, b"short"))
+    concurrent, fsync = {"concurrent": True}, os.fsync
+    other = threading.Thread(target=write_atomically, args=(path, b"short"), kwargs=concurrent)
 
     def meanwhile(descriptor: int) -> None:
         if not other.ident:
@@ -44,8 +45,21 @@ def test_two_at_once_leave_the_file_of_one_of_them(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", meanwhile)
-    write_atomically(path, b"a longer one")
+    write_atomically(path, b"a longer one", concurrent=True)
     assert path.read_bytes() == b"a longer one" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_part_that_a_killed_process_wrote_does_not_stay(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    code = (
+        "import os, sys; from pathlib import Path; from genkidama.runtime.files import *\n"
+        "os.fsync = lambda _: os._exit(9)\n"
+        "write_atomically(Path(sys.argv[1]), b'half')\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT)
+    assert killed.returncode == 9 and len(os.listdir(tmp_path)) == 1
+    write_atomically(path, b"whole")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])

@@ -74,7 +74,7 @@ BUGS = (
     Bug(
         "a checkpoint is written over the one before",
         "runtime/files.py",
-        'temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")',
+        'temporary = path.with_name(f".{path.name}{own}.tmp")',
         "temporary = path",
     ),
     Bug(
