@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +167,8 @@ def train(
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
-    folder = os.getcwd()
-    experiment, about_stop = prepare(experiment)
-    os.chdir(folder)  # a module of the user's may have left it
+    with chdir("."):  # which a module of the user's may leave
+        experiment, about_stop = prepare(experiment)
     if weights is not None:
         experiment = experiment.with_settings({"parent.start": str(weights)}, source="weights")
     done = resume is not None and bool(finished(Run.open(resume), experiment))

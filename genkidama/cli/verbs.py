@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,9 @@ from genkidama.server.trial import Snapshot
 def run_train(options: argparse.Namespace) -> int:
     if options.weights is not None:
         options.weights = found_weights(options.weights)
-    folder = os.getcwd()
-    experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
-    prefork()
-    os.chdir(folder)  # a module of the user's may have left it; cores stay where that is
+    with chdir("."):  # which a module of the user's may leave; cores stay where that is
+        experiment, about_stop = prepare(experiment_of(options, "which experiment?"))
+        prefork()
     before = counters_before(options)
     check_least(0, episodes=options.episodes)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):

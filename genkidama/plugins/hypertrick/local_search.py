@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,8 @@ def search(
             f"{experiment.name}: has no [search]; "
             "say what to vary, as `genkidama examples lunarlander/search` shows"
         )
-    folder = os.getcwd()
-    check_environment(experiment)
-    os.chdir(folder)  # a module of the user's may have left it
+    with chdir("."):  # which a module of the user's may leave
+        check_environment(experiment)
     children = children_here(experiment, children, cores)
     if children < 0 or (children == 0 and listen is None):
         raise ConfigurationError(
